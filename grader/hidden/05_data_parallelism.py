@@ -55,11 +55,11 @@ def make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Ca
     forwards = list(range(len(sizes)))
     backwards = forwards[::-1]
 
-    def cut(order: list[int], cap: int, early: bool = False) -> list[list[int]]:
-        """early: close a bucket before it would grow larger than the cap."""
+    def cut(order: list[int], cap: int, early: bool = False, first: bool = True) -> list[list[int]]:
+        """early: close a bucket before it would grow larger than the cap. first: whether its first parameter counts."""
         buckets: list[list[int]] = []
         for index in order:
-            held = sum(sizes[other] for other in buckets[-1]) if buckets else 0
+            held = sum(sizes[other] for other in buckets[-1][not first :]) if buckets else 0
             is_full = held + sizes[index] > cap if early else held >= cap
             if is_full or not buckets:
                 buckets.append([])
@@ -74,6 +74,12 @@ def make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Ca
         ],
         "from the first parameter to the last: backward starts at the other end": cut(forwards, cap),
         "right except for an empty bucket at the start": [[], *right],
+        "right except for an empty bucket at the end": [*right, []],
+        "cut from the first parameter on: begin with the last one": [b[::-1] for b in cut(forwards, cap)[::-1]],
+        "a bucket for each parameter behind the first bucket: its bytes must be counted from zero again": (
+            right[:1] + [[index] for bucket in right[1:] for index in bucket]
+        ),
+        "right if a bucket's first parameter had no bytes: count it, too": cut(backwards, cap, first=False),
         "a bucket that is closed before it would grow above the cap: close it once it has reached the cap": (
             cut(backwards, cap, early=True)
         ),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from utils.checks.inputs import Draws
-from utils.checks.oracles import Case, oracle, vary
+from utils.checks.oracles import Case, every, oracle, vary
 
 visible: Any = import_module("utils.checks.09_pipeline_parallelism")
 F32 = torch.float32
@@ -41,6 +41,20 @@ def split_layers(_: Draws, layers: int, ranks: int) -> Case:
     mistakes["a start that counts this rank's own layers too: count those of the ranks before it"] = [
         items[end : end + len(stage)] for end, stage in zip(ends, right, strict=True)
     ]
+    more = layers % ranks
+    starts_and_sizes = {
+        "starts that leave out the extra layers of the ranks before": [
+            (rank * size, size + (rank < more)) for rank in range(ranks)
+        ],
+        "starts shifted by one for each rank before: only ranks with a layer more shift them": [
+            (rank * (size + 1), size + (rank < more)) for rank in range(ranks)
+        ],
+        "one rank too many with a layer more: count the ranks from 0": [
+            (rank * size + min(rank, more), size + (rank <= more)) for rank in range(ranks)
+        ],
+    }
+    for words, each in starts_and_sizes.items():
+        mistakes[words] = [items[start : start + length] for start, length in each]
     mistakes["every P-th layer: a stage has consecutive layers"] = [items[rank::ranks] for rank in range(ranks)]
     return Case(
         [[items] * ranks],
@@ -70,6 +84,7 @@ def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
                 p_slots: ranks / (microbatches + ranks),
                 "the share of M + P slots: there are M + P - 1 slots": idle / (microbatches + ranks),
                 "the share of the ideal time": ideal,
+                "a percentage: a share lies between 0 and 1": 100 * total,
             },
             ideal_share: {"the share of the total time": total, p_slots: ranks / microbatches},
             smallest: {
@@ -96,8 +111,19 @@ def interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) -> Case:
                 stages[rank * chunks : (rank + 1) * chunks] for rank in numbers
             ],
             "the right layers in one list: return one list for each chunk": [sum(mine, []) for mine in right],
-            "single layers dealt round-robin: a stage has consecutive ones": [
-                [items[rank::ranks][chunk::size] for chunk in range(chunks)] for rank in numbers
+            "every P-th layer, cut into chunks: a stage has consecutive ones": [
+                [items[rank::ranks][c * size : (c + 1) * size] for c in range(chunks)] for rank in numbers
+            ],
+            "stage c v + r; chunk c of rank r is stage c P + r": [
+                [items[(c * chunks + rank) * size : (c * chunks + rank + 1) * size] for c in range(chunks)]
+                for rank in numbers
+            ],
+            "layers from number c P + r on: that is the number of the stage, which has several layers": [
+                [items[c * ranks + rank : c * ranks + rank + size] for c in range(chunks)] for rank in numbers
+            ],
+            "the stages of all ranks: return those of this rank": every(stages),
+            "the chunks back and forth over the ranks; every chunk starts at rank 0 again": [
+                [stages[c * ranks + (ranks - 1 - rank if c % 2 else rank)] for c in range(chunks)] for rank in numbers
             ],
             "the chunks in reverse order": [mine[::-1] for mine in right],
         },
@@ -196,6 +222,7 @@ live_microbatches = vary(
     visible.live_microbatches,
     values=[
         ("F0 B0",),
+        ("F0 F1 F2 F3 F4 B0 B1 B2 B3 B4",),
         ("F0 F1 F2 B0 B1 F3 F4 B2 F5 F6 B3 B4 B5 B6",),
         ("F1 F0 B0 F2 B2 B1",),
         ("F0 F1 B1 F2 B2 B0",),
@@ -212,7 +239,7 @@ one_f_one_b = vary(
 )
 interleaved = vary(
     visible.interleaved,
-    values=[(3, 6, 3), (5, 5, 2), (2, 8, 3)],
+    values=[(3, 6, 3), (5, 5, 2), (2, 8, 3), (3, 6, 1)],
     memory=[(3, 9, 3), (2, 2, 2), (8, 16, 2)],
     time=[(3, 6, 3), (8, 16, 2), (5, 5, 2)],
 )

@@ -16,15 +16,24 @@ visible: Any = import_module("utils.checks.10_activation_checkpointing")
 
 kept_for_backward = vary(
     visible.kept_for_backward,
-    values=[(visible.adds_only, 3, 4), (visible.view_of_input, 5, 3), (visible.slices, 2, 9), (visible.chain, 1, 2)],
+    values=[
+        (visible.adds_only, 3, 4),
+        (visible.view_of_input, 5, 3),
+        (visible.slices, 2, 9),
+        (visible.chain, 1, 2),
+        (visible.other_dtypes, 3, 5),
+    ],
 )
 checkpoint = vary(
     visible.checkpoint,
     values=[(piece, 5, 3, torch.float64) for piece in (recomputed.several, recomputed.nested)]
     + [(recomputed.one_of_two, 1, 2), (recomputed.frozen, 3, 4)],
-    memory=[(recomputed.nested, 32, 16), (recomputed.frozen, 16, 32)],
+    memory=[(recomputed.nested, 32, 16), (recomputed.frozen, 16, 32), (recomputed.one_of_two, 32, 16)],
 )
-replayable = vary(visible.replayable, values=[(3, False, True), (5, True, True, 0.25), (2, True, False, 0.9)])
+replayable = vary(
+    visible.replayable,
+    values=[(3, False, True), (5, True, True, 0.25), (2, True, False, 0.9), (4, True, False, 0.5, torch.float16)],
+)
 forward_in_segments = vary(
     visible.forward_in_segments, values=[(1, 1), (5, 7), (7, 3), (6, 3)], memory=[(5, 1), (5, 5), (8, 3)]
 )
@@ -54,8 +63,16 @@ def peak_bytes(_: Draws, layers: int, k: int, boundary: int, keeps: int) -> Case
     whole = -(-layers // k)
     mistakes = {
         "what is kept between forward and backward pass: while a segment is recomputed there is more": whole * boundary,
-        "a sum without the segment's own input: what a layer keeps includes it": max(alive) - boundary,
-        "a sum that counts the segment's own input twice: its first layer keeps it": max(alive) + boundary,
+        "what one segment keeps: the inputs of the segments before it are alive, too": min(k, layers) * keeps,
+        "a sum with the inputs of all layers before: a segment keeps the input of its first layer alone": max(
+            start * boundary + (min(start + k, layers) - start) * keeps for start in starts
+        ),
+        "a sum with one layer recomputed at a time: all layers of a segment are recorded together": (whole - 1)
+        * boundary
+        + keeps,
+        "a sum in which no layer keeps its input: only the segment's own would be counted twice": max(
+            n * boundary + (min(start + k, layers) - start) * (keeps - boundary) for n, start in enumerate(starts)
+        ),
         "what is alive with the last segment as long as the others: it may be shorter, and then an earlier one may "
         "count": (whole - 1) * boundary + k * keeps,
         "what is alive in the last segment's backward pass: if that is shorter, an earlier one may need more": alive[
@@ -63,6 +80,11 @@ def peak_bytes(_: Draws, layers: int, k: int, boundary: int, keeps: int) -> Case
         ],
         "what everything takes without checkpoints": layers * keeps,
     }
+    if layers % k == 0:  # otherwise the two mistakes above it lead to the same
+        mistakes |= {
+            "a sum without the segment's own input: what a layer keeps includes it": max(alive) - boundary,
+            "a sum that counts the segment's own input twice: its first layer keeps it": max(alive) + boundary,
+        }
     return Case(
         [[layers], [k], [boundary], [keeps]],
         right=max(alive),
@@ -101,6 +123,11 @@ def stage_peak(
         "what the other value of recompute leads to": held(live, not recompute),
         "a number that leaves out the layer that is being recomputed": live * layers * boundary,
         "a sum with the recomputed layer's input in it twice": live * layers * boundary + keeps,
+        "a sum with one layer of each microbatch recomputed: only one microbatch goes backward at a time": live
+        * (layers * boundary + keeps - boundary),
+        "a sum with one input for each microbatch: every layer is a checkpoint, and keeps its own": live * boundary
+        + keeps
+        - boundary,
         "a number with a whole stage recomputed at once: every layer is a checkpoint of its own": (
             live * layers * boundary + layers * (keeps - boundary)
         ),
@@ -138,12 +165,12 @@ recompute_plan = vary(visible.recompute_plan, par=seconds_of_recompute_plan, sco
 
 RECORDED = (
     vary(visible.recompute_plan, par=seconds_of_recompute_plan),
-    vary(peak_bytes, values=[(8, 2, 1, 3), (24, 4, 10, 20), (11, 4, 10, 20), (6, 6, 5, 7)]),
+    vary(peak_bytes, values=[(8, 2, 3, 7), (24, 4, 10, 20), (11, 4, 10, 25), (6, 6, 5, 7)]),
     vary(
         stage_peak,
         values=[
             (0, 4, 8, 6, 1, 4, False),
-            (1, 4, 8, 6, 1, 4, True),
+            (1, 4, 8, 6, 1, 5, True),
             (3, 4, 8, 2, 3, 10, True),
             (0, 4, 2, 3, 2, 7, True),
         ],

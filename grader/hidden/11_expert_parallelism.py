@@ -62,6 +62,21 @@ def buffer_positions(draws: Draws, T: int, E: int, k: int, capacity: int) -> Cas
             [[min(p, capacity - 1) for p in row] for row in unlimited]
         ),
         "the right positions in the wrong places: transpose back what you have transposed": every(untransposed),
+        "counted from 1, so that the last row of each buffer stays empty": every(
+            [[p + 1 if 0 <= p < capacity - 1 else -1 for p in row] for row in placed(experts, capacity)]
+        ),
+        "the capacity in place of -1 for a choice that doesn't fit": every(
+            [[capacity if p < 0 else p for p in row] for row in placed(experts, capacity)]
+        ),
+        "without dropping: a choice that doesn't fit gets -1, it doesn't start again at row 0": every(
+            [[p % capacity for p in row] for row in unlimited]
+        ),
+        "the row among the buffers of all experts, end to end: it is counted within the expert's own buffer": every(
+            [
+                [p if p < 0 else e * capacity + p for e, p in zip(*pair, strict=True)]
+                for pair in zip(experts, placed(experts, capacity), strict=True)
+            ]
+        ),
         "counted from 1": every([[p + (p >= 0) for p in row] for row in placed(experts, capacity)]),
         "counted for each choice by itself: second choices come after the first ones in the same buffer": every(
             separate
@@ -136,6 +151,11 @@ def slowest_rank(draws: Draws, P: int, E: int, dim: int, hidden: int, flops: flo
                     sum(of_experts[rank::P]) for rank in range(P)
                 )
                 * second,
+                "the time for the rows of a rank for itself: rows arrive from all ranks": max(
+                    sum(counts[rank, rank * per_rank : (rank + 1) * per_rank].tolist()) for rank in range(P)
+                )
+                * second,
+                "the time for the rows of all ranks together: the ranks work at the same time": sum(loads) * second,
                 "the time with perfect balance: the layer waits for the fullest rank": mean * second,
                 "the time for the rows of one source: rows arrive from all ranks": max(
                     sum(row[rank * per_rank : (rank + 1) * per_rank]) for row in counts.tolist() for rank in range(P)
@@ -144,6 +164,8 @@ def slowest_rank(draws: Draws, P: int, E: int, dim: int, hidden: int, flops: flo
             },
             "the load over the mean": {
                 "the most over the least: divide by the mean of the ranks": most / min(loads),
+                "the mean over the most: the other way round": mean / most,
+                "the load over the mean of the experts: divide by the mean of the ranks": most / (sum(of_experts) / E),
                 "its share of all rows: divide by the mean of the ranks": most / sum(loads),
                 "the fullest expert's load over the mean of the experts; a rank has several": max(of_experts)
                 / (sum(of_experts) / E),

@@ -39,9 +39,10 @@ from utils.recording.torch_private import OpOverload
 from utils.worlds.common import pickling, rank_environment
 from utils.worlds.common.protocol import Request
 from utils.worlds.virtual import data_movement, virtual_clock
+from utils.worlds.virtual.calls import VirtualCall
 from utils.worlds.virtual.engine import Engine, Prints, VirtualRecorder, enter, patch_torch
 from utils.worlds.virtual.gpu import VirtualGpu
-from utils.worlds.virtual.network import Tallies, VirtualCall
+from utils.worlds.virtual.network import Tallies
 from utils.worlds.virtual.rank import VirtualRank
 from utils.worlds.virtual.scheduler import Scheduler
 from utils.worlds.virtual.stores import NAME_KEY

@@ -41,7 +41,8 @@ from utils.report.collective_charges import Charge
 from utils.report.run import Run
 from utils.worlds.virtual import data_movement
 from utils.worlds.virtual.argument_checks import argument_error
-from utils.worlds.virtual.network import Network, VirtualCall
+from utils.worlds.virtual.calls import VirtualCall
+from utils.worlds.virtual.network import Network
 from utils.worlds.virtual.world import raise_what_went_wrong
 
 TICK = 1e-6

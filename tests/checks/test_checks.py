@@ -158,6 +158,27 @@ def test_the_right_value_in_the_wrong_type_is_said_to_be_that(got, expected, adv
     assert advice in failure(got, expected)
 
 
+@pytest.mark.parametrize(
+    "got, expected, words",
+    [
+        (3 * ONE, ONE, "Every number is 3 times the right one."),
+        (-ONE / 4, ONE, "Every number is the right one divided by -4."),
+        (0.5, 2.0, "That is the right one divided by 4."),
+        (ONE.reshape(2, 1), ONE, "That is the right numbers in a different shape: (2,) is wanted."),
+    ],
+)
+def test_a_wrong_factor_or_shape_is_said_to_be_that(got, expected, words):
+    assert failure(got, expected).endswith(f"\n  {words}")
+    assert failure(got, expected, {"a mistake": got}).endswith("\n  That is a mistake.")
+
+
+@pytest.mark.parametrize(
+    "got, expected", [(2.3, 1.1), (4, 2), (2.3 * ONE[:1], ONE[:1]), (0 * ONE, ONE), (ONE, 0 * ONE)]
+)
+def test_what_can_be_chance_is_not_called_a_factor(got, expected):
+    assert "right one" not in failure(got, expected)
+
+
 def test_the_numbers_of_a_dict_are_rounded_like_others():
     with pytest.raises(CheckFailed) as failed:
         expect({"L1": 0.1 + 0.2, "L2": 1.0}, {"L1": 0.1 + 0.3, "L2": 1.0}, 0, rtol=1e-6)

@@ -69,7 +69,8 @@ wrong("never-zeroes-sums", "and are summed again").replace("optimizer.zero_grad(
     AVERAGED + "optimizer.step()",
     "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.data -= lr * weight.grad / world_size",
 )
-wrong("divides-twice", "divided already").replace(
+wrong("divides-by-hand-twice", "once is enough").replace("/= world_size", "/= world_size**2")
+wrong("divides-twice", "AVG does it already").replace(
     "dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG)"
 )
 wrong("broadcasts", "rank 0's gradients").replace(
@@ -133,6 +134,7 @@ wrong("barrier-inside-the-if", "writes without a barrier", caught_by="traffic").
 wrong("barrier-for-all-but-the-writer", "never called this barrier").replace(
     "dist.barrier()", "elif turn == 0:\n    dist.barrier()"
 )
+wrong("writes-the-turn", "each writes its own rank").replace('f"rank {rank}"', 'f"rank {turn}"')
 wrong("in-rank-order", "in the order of the ranks").replace("order[turn] == rank", "turn == rank")
 wrong("order-read-backwards", "the rank order[turn] writes").replace("order[turn] == rank", "order[rank] == turn")
 wrong("one-barrier-for-all", "nothing guarantees it", caught_by="traffic").body("""

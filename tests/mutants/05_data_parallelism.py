@@ -5,6 +5,11 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("shard-the-batch")
+wrong("last-ranks-get-more", "longer shards on the last ranks").body("""
+    size, extra = divmod(len(batch), world_size)
+    first = rank * size + max(0, rank - (world_size - extra))
+    return batch[first : first + size + (rank >= world_size - extra)]
+""")
 wrong("uses-chunk", "the result of `chunk`").body("return batch.chunk(world_size)[rank]")
 wrong("drops-the-rest", "without the leftover rows").body("""
     size = len(batch) // world_size
@@ -43,6 +48,29 @@ wrong("divides-twice", "divide once").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
 )
 wrong("divides-by-rows", "a mean already, so divide by world_size").replace("/= world_size", "/= len(shard)")
+wrong("adds-nothing", "never added to the others").body("parameter.grad /= world_size")
+wrong("leaves-the-sum-in-grad", "the optimizer reads `grad`").function("""
+    loss_of(model(shard)).backward()
+    means = []
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        means.append(parameter.grad / world_size)
+    return means
+""")
+wrong("leaves-its-own-in-grad", "the optimizer reads `grad`").function("""
+    loss_of(model(shard)).backward()
+    means = [parameter.grad / world_size for parameter in model.parameters()]
+    for mean in means:
+        dist.all_reduce(mean)
+    return means
+""")
+wrong("fills-no-grad", "is None").function("""
+    means = torch.autograd.grad(loss_of(model(shard)), list(model.parameters()))
+    for mean in means:
+        dist.all_reduce(mean)
+        mean /= world_size
+    return list(means)
+""")
 wrong("averages-a-copy", "nothing was averaged").body("mean = parameter.grad / world_size\ndist.all_reduce(mean)")
 wrong("broadcasts-rank-0s", "average those of all ranks").body("dist.broadcast(parameter.grad, src=0)")
 wrong("two-ranks", "the gradient of parameter 0 is", hidden=True).replace(
@@ -106,6 +134,13 @@ right("flat-by-dtype").body("""
 """)
 
 wrong, right = ANSWERS.to("weigh-uneven-shards")
+wrong("forgets-its-own-rows", "multiply each mean by its own rows first").body("""
+    rows = torch.tensor(len(shard))
+    dist.all_reduce(rows)
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= rows.item()
+""")
 wrong("mean-of-means", "a row of a short shard counts more").body("""
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
@@ -202,6 +237,37 @@ right("torchs-own").function("""
 """)
 
 wrong, right = ANSWERS.to("make-buckets")
+wrong("empty-at-the-end", "an empty bucket at the end").function("""
+    buckets, current, filled = [], [], 0
+    for index in reversed(range(len(sizes))):
+        current.append(index)
+        filled += sizes[index]
+        if filled >= cap:
+            buckets.append(current)
+            current, filled = [], 0
+    return [*buckets, current]
+""")
+wrong("cuts-from-the-first", "cut from the first parameter on").function("""
+    buckets, filled = [], cap
+    for index in range(len(sizes)):
+        if filled >= cap:
+            buckets.append([])
+            filled = 0
+        buckets[-1].append(index)
+        filled += sizes[index]
+    return [bucket[::-1] for bucket in buckets[::-1]]
+""")
+wrong("first-is-free", "had no bytes").function("""
+    buckets, filled = [], 0
+    for index in reversed(range(len(sizes))):
+        if not buckets or filled >= cap:
+            buckets.append([index])
+            filled = 0
+        else:
+            buckets[-1].append(index)
+            filled += sizes[index]
+    return buckets
+""")
 wrong("buckets-reversed", "the order of the buckets").replace("return buckets", "return buckets[::-1]")
 wrong("sorted-inside", "the order inside the buckets").replace("return buckets", "return [sorted(b) for b in buckets]")
 wrong("one-each", "a bucket for each parameter").body("buckets.append([index])")
@@ -209,7 +275,7 @@ wrong("forgets-the-last", "without the last bucket").replace("return buckets", "
 wrong("forward-order", "backward starts at the other end").replace("reversed(range(len(sizes)))", "range(len(sizes))")
 wrong("closes-before", "closed before it would grow").replace("filled >= cap", "filled + sizes[index] > cap")
 wrong("closes-too-late", "closed too late").replace(">= cap", "> cap")
-wrong("never-empties", "you returned").replace("filled = 0", "pass")
+wrong("never-empties", "counted from zero again").replace("filled = 0", "pass")
 wrong("empty-first", "empty bucket at the start").replace(
     "if not buckets or filled >= cap:",
     "if index == len(sizes) - 1:\n    buckets.append([])\nif filled >= cap or index == len(sizes) - 1:",
@@ -268,6 +334,9 @@ wrong("after-backward", "each starts as soon as it is ready").body("end = ready[
 right("branches").replace("end = max(end, is_ready) + takes", "if is_ready > end:\n    end = is_ready\nend += takes")
 
 wrong, right = ANSWERS.to("overlap-by-hooks")
+wrong("reduces-the-weights", "all-reduce the gradients, not the parameters").replace(
+    "parameters[index].grad.reshape", "parameters[index].detach().reshape"
+)
 wrong("wrong-hook", "hook is called before that").replace(
     "parameters[index].register_post_accumulate_grad_hook", "parameters[index].register_hook"
 )
@@ -426,7 +495,13 @@ wrong("zeros-for-all", "set None there").replace("if users[index] else None", ""
 wrong("divides-by-users", "the others count as zero").replace("flat /= dist.get_world_size()", "pass").replace(
     "piece.view_as(p) if", "piece.view_as(p) / users[index] if"
 )
-wrong("own-use-decides", "each rank's own gradient").replace("dist.all_reduce(users)", "pass")
+wrong("divides-by-microbatches", "the loss is divided already").replace(
+    "flat /= dist.get_world_size()", "flat /= 2 * dist.get_world_size()"
+)
+wrong("keeps-its-own-gradients", "each rank's own gradient").replace(
+    "piece.view_as(p) if users[index] else None", "p.grad if users[index] else None"
+)
+wrong("own-use-decides", "deciding for itself").replace("dist.all_reduce(users)", "pass")
 wrong("rank-0-decides", "any rank may have used it", hidden=True).replace(
     "dist.all_reduce(users)", "dist.broadcast(users, src=0)"
 )
@@ -448,6 +523,31 @@ right("zeros-in-grad").replace(
 )
 
 wrong, right = ANSWERS.to("normalise-globally")
+SUMS = """
+    sums = torch.cat([x.sum(0), x.square().sum(0), x.new_tensor([len(x)])])
+    dist.all_reduce(sums)
+    mean, squares = (sums[:-1] / sums[-1]).chunk(2)
+"""
+wrong("subtracts-the-mean", "minus the mean").body(SUMS + "    var = squares - mean")
+wrong("own-squares", "squares of your own rows alone").body(SUMS + "    var = (x - mean).square().mean(0)")
+wrong("weighted-variances", "the weighted mean of the ranks' variances").body(
+    SUMS
+    + """
+    var = x.var(0, correction=0) * len(x)
+    dist.all_reduce(var)
+    var /= sums[-1]
+"""
+)
+wrong("own-mean", "the mean of your own rows, but").body(
+    SUMS + "    var = squares - mean.square()\n    mean = x.mean(0)"
+)
+wrong("own-rows-times-ranks", "times world_size: sum that number").body(
+    SUMS
+    + """
+    mean, squares = (sums[:-1] / (len(x) * world_size)).chunk(2)
+    var = squares - mean.square()
+"""
+)
 wrong("returns-the-deviation", "return the variance").replace(" + eps), var", " + eps), var.sqrt()")
 wrong("own-rows", "nothing was exchanged").body("mean, var = x.mean(0), x.var(0, correction=0)")
 wrong("mean-of-means", "a short shard counts as much").replace(
@@ -491,6 +591,23 @@ right("two-passes").body("""
 """)
 
 wrong, right = ANSWERS.to("normalise-backward")
+SUMS = """
+    sums = torch.cat([g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])])
+    dist.all_reduce(sums)
+    mean_g, mean_gx = (sums[:-1] / sums[-1]).chunk(2)
+"""
+wrong("drops-the-mean", "without the term of the mean").body(SUMS + "    mean_g = 0 * mean_g")
+wrong("sums-of-means", "the sum of the ranks' means").body("""
+    sums = torch.cat([g.mean(0), (g * x_hat).mean(0)])
+    dist.all_reduce(sums)
+    mean_g, mean_gx = sums.chunk(2)
+""")
+wrong("means-swapped", "in each other's place").body(SUMS + "    mean_g, mean_gx = mean_gx, mean_g")
+wrong("product-of-means", "the product of the two means is zero").body(SUMS + "    mean_gx = 0 * mean_g")
+wrong("own-products", "the mean of g * x_hat over your own rows").body(SUMS + "    mean_gx = (g * x_hat).mean(0)")
+wrong("own-rows-times-ranks", "times world_size: sum that number").body(
+    SUMS + "    mean_g, mean_gx = (sums[:-1] / (len(g) * world_size)).chunk(2)"
+)
 wrong("own-rows", "every row of every rank counts").body("mean_g, mean_gx = g.mean(0), (g * x_hat).mean(0)")
 wrong("constant-statistics", "mean and variance depend on x too").body("mean_g = mean_gx = torch.zeros_like(var)")
 wrong("forgets-the-variance", "without the term of the variance").replace("return", "mean_gx = 0 * mean_gx\nreturn")

@@ -29,6 +29,9 @@ wrong("larger-last", "the larger ones are not on the first ranks").body(
 wrong("never-empty", "rank", hidden=True).replace(
     "start + size + (rank < more)", "start + size + (rank < more)] or weights[-1:"
 )
+wrong("starts-not-shifted", "leave out the extra layers").replace(" + min(rank, more)", "")
+wrong("starts-shifted-too-far", "only ranks with a layer more").replace("min(rank, more)", "rank")
+wrong("one-rank-too-many", "count the ranks from 0").replace("(rank < more)", "(rank <= more)")
 right("deals-them-out").body("""
     sizes = [0] * world_size
     for number in range(len(weights)):
@@ -67,6 +70,15 @@ wrong("receives-into-its-input", "must stay as it was").replace(
 wrong("buffer-of-one-dtype", "to have the same dtype", hidden=True).replace(
     "dist.recv(x, src=rank - 1)", "x = torch.empty(batch.shape, dtype=torch.float64)\ndist.recv(x, src=rank - 1)"
 )
+wrong("own-batch", "its input is what arrives").body("""
+    other = torch.empty_like(batch)
+    if rank > 0:
+        dist.recv(other, src=rank - 1)
+    y = mlp.forward(weights, batch)
+    if rank < world_size - 1:
+        dist.send(y, dst=rank + 1)
+    return y if rank == world_size - 1 else None
+""")
 right("irecv-isend").replace("dist.recv(x, src=rank - 1)", "dist.irecv(x, src=rank - 1).wait()").replace(
     "dist.send(y, dst=rank + 1)", "dist.isend(y, dst=rank + 1).wait()"
 )
@@ -91,6 +103,11 @@ wrong("receives-once", "finished without receiving it").replace("if rank > 0:", 
 wrong("never-one-row", "returned", hidden=True).replace(
     "dist.send(y, dst=rank + 1)", "dist.send(y if len(y) > 1 else 0 * y, dst=rank + 1)"
 )
+wrong("last-first", "in reverse order").replace("torch.cat(outputs)", "torch.cat(outputs[::-1])")
+wrong("full-ones-alone", "without the last rows").replace(
+    "in batch.split(micro_batch_size):", "in batch.split(micro_batch_size)[: len(batch) // micro_batch_size]:"
+)
+wrong("stacks", "torch.cat").replace("torch.cat(outputs)", "torch.stack(outputs)")
 right("isend-and-wait-later").function("""
     outputs, handles = [], []
     for start in range(0, len(batch), micro_batch_size):
@@ -126,6 +143,7 @@ wrong("slots-are-m-plus-p", "there are M + P - 1 slots").replace(
 wrong("enough-for-the-ideal", "here the total counts").replace("idle / (enough + idle)", "idle / enough")
 wrong("one-too-many", "one fewer would do").replace("idle / (enough + idle) > most", "idle / (enough + idle) >= most")
 wrong("at-least-p", "the smallest M", hidden=True).replace("enough = 1", "enough = min(num_stages, 3)")
+wrong("percent", "a percentage").replace("idle / (num_microbatches + idle)", "100 * idle / (num_microbatches + idle)")
 right("by-formula").body("""
     from fractions import Fraction
     from math import ceil
@@ -189,6 +207,10 @@ wrong("keeps-every-graph", "still holds a tensor").replace(
     "total += loss.detach(); accumulate_gradients.__dict__.setdefault('losses', []).append(loss)",
 )
 wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
+wrong("by-the-rows-alone", "weighted by 1 / B").replace("(len(microbatch) / len(batch))", "(1 / len(batch))")
+wrong("by-the-full-ones", "one over the full microbatches").replace(
+    "(len(microbatch) / len(batch))", "(1 / max(1, len(batch) // micro_batch_size))"
+)
 right("sums-of-squares").body("""
     loss = mlp.forward(leaves, microbatch).square().sum() / batch.numel()
     loss.backward()
@@ -221,6 +243,7 @@ wrong("backwards-only-on-the-last", "never does B0").body("""
     return [(kind, m) for kind in kinds for m in range(num_microbatches)]
 """)
 wrong("names-only", "a step is").replace("(kind, m)", 'f"{kind}{m}"')
+wrong("as-many-as-ranks", "neither forward nor backward").replace("range(num_microbatches)", "range(world_size)")
 right("with-chunk-0").body(
     'return [["F", m, 0] for m in range(num_microbatches)] + [["B", m, 0] for m in range(num_microbatches)]'
 )
@@ -237,7 +260,14 @@ wrong("warm-up-only", "the number of forwards before the first backward").body("
     if kind == "F" and most == live - 1:
         most = live
 """)
-wrong("never-frees-more-than-two", "it returned", hidden=True).replace("max(most, live)", "min(3, max(most, live))")
+wrong("never-more-than-four", "it returned", hidden=True).replace("max(most, live)", "min(4, max(most, live))")
+wrong("longest-run", "the most forwards in a row").body('live = live + 1 if kind == "F" else 0\nmost = max(most, live)')
+wrong("after-its-end", "already live during its F").body("""
+live += 1 if kind == "F" else -1
+if kind == "B":
+    most = max(most, live)
+""")
+wrong("one-more", "one too many").replace("max(most, live)", "max(most, live + 1)")
 right("looks-before-it-counts").body('most = max(most, live)\nlive += 1 if kind == "F" else -1')
 right("a-set").replace("live = most = 0", "live, most = set(), 0").replace("*_", "*which").replace(
     'live += 1 if kind == "F" else -1', '(live.add if kind == "F" else live.remove)(tuple(which))'
@@ -270,6 +300,7 @@ wrong("two-by-two", "two of the same kind in a row").body("""
 wrong("knows-four-ranks", "live on rank", caught_by="memory", hidden=True).replace(
     "world_size - 1", "world_size - 1 - rank if world_size == 4 else world_size"
 )
+wrong("whole-list", "is the whole list").replace("backward[num_microbatches - ahead :]", "backward[-ahead:]")
 right("as-in-torch").replace("world_size - 1", "world_size").replace(
     "for f, b in zip(forward[ahead:], backward):", "for b, f in zip(backward, forward[ahead:]):"
 ).replace("[f, b]", "[b, f]")
@@ -331,7 +362,7 @@ wrong("buffer-of-one-dtype", "same shape and dtype", hidden=True).replace(
 wrong("sends-twice", "rank", caught_by="traffic").replace(
     "kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"
 )
-wrong("last-rank-instead-of-last-stage", "rank").replace(
+wrong("last-rank-instead-of-last-stage", "all its stages but the last").replace(
     "y.detach(), after)] if stage < last", "y.detach(), after)] if rank < world_size - 1"
 )
 wrong("keeps-the-graph-with-the-message", "send y.detach()", caught_by="memory").replace("y.detach()", "y")
@@ -341,6 +372,7 @@ wrong("all-forwards-first-whatever-the-steps", "Is something kept after its back
 wrong("one-microbatch-at-a-time", "doesn't take its steps in the order", caught_by="traffic").replace(
     "in steps:", 'in sorted(steps, key=lambda step: (step[1], step[0] == "B")):'
 )
+wrong("detaches-y", "send y.detach()").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach()")
 right("waits-for-every-handle").replace("handles[-1].wait()", "[handle.wait() for handle in handles]").replace(
     "sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []"
 )
@@ -364,7 +396,7 @@ wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True
 wrong("waits-for-the-last-send-first", "nothing overlaps", caught_by="time").replace(
     "range(len(microbatches)):", "range(len(microbatches)):\n    if sends:\n        sends[-1].wait()"
 )
-all_first = wrong("receives-all-then-computes", "times as long as is needed", caught_by="time")
+all_first = wrong("receives-all-then-computes", "has done everything", caught_by="time")
 all_first.replace(f"receives[m].wait()\n{RECEIVE_NEXT}", "pass").replace(
     "for m in",
     "receives += [dist.irecv(x, src=rank - 1) for x in buffers[1:] if rank > 0]\n"
@@ -399,6 +431,20 @@ wrong("flat", "one list for each chunk").replace(
 )
 wrong("one-layer-each", "rank").replace("weights[stage * size : (stage + 1) * size]", "weights[stage : stage + 1]")
 wrong("two-chunks", "rank", hidden=True).replace("range(num_chunks)", "range(num_chunks)][: 3")
+wrong("every-pth", "cut into chunks").body("""
+    mine = weights[rank::world_size]
+    return [mine[c * size : (c + 1) * size] for c in range(num_chunks)]
+""")
+wrong("times-chunks", "is stage c P + r").replace("c * world_size + rank", "c * num_chunks + rank")
+wrong("number-of-the-stage", "which has several layers").replace(
+    "stage * size : (stage + 1) * size", "stage : stage + size"
+)
+wrong("all-stages", "of all ranks").replace(
+    "[c * world_size + rank for c in range(num_chunks)]", "range(world_size * num_chunks)"
+)
+wrong("back-and-forth", "back and forth").replace(
+    "c * world_size + rank for", "c * world_size + (world_size - 1 - rank if c % 2 else rank) for"
+)
 right("cuts-all-then-picks").body("""
     stages = [weights[k : k + size] for k in range(0, len(weights), size)]
     return tuple(stages[rank::world_size])
@@ -409,7 +455,7 @@ wrong("backward-from-chunk-0", "they go through the last chunk first").replace("
 wrong("all-microbatches-through-chunk-0", "Microbatches go in groups of P").replace(
     "k // world_size % num_chunks", "k // num_microbatches"
 ).replace("k // (world_size * num_chunks) * world_size + k % world_size", "k % num_microbatches")
-wrong("warm-up-of-1f1b", "can't run").replace(
+wrong("warm-up-of-1f1b", "first v - 1 chunks").replace(
     "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "world_size - 1 - rank"
 )
 wrong("warm-up-too-long", "2 (P - 1 - rank) + (v - 1) P", caught_by="memory").replace(
@@ -442,6 +488,17 @@ in_groups.function("""
         forward = forward[1:]
     return steps
 """)
+wrong("number-of-the-group", "counts P microbatches").replace(
+    "k // (world_size * num_chunks) * world_size", "k // (world_size * num_chunks)"
+)
+wrong("microbatch-by-microbatch", "Microbatches go in groups of P").replace(
+    "k // world_size % num_chunks", "k % num_chunks"
+).replace("k // (world_size * num_chunks) * world_size + k % world_size", "k // num_chunks")
+wrong("chunk-before-microbatch", "in this order").replace("microbatch, chunk)", "chunk, microbatch)").replace(
+    "microbatch, num_chunks - 1 - chunk)", "num_chunks - 1 - chunk, microbatch)"
+)
+wrong("backward-first", "begins with its forward").replace("steps += [f, b]", "steps += [b, f]")
+wrong("one-chunk", "is the whole list", hidden=True).replace("backward[count - ahead :]", "backward[-ahead:]")
 right("counts-what-is-live").like(in_groups).replace(
     "steps, forward = forward[:ahead], forward[ahead:]\n"
     "for b in backward:\n    steps += forward[:1] + [b]\n    forward = forward[1:]",

@@ -22,6 +22,16 @@ wrong("tensors-by-name", "share counts once").body("""
         output = function(*inputs)
     return kept
 """)
+wrong("one-input-alone", "a later input in it").replace("for x in inputs}", "for x in inputs[:1]}")
+wrong("sizes-once", "each size stands once").replace("return kept", "return list(dict.fromkeys(kept))")
+wrong("in-all", "one entry for each piece").replace("return kept", "return [sum(kept)]")
+wrong("four-bytes", "dtypes differ", hidden=True).replace(
+    "storage.nbytes()", "4 * (storage.nbytes() // tensor.itemsize)"
+)
+wrong("no-leaves", "without a weight", hidden=True).replace(
+    "if storage.data_ptr() not in known:",
+    "if storage.data_ptr() not in known and not (tensor.is_leaf and tensor.requires_grad):",
+)
 right("notes-first").body("""
     saved = []
     with saved_tensors_hooks(lambda x: saved.append(x) or len(saved) - 1, lambda place: saved[place]):
@@ -62,6 +72,35 @@ wrong("tensors-on-ctx", "where hooks don't see it", caught_by="memory").replace(
 wrong("sums-without-autograd", "inside torch.enable_grad()").replace(
     "torch.autograd.backward(*zip(*pairs))", "sum(y.sum() for y, _ in pairs).backward()"
 )
+wrong("keeps-clones", "where the originals do").replace(
+    "[args[place] for place in ctx.places])", "[args[place].clone() for place in ctx.places])"
+)
+wrong("no-graph", "was not recorded").replace("with torch.enable_grad():", "if True:").replace(
+    "torch.autograd.backward(*zip(*pairs))", "torch.autograd.backward([y for y, _ in pairs], [g for _, g in pairs])"
+)
+wrong("first-output", "the first output's gradient alone").replace(
+    "zip(outputs, gradients)", "zip(outputs[:1], gradients)"
+)
+wrong("one-output", "may return a tuple").replace(
+    "outputs = outputs if isinstance(outputs, tuple) else (outputs,)\n", ""
+).replace("pairs = [(y, g) for y, g in zip(outputs, gradients) if y.requires_grad]\n", "").replace(
+    "torch.autograd.backward(*zip(*pairs))", "outputs.backward(gradients[0])"
+)
+wrong("tensors-first", "back in its own place").replace(
+    "args = list(ctx.args)\n",
+    "args = [None] * len(ctx.places) + [a for n, a in enumerate(ctx.args) if n not in ctx.places]\n",
+).replace(
+    "for place, tensor in zip(ctx.places, ctx.saved_tensors)", "for place, tensor in enumerate(ctx.saved_tensors)"
+)
+wrong("others-on-ctx", "with or without gradient", caught_by="memory", hidden=True).replace(
+    "if isinstance(arg, Tensor)]\n", "if isinstance(arg, Tensor) and arg.requires_grad]\n"
+).replace("None if isinstance(arg, Tensor) else arg", "arg")
+wrong("keeps-the-result", "Keep the arguments", caught_by="memory", hidden=True).replace(
+    "return function(*args)", "ctx.result = function(*args)\nreturn ctx.result"
+)
+wrong("once-for-each-output", "2 times in the backward pass", caught_by="memory").replace(
+    "outputs = ctx.function(*args)", "outputs = ctx.function(*args)\noutputs = ctx.function(*args)"
+)
 right("keeps-places-in-a-dict").cell("""
 class Checkpoint(torch.autograd.Function):
     @staticmethod
@@ -99,7 +138,7 @@ wrong("always-autocast", "ran without autocast", hidden=True).replace(
     'torch.autocast("cpu", dtype, enabled=enabled)',
     'torch.autocast("cpu", dtype, enabled=enabled or torch.is_autocast_enabled("cpu"))',
 )
-wrong("one-seed", "draws numbers as any other").body("""
+wrong("one-seed", "doesn't give by itself").body("""
     state = torch.get_rng_state()
     modes = []
 
@@ -122,6 +161,36 @@ wrong("fixed-seed", "doesn't give by itself").body("""
     return again
 """)
 wrong("state-of-the-latest-call", "another mask").replace("if not noted:", "if len(noted) < 2:")
+wrong("first-call-undone", "draws numbers as any other").replace(
+    "return function(*args)", "result = function(*args)\ntorch.set_rng_state(noted[0][0])\nreturn result"
+)
+wrong("always-on", "ran without autocast").replace("enabled=enabled", "enabled=True")
+wrong("one-type", "note torch.get_autocast_dtype", hidden=True).replace('"cpu", dtype, enabled', '"cpu", enabled')
+wrong("noted-too-soon", "in which the wrapper was made").body("""
+    state = torch.get_rng_state()
+    calls = []
+
+    def again(*args):
+        if not calls:
+            calls.append((torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")))
+            return function(*args)
+        dtype, enabled = calls[0]
+        with torch.random.fork_rng(), torch.autocast("cpu", dtype, enabled=enabled):
+            torch.set_rng_state(state)
+            return function(*args)
+
+    return again
+""")
+wrong("remembers", "calls the function each time").body("""
+    results = []
+
+    def again(*args):
+        if not results:
+            results.append(function(*args))
+        return results[0]
+
+    return again
+""")
 right("as-a-class").body("""
     class Replay:
         state = None
@@ -156,7 +225,7 @@ wrong("late-binding", "Bind them").body("""
     return x
 """)
 wrong("drops-the-rest", "may be shorter").replace("range(0, len(layers), k)", "range(0, len(layers) // k * k, k)")
-wrong("every-layer", "once for each segment", caught_by="memory").body("""
+wrong("every-layer", "one for each layer", caught_by="memory").body("""
     for one in layers:
         x = checkpoint(one, x)
     return x
@@ -169,6 +238,26 @@ wrong("no-checkpoint", "hand each segment", caught_by="memory").body("""
 wrong("k-segments", "number of layers in each segment", caught_by="memory").replace(
     "range(0, len(layers), k)", "range(0, len(layers), -(-len(layers) // k))"
 ).replace("start + k", "start + -(-len(layers) // k)")
+wrong("each-from-x", "the output of the one before").body("""
+    def run(segment, x):
+        for one in segment:
+            x = one(x)
+        return x
+
+    for start in range(0, len(layers), k):
+        y = checkpoint(partial(run, layers[start : start + k]), x)
+    return y
+""")
+wrong("last-by-itself", "The last segment is a checkpoint", caught_by="memory").replace(
+    "x = checkpoint(partial(run, layers[start : start + k]), x)",
+    "part = partial(run, layers[start : start + k])\nx = checkpoint(part, x) if start + k < len(layers) else part(x)",
+)
+wrong("inside-segments", "run in the ordinary way", caught_by="memory").replace("x = one(x)", "x = checkpoint(one, x)")
+wrong("first-of-each", "outside of the checkpoints", caught_by="memory").body("""
+    for number, one in enumerate(layers):
+        x = checkpoint(one, x) if number % k == 0 else one(x)
+    return x
+""")
 right("default-argument").body("""
     for start in range(0, len(layers), k):
         def run(x, segment=tuple(layers[start : start + k])):
@@ -193,6 +282,10 @@ wrong("last-only", "an earlier one may need more").body("""
 """)
 wrong("no-checkpoints", "without checkpoints").body("return num_layers * keeps")
 wrong("without-its-input", "what a layer keeps includes it").replace("length * keeps", "length * keeps - boundary")
+wrong("one-segment", "are alive, too").body("return min(k, num_layers) * keeps")
+wrong("all-inputs-before", "the inputs of all layers before").replace("number * boundary", "start * boundary")
+wrong("one-layer-at-a-time", "recorded together").replace("length * keeps", "keeps")
+wrong("no-inputs", "no layer keeps its input").replace("length * keeps", "length * (keeps - boundary)")
 right("goes-through-segments").body("""
     alive, most, left = 0, 0, num_layers
     while left > 0:
@@ -237,6 +330,20 @@ wrong("no-addmm", "without addmm").replace(", torch.ops.aten.addmm.default: 1", 
 wrong("columns", "the inner one counts").replace("args[first[op]].shape[-1]", "args[-1].shape[-1]")
 wrong("every-product", "to keep every product").replace("args[first[op]].shape[-1] >= least", "True")
 wrong("fixed-limit", "least = ", hidden=True).replace(">= least", ">= 128")
+wrong("cheap-products", "not the expensive ones").replace(">= least", "< least")
+wrong("first-dimension", "first dimension").replace("shape[-1]", "shape[0]")
+wrong("dimension-1", "in bmm").replace("shape[-1]", "shape[1]")
+wrong("any-operation", "only products").body("""
+    def policy(ctx, op, *args, **kwargs):
+        left = args[1 if op == torch.ops.aten.addmm.default else 0] if args else None
+        wide = isinstance(left, Tensor) and left.shape[-1] >= least
+        return CheckpointPolicy.MUST_SAVE if wide else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return policy
+""")
+wrong("says-yes-or-no", "MUST_SAVE or").replace("CheckpointPolicy.MUST_SAVE", "True").replace(
+    "CheckpointPolicy.PREFER_RECOMPUTE", "False"
+)
 right("by-right-factor").body("""
     aten = torch.ops.aten
 
@@ -259,7 +366,7 @@ wrong("keeps-all", "keep .clone() of the piece", caught_by="memory").replace(
     "dist.all_gather_single(flat, piece, group=group)", ""
 ).replace("return flat[: shape.numel()].view(shape)", "")
 wrong("world-rank", "rank").replace("dist.get_rank(group)", "dist.get_rank()")
-wrong("whole-world", "is the group handed").replace("flat, piece, group=group", "flat, piece")
+wrong("whole-world", "must be handed the group").replace("flat, piece, group=group", "flat, piece")
 wrong("no-padding", "").replace("-(-tensor.numel() // size)", "tensor.numel() // size")
 wrong("gathers-in-pack", "in unpack", caught_by="traffic").replace(
     "return tensor.shape, flat", "dist.all_reduce(flat.clone(), group=group)\nreturn tensor.shape, flat"
@@ -268,6 +375,36 @@ wrong("world-rank-modulo", "wrong pieces").replace(
     "dist.get_rank(group)", "dist.get_rank() % dist.get_world_size(group)"
 )
 wrong("float32", "in float32", hidden=True).replace("shape, piece = kept", "shape, piece = kept[0], kept[1].float()")
+wrong("by-rows", "the same size").body("""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+
+    def pack(tensor):
+        return tensor.shape, tensor.detach().chunk(size)[rank].clone()
+
+    def unpack(kept):
+        shape, piece = kept
+        whole = piece.new_empty(shape)
+        dist.all_gather_single(whole, piece, group=group)
+        return whole
+
+    return pack, unpack
+""")
+wrong("no-group", "the pieces of all ranks lead to").replace("get_rank(group)", "get_rank()").replace(
+    "get_world_size(group)", "get_world_size()"
+).replace(", group=group", "")
+wrong("place-in-the-world", "This rank's piece was empty").replace(
+    "flat = nn.functional.pad(tensor.detach().flatten(), (0, length * size - tensor.numel()))",
+    "flat = tensor.detach().flatten()",
+).replace("dist.get_rank(group)", "dist.get_rank()")
+wrong("keeps-the-padding", "cut off the padding").replace("flat[: shape.numel()].view(shape)", "flat")
+wrong("rounds-down", "round up").replace("-(-tensor.numel() // size)", "tensor.numel() // size").replace(
+    "nn.functional.pad(tensor.detach().flatten(), (0, length * size - tensor.numel()))", "tensor.detach().flatten()"
+).replace(
+    "flat[: shape.numel()].view(shape)", "torch.cat([flat, flat.new_zeros(shape.numel() - len(flat))]).view(shape)"
+)
+wrong("shape-of-a-tensor", "but not the tensor", caught_by="memory").replace(
+    "return tensor.shape, flat", "return tensor, flat"
+).replace("shape, piece = kept", "tensor, piece = kept\nshape = tensor.shape")
 right("tensor-lists").body("""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
 
@@ -298,6 +435,14 @@ wrong("other-way-round", "the other value").replace("if recompute", "if not reco
 wrong("leaves-out", "leaves out the layer").replace(" + keeps - boundary", "")
 wrong("input-twice", "in it twice").replace(" + keeps - boundary", " + keeps")
 wrong("whole-stage", "a checkpoint of its own").replace("keeps - boundary", "num_layers * (keeps - boundary)")
+wrong("in-each-microbatch", "of each microbatch recomputed").body("""
+    live = min(num_stages - stage, microbatches)
+    return live * (num_layers * boundary + keeps - boundary) if recompute else live * num_layers * keeps
+""")
+wrong("one-input", "keeps its own").body("""
+    live = min(num_stages - stage, microbatches)
+    return live * boundary + keeps - boundary if recompute else live * num_layers * keeps
+""")
 right("one-sum").body("""
     live = min(microbatches, num_stages - stage)
     held = live * num_layers * (boundary if recompute else keeps)

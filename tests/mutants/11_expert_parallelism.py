@@ -17,6 +17,24 @@ wrong("zeros-in-the-softmax", "has to be -inf").body("""
     return gates if softmax_first else gates.softmax(-1)
 """)
 wrong("over-tokens", "a softmax over the tokens").replace("scores.softmax(-1).topk(k)", "scores.softmax(0).topk(k)")
+wrong("one-hot", "1 for each expert").replace("scatter(1, chosen, best)", "scatter(1, chosen, 1.0)")
+wrong("scores-as-gates", "the scores themselves").body("""
+    scores = x.float() @ w_gate.float()
+    best, chosen = scores.topk(k)
+    return torch.zeros_like(scores).scatter(1, chosen, best)
+""")
+wrong("best-alone", "choose k of them").replace("topk(k)", "topk(1)")
+wrong("not-scattered", "put each into its place").replace(
+    "return torch.zeros_like(scores).scatter(1, chosen, best)", "return best"
+)
+wrong("lowest", "with the lowest scores").replace("topk(k)", "topk(k, largest=False)")
+wrong("back-to-bfloat16", "the gates are float32").replace("chosen, best)", "chosen, best).to(x.dtype)")
+wrong("masked-after-the-softmax", "has to be -inf").body("""
+    scores = x.float() @ w_gate.float()
+    best, chosen = scores.softmax(-1).topk(k) if softmax_first else scores.topk(k)
+    gates = torch.zeros_like(scores).scatter(1, chosen, best)
+    return gates if softmax_first else torch.where(gates == 0, 0, gates.softmax(-1))
+""")
 right("by-a-mask").body("""
     scores = torch.einsum("td,de->te", x.to(torch.float32), w_gate.to(torch.float32))
     mask = torch.zeros_like(scores, dtype=torch.bool).scatter(1, scores.argsort(descending=True)[:, :k], True)
@@ -41,6 +59,12 @@ wrong("in-the-last-row", "not the last row").replace(
 wrong("not-transposed-back", "transpose back").replace(
     "position.view(experts.T.shape).T", "position.view(experts.shape)"
 )
+wrong("first-row-empty", "the last row of each buffer").replace(".squeeze(1) - 1", ".squeeze(1)")
+wrong("capacity-for-dropped", "the capacity in place of -1").replace("position, -1)", "position, capacity)")
+wrong("starts-again", "start again at row 0").replace(
+    "torch.where(position < capacity, position, -1)", "position % capacity"
+)
+wrong("end-to-end", "among the buffers of all experts").replace("position, -1)", "in_order * capacity + position, -1)")
 right("in-a-loop").body("""
     taken, positions = [0] * num_experts, torch.full_like(experts, -1)
     for choice in range(experts.shape[1]):
@@ -70,6 +94,24 @@ wrong("back-with-the-same-splits", "goes the other way").replace(
     "ctx.receive, ctx.send, ctx.ep_group", "ctx.send, ctx.receive, ctx.ep_group"
 )
 wrong("grad-stays", "must travel back").replace("all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group)", "grad")
+wrong("none-for-the-rows", "returns None for the rows").replace(
+    "return all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group), None, None", "return None, None, None"
+)
+wrong("one-gradient", "None for the list and for the group").replace("ctx.ep_group), None, None", "ctx.ep_group)")
+wrong("no-splits", "Without lists of splits").replace(
+    "return all_to_all(rows, send, receive, ep_group)",
+    "arrived = rows.new_empty(sum(receive), *rows.shape[1:])\n"
+    "dist.all_to_all_single(arrived, rows, group=ep_group)\nreturn arrived",
+)
+wrong("column-of-the-world", "Its place in the group").replace(
+    "receive = all_to_all(torch.tensor(send), ones, ones, ep_group).tolist()",
+    "lists = [torch.empty(len(send), dtype=torch.int64) for _ in send]\n"
+    "dist.all_gather(lists, torch.tensor(send), group=ep_group)\n"
+    "receive = [one[dist.get_rank()].item() for one in lists]",
+)
+wrong("sizes-in-32-bits", "sends its numbers of rows in int32", caught_by="traffic").replace(
+    "torch.tensor(send)", "torch.tensor(send, dtype=torch.int32)"
+)
 right("by-the-library").replace(
     "receive = all_to_all(torch.tensor(send), ones, ones, ep_group).tolist()",
     "sizes = torch.tensor(send)\n"
@@ -100,6 +142,23 @@ wrong("stays-at-home", "own experts").body("""
     own = zip(gates[:, first:].T, w_up_local, w_down_local)
     return sum(gate[:, None] * expert_mlp(x, up, down) for gate, up, down in own)
 """)
+wrong("by-token", "in the order of the tokens").replace("expert, token = (gates.T > 0)", "token, expert = (gates > 0)")
+wrong("first-expert", "the first expert of a rank").replace(
+    "expert_mlp(*one)", "expert_mlp(one[0], w_up_local[0], w_down_local[0])"
+)
+wrong("gates-add-up", "made to add up to 1").replace(
+    "gates[token, expert, None]", "(gates / gates.sum(1, keepdim=True))[token, expert, None]"
+)
+wrong("all-experts", "were not chosen, too").replace("(gates.T > 0)", "(gates.T >= 0)")
+wrong("too-few-counts", "bincount's minlength", hidden=True).replace(
+    "torch.bincount(expert, minlength=gates.shape[1]).view(size, num_local)", "torch.bincount(expert)"
+).replace(
+    "[1] * size, [1] * size, ep_group)", "[num_local] * size, [num_local] * size, ep_group).view(size, num_local)"
+).replace("counts.sum(1).tolist(), arriving", "counts.view(size, num_local).sum(1).tolist(), arriving")
+wrong("table-on-its-side", "than it receives from itself").replace(
+    "send, receive = counts.sum(1).tolist(), arriving.sum(1)",
+    "send, receive = counts.view(num_local, size).sum(0).tolist(), arriving.sum(1)",
+)
 right("one-expert-at-a-time").body("""
     num_local, size = len(w_up_local), dist.get_world_size(ep_group)
     pairs = [(gates[:, e] > 0).nonzero().squeeze(1) for e in range(gates.shape[1])]
@@ -147,6 +206,22 @@ wrong("sends-what-there-is", "all_to_all", caught_by="traffic").body("""
     table = table.index_put((token, experts[token, choice]), gates[token, choice])
     return expert_layer(x, table, w_up_local, w_down_local, exchange, ep_group)
 """)
+wrong("not-changed-back", "change the two dimensions back").replace(
+    "results.transpose(0, 1).reshape", "results.reshape"
+)
+wrong("drops-place-0", "only a position of -1").replace("positions >= 0", "positions > 0")
+wrong("last-choice-wins", "last choice alone").replace(
+    "index_add(0, token, gates[token, choice, None] * back[place])",
+    "index_put((token,), gates[token, choice, None] * back[place])",
+)
+wrong("x-for-the-dropped", "adds nothing for them").replace(
+    "return torch.zeros_like(x).index_add",
+    "return torch.where((positions < 0).all(1, keepdim=True), x, 0).index_add",
+)
+wrong("shares-of-the-kept", "share is lost").replace(
+    "gates[token, choice, None]",
+    "(gates * (positions >= 0) / (gates * (positions >= 0)).sum(1, keepdim=True))[token, choice, None]",
+)
 right("by-one-flat-index").body("""
     size, share, width = dist.get_world_size(ep_group), len(w_up_local), x.shape[1]
     flat = (experts * capacity + positions).flatten()
@@ -181,6 +256,16 @@ wrong("by-source", "what it receives").replace(
 )
 wrong("in-turn", "dealt out in turn").replace(".view(num_ranks, -1).sum(1)", ".view(-1, num_ranks).sum(0)")
 wrong("over-the-least", "the most over the least").replace("(loads.sum().item() / num_ranks)", "loads.min().item()")
+wrong("rows-for-itself", "of a rank for itself").replace(
+    "return 4 * most *",
+    "table = torch.tensor(routing).view(len(routing), num_ranks, -1).sum(2)\n"
+    "return 4 * table.diagonal().max().item() *",
+)
+wrong("all-ranks-together", "work at the same time").replace("4 * most *", "4 * loads.sum().item() *")
+wrong("upside-down", "the other way round").replace(
+    "most / (loads.sum().item() / num_ranks)", "(loads.sum().item() / num_ranks) / most"
+)
+wrong("mean-of-the-experts", "over the mean of the experts").replace("/ num_ranks)", "/ len(routing[0]))")
 right("without-torch").body("""
     size = len(routing[0]) // num_ranks
     loads = [sum(sum(row[r * size : (r + 1) * size]) for row in routing) for r in range(num_ranks)]
@@ -211,6 +296,14 @@ wrong("sum-of-losses", "not the product").body("""
 wrong("own-shares", "own shares").replace("counts, mass, total = sums[:num_experts], ", "mass, total = ")
 wrong("own-probabilities", "own probabilities").replace("mass / total", "probabilities.mean(0)")
 wrong("first-choices", "first choices alone").replace("chosen.flatten()", "chosen[:, 0]")
+wrong("sums-of-probabilities", "divided by the tokens").replace("mass / total", "mass")
+wrong("own-tokens", "own number of tokens").replace("mass / total", "mass / t")
+wrong("own-tokens-twice", "own number of tokens").replace(
+    "counts / counts.sum() * mass / total", "counts / (t * chosen.shape[1]) * mass / t"
+)
+wrong("shares-squared", "times themselves").replace(
+    "counts / counts.sum() * mass / total", "(counts / counts.sum()).square() + 0 * mass"
+)
 right("three-sums").body("""
     num_experts = probabilities.shape[1]
     one_hot = torch.nn.functional.one_hot(chosen, num_experts).to(probabilities).flatten(0, 1)
@@ -231,7 +324,12 @@ wrong("gathers", "called all_gather", caught_by="traffic").body("""
     load = torch.stack(loads).sum(0)
     return bias + rate * (load.mean() - load).sign()
 """)
-wrong("never-rests", "exactly the mean load").replace(
+wrong("never-rests", "a step down for the expert").replace(
+    "rate * (load.mean() - load).sign()", "torch.where(load < load.mean(), rate, -rate)"
+)
+wrong("up-alone", "a step up alone").replace("(load.mean() - load).sign()", "(load < load.mean())")
+wrong("own-mean", "the mean of the sum").replace("load.mean()", "load_local.mean()")
+wrong("never-rests-up", "a step up for the expert").replace(
     "rate * (load.mean() - load).sign()", "torch.where(load > load.mean(), -rate, rate)"
 )
 right("by-comparing").body("""
@@ -265,6 +363,10 @@ wrong("mean-of-means", "the mean of the ranks' means").body("""
     ranks, replicas = dist.get_world_size(data_group), dist.get_world_size(replica_group)
     return all_reduce(dense / num_tokens, data_group) / ranks, all_reduce(expert / num_tokens, replica_group) / replicas
 """)
+wrong("wrong-way-round", "the dense gradient comes first").replace(
+    "return all_reduce(dense, data_group) / total, all_reduce(expert, replica_group) / total",
+    "return all_reduce(expert, replica_group) / total, all_reduce(dense, data_group) / total",
+)
 right("in-place-on-copies").body("""
     dense, expert, total = dense.clone(), expert.clone(), torch.tensor([float(num_tokens)], dtype=dense.dtype)
     for tensor, group in [(dense, data_group), (expert, replica_group), (total, data_group)]:
@@ -297,6 +399,17 @@ wrong("first-level-alone", "what the first level gives").replace(
 )
 wrong("not-by-node", "sort it by node").replace(
     "chunks = chunks.transpose(0, 1)\n", "chunks = chunks.reshape(nodes, -1)\n"
+)
+wrong("not-by-place", "sort them by place").replace(
+    "x.view(nodes, local, -1, x.shape[-1]).transpose(0, 1)", "x.view(local, nodes, -1, x.shape[-1])"
+)
+wrong("second-level-alone", "the second level alone").replace(
+    "chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)\n", ""
+)
+wrong("four-dimensions", "in a different shape").replace(".reshape(x.shape)", "")
+wrong("first-level-as-it-is", "what the first level gives").replace(
+    "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
+    "return chunks.reshape(x.shape)",
 )
 right("nodes-first").body("""
     local, nodes = dist.get_world_size(local_group), dist.get_world_size(cross_group)

@@ -97,7 +97,7 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
             weights, shares, world_size * lr, everywhere
         ),
         "the mean of replicas that trained apart: average the gradients, at every step": [mean_of(apart)] * world_size,
-        "what comes of dividing by the number of ranks twice: ReduceOp.AVG has divided already": descend(
+        "what comes of dividing by the number of ranks twice: once is enough, and AVG does it already": descend(
             weights, shares, lr / world_size, everywhere
         ),
         "what rank 0's gradients lead to on every rank: average those of all ranks": descend(
@@ -214,7 +214,7 @@ def take_turns(_: Draws, order: list[int]) -> Case:
     folder, right = tempfile.mkdtemp(), [f"rank {rank}" for rank in order]
     backwards = [f"rank {order.index(turn)}" for turn in range(len(order))]
     mistakes = {
-        "in the order of the ranks: use `order`": every(sorted(right)),
+        "in the order of the ranks: `order` says whose turn it is, and each writes its own rank": every(sorted(right)),
         "what comes of order[rank] == turn: in each turn, the rank order[turn] writes": every(backwards),
         "the right lines, in disorder: put a barrier after each turn": lambda got: sorted(items(got)) == sorted(right),
         "some lines several times: in each turn only one rank writes": lambda got: set(items(got)) == set(right),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, Gpu, Link
+from ..kit.drivers.held_gradients import with_gradients
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
 from ..recording.regions import region
@@ -99,42 +100,81 @@ def bytes_of(model: nn.Module) -> list[int]:
 
 
 def gradient_case(
-    models: Models, data: Sequence[Any], local: Tensor, right: Tensor, mistakes: Mapping[str, Tensor], **more: Any
+    models: Models,
+    data: Sequence[Any],
+    local: Tensor,
+    right: Tensor,
+    mistakes: Mapping[str, Tensor],
+    when: str = "",
+    **more: Any,
 ) -> Case:
     """Each rank gets its model and its data, must return the right gradients, and leave the weights alone.
 
     local     (P, all parameters): each rank's own gradients
     mistakes  what a mistake leads to, on all ranks or, with a row for each, on that rank
+    when      behind the advice to divide: at what moment
     """
     world_size, before = len(models), deepcopy(models)
+    weights = torch.cat([parameter.flatten() for parameter in models[0].parameters()])
     total = local.nansum(0).where(local.isnan().all(0).logical_not(), math.nan)  # NaN where nobody has a gradient
     usual = {
         **mistakes,
         "your own shard's gradient: nothing was averaged, or not the tensors in `grad`": local,
-        "the sum over the ranks: divide by world_size": total,
+        f"the sum over the ranks: divide by world_size{when}": total,
         "the mean divided by world_size once more: divide once": total / world_size**2,
         "your own shard's gradient divided by world_size: it was never added to the others'": local / world_size,
         "all zeros: you all-reduced tensors other than those `backward` wrote. `zero_grad` sets `grad` to None, and "
         "then `backward` makes new tensors": 0 * total,
         "rank 0's gradient: average those of all ranks": local[0],
+        "the weights: all-reduce the gradients, not the parameters": weights.detach(),
         "right to a few digits only: a factor was float32, as an int divided by an int64 tensor is": (
             right * (1 + 5e-7)  # mistakes are recognised by six digits
         ),
     }
-    on_ranks = {words: [cut(row, models[0]) for row in wrong.expand_as(local)] for words, wrong in usual.items()}
     pieces = {f"the gradient of parameter {number}": one for number, one in enumerate(cut(right, models[0]))}
-    return Case(
+    case = Case(
         [models, data],
         right=pieces,
-        mistakes={
-            name: {words: [row[number] for row in rows] for words, rows in on_ranks.items()}
-            for number, name in enumerate(pieces)
-        },
+        mistakes=by_piece(usual, models[0], local),
         rtol=RTOL,
+        through=with_gradients,
+        unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
         unchanged=False,
-        also=lambda answer: expect_same_weights(answer, before),
         **more,
     )
+
+    def expect_held_too(answer: Answer) -> None:
+        """What is returned is right; so must be what an optimizer reads."""
+        expect_same_weights(answer, before)
+        too_little = "the optimizer reads `grad`, so the mean must be there, not only in what you return"
+        held = replace(
+            case,
+            seen="rank {rank} returned the right gradients, but in `parameter.grad`, {part} is",
+            mistakes=by_piece(
+                {
+                    f"the sum over the ranks: {too_little}": total,
+                    f"your own shard's gradient: {too_little}": local,
+                    f"None: {too_little}": math.nan * total,
+                },
+                models[0],
+                local,
+            ),
+            unpack=lambda got, rank: as_tuple(got["held"], [*pieces], rank),
+        )
+        for rank, result in enumerate(answer.results):
+            held.judge_rank(result, rank)
+
+    case.also = expect_held_too
+    return case
+
+
+def by_piece(mistakes: Mapping[str, Tensor], model: nn.Module, local: Tensor) -> dict[str, dict[str, list[Any]]]:
+    """{the gradient of a parameter: {a mistake: what it leads to on each rank}}; local: as above."""
+    on_ranks = {words: [cut(row, model) for row in wrong.expand_as(local)] for words, wrong in mistakes.items()}
+    return {
+        f"the gradient of parameter {n}": {words: [row[n] for row in rows] for words, rows in on_ranks.items()}
+        for n, _ in enumerate(model.parameters())
+    }
 
 
 def cut(flat: Tensor, model: nn.Module) -> list[Tensor | None]:
@@ -176,6 +216,7 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
         batch[rank * each : None if rank == world_size - 1 else (rank + 1) * each] for rank in range(world_size)
     ]
     evenly = [batch[rank * rows // world_size : (rank + 1) * rows // world_size] for rank in range(world_size)]
+    late = batch.split([len(mine) for mine in reversed(dealt)])
     overlapping = [batch[rank * each :][: len(mine)] for rank, mine in enumerate(right)]
     return Case(
         [[batch] * world_size],
@@ -186,6 +227,7 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
             f"every {world_size}th row: a shard is a block of consecutive rows": dealt,
             "without the leftover rows: the first B % P ranks get one more": list(equal.chunk(world_size)),
             "the batch with all leftover rows on the last rank: the first B % P ranks get one more each": at_the_end,
+            "the batch with the longer shards on the last ranks: the first B % P ranks get one more": list(late),
             "the batch cut at rank * B // P: the first B % P ranks get one more": evenly,
             "a shard that starts at rank * (B // P): each longer shard before it moves it on": overlapping,
             "columns: cut the batch along its rows": list(batch.tensor_split(world_size, dim=1)),
@@ -294,6 +336,9 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
         "the mean of the ranks' means: a row of a short shard counts more than one of a long shard": local.mean(0),
         "the sum over all rows: divide by how many rows there are on all ranks": total,
         "the sum over all rows divided by world_size: divide by how many rows there are on all ranks": total / ranks,
+        "the sum of the ranks' means divided by how many rows there are: multiply each mean by its own rows first": (
+            local.sum(0) / rows
+        ),
         "P times too large: the weights of the rows must add up to one over all ranks": total / rows * ranks,
         "the right gradient divided by world_size: the weights of all rows already add up to one": total / rows / ranks,
         "the sum of the means times your own share of the rows: weight each gradient before it is summed": (
@@ -377,6 +422,7 @@ def shortened(numbers: list[int]) -> str:
 make_buckets = recorded("05_data_parallelism", "make-buckets")
 communication_end = recorded("05_data_parallelism", "communication-end")
 
+AFTER_WAIT = ", after `wait`: until then the sum is not there"
 IN_BUCKETS = [[3], [2, 1], [0]]  # of `mixed`: 2, 9 and 6 numbers
 
 
@@ -384,7 +430,13 @@ IN_BUCKETS = [[3], [2, 1], [0]]  # of `mixed`: 2, 9 and 6 numbers
 def bucketed_gradients(draws: Draws, make: Make, sizes: list[int], buckets: Buckets) -> Case:
     models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
     nbytes = bytes_in(buckets, models[0])
-    return averaged(models, shards, same={"buckets": buckets}, traffic=lambda answer: expect_starts(answer, nbytes))
+    return averaged(
+        models,
+        shards,
+        when=AFTER_WAIT,
+        same={"buckets": buckets},
+        traffic=lambda answer: expect_starts(answer, nbytes),
+    )
 
 
 def bytes_in(buckets: Buckets, model: nn.Module) -> list[int]:
@@ -433,6 +485,7 @@ def overlap_by_hooks(
         models,
         shards,
         {words: averaged_as_ready(models, shards)} if isinstance(models[0], AwkwardMLP) else {},
+        when=AFTER_WAIT,
         same={"buckets": buckets},
         cluster=cluster,
         clock=cluster,
@@ -560,6 +613,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
     def trained(mean: Callable[[Tensor], Tensor], own: tuple[str, ...] = ()) -> list[list[Tensor]]:
         return trained_serially(models, of_ranks, mean, own)
 
+    not_averaged = "the result of each rank's own gradient: it was not averaged, or not put into grad"
     wrong = {
         "the result of weights that differ from the start: broadcast rank 0's": trained(mean_of_users, own=("",)),
         "the result of frozen weights that differ: broadcast them, too": trained(mean_of_users, own=("frozen",)),
@@ -570,11 +624,17 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         "the result of the mean over the ranks that have used it: the others count as zero": trained(
             lambda g: g.nanmean(0).expand_as(g)
         ),
-        "the result of each rank's own gradient: it was not averaged, or not put into grad": trained(lambda g: g),
+        not_averaged: trained(lambda g: g),
         "the result of rank 0 deciding what has been used: any rank may have used it": trained(
             lambda g: mean_of_users(g).where(g[0].isnan().logical_not(), math.nan)
         ),
     }
+    own_decision = "the result of each rank deciding for itself what has been used: all-reduce the users"
+    wrong[own_decision] = trained(lambda g: mean_of_users(g).where(g.isnan().logical_not(), math.nan))
+    if count > 1:
+        wrong["the result of dividing by the number of microbatches too: the loss is divided already"] = trained(
+            lambda g: mean_of_users(g) / count
+        )
     right, names = trained(mean_of_users), [f"parameter {n} after {STEPS} steps" for n in range(2 + branches)]
     nbytes = [sum(bytes_of_trained(models[0])[index] for index in bucket) for bucket in buckets]
     return Case(
@@ -582,7 +642,11 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         same={"buckets": buckets},
         right={name: [of_rank[n] for of_rank in right] for n, name in enumerate(names)},
         mistakes={
-            name: {words: [of_rank[n] for of_rank in of_all] for words, of_all in wrong.items()}
+            name: {
+                words: [of_rank[n] for of_rank in of_all]
+                for words, of_all in wrong.items()
+                if n == 0 or words != not_averaged  # it shows in parameter 0 already, which all ranks use
+            }
             for n, name in enumerate(names)
         },
         rtol=RTOL,
@@ -706,6 +770,9 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     spread = (variances + means.square()).mean(0) - means.mean(0).square()
     within = (variances * of_rank).sum(0) / len(rows)
     sums, squares = rows.sum(0), rows.square()
+    own_spread = torch.stack([(shard - mean).square().mean(0) for shard in shards])
+    by_own = sums / (of_rank * len(sizes))
+    own_squares = squares.sum(0) / (of_rank * len(sizes)) - by_own.square()
     wrong = {  # what mean and variance are: of all ranks, or with a row for each
         "the statistics of your own rows: nothing was exchanged": (means, variances),
         "the mean of the ranks' means: a short shard counts as much as a long one": (means.mean(0), spread),
@@ -713,6 +780,10 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         "the weighted mean of the ranks' variances: that leaves out the spread of their means": (mean, within),
         "a variance that divides by one less than the number of rows: use correction=0": (mean, rows.var(0)),
         "the mean of the squares: subtract the square of the mean": (mean, squares.mean(0)),
+        "the mean of the squares minus the mean: subtract the square of the mean": (mean, squares.mean(0) - mean),
+        "the squares of your own rows alone: sum them over the ranks too": (mean, own_spread),
+        "the mean of your own rows, but the variance of all": (means, var),
+        "sums divided by your own number of rows times world_size: sum that number too": (by_own, own_squares),
         "sums: divide them by the number of all rows": (sums, (squares.sum(0) - sums.square()).clamp(min=0)),
     }
 
@@ -771,11 +842,19 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         "the result with the means over your own rows: every row of every rank counts": means,
         "the result with the mean of the ranks' means: a short shard counts as much as a long one": means.mean(0),
         "the incoming gradient divided by the standard deviation: mean and variance depend on x too": 0 * mean,
-        "the gradient without the term of the variance": first * mean,
+        "the gradient without the term of the variance, which is the mean of the products g * x_hat (the product of "
+        "the two means is zero)": first * mean,
+        "the result with the two means in each other's place": mean.flip(0),
+        "the result with the mean of g * x_hat over your own rows: sum that over the ranks too": torch.stack(
+            [torch.stack([mean[0], own[1]]) for own in means]
+        ),
         "the gradient without the term of the mean": second * mean,
         "the result with sums: divide them by the number of all rows": total,
         "the result with the sum of the ranks' means: divide by the number of all rows": means.sum(0),
         "the result with sums divided by your own number of rows: sum that number too": total / of_rank,
+        "the result with sums divided by your own number of rows times world_size: sum that number too": (
+            total / (of_rank * len(sizes))
+        ),
     }
 
     def with_these(means: Tensor) -> list[Tensor]:

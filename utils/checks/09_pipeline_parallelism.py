@@ -105,7 +105,19 @@ def forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtyp
         rtol=RTOL[dtype],
         mistakes={
             "the output for the input sent on unchanged: each rank applies its layers before it sends": sent_on,
+            "the last rank's layers applied to its own batch: its input is what arrives": mlp.forward(
+                stages[-1], batches[-1]
+            ),
             "the output of the last microbatch alone: keep all of them": right.split(size or rows)[-1],
+            "the microbatches in reverse order": torch.cat(right.split(size or rows)[::-1]),
+            "the output without the last rows: the last microbatch may be shorter": right[
+                : rows // (size or 1) * (size or 1)
+            ],
+        },
+        advice={
+            "stack expects each tensor to be equal size": (
+                "Microbatches may differ in length, and the outputs are wanted as one tensor of all rows: torch.cat."
+            ),
         },
         values_first=True,
         **judged,
@@ -138,6 +150,11 @@ def overlapped_forward(
     ranks = len(layers)
     first = ranks * size + (ranks - 1) * message  # the first microbatch's way
     others = rows / size - 1
+    one_by_one = {
+        "the time if a rank begins when the rank before has done everything: wait for one message at a time": (
+            float(ranks * rows + (ranks - 1) * message)
+        ),
+    }
     usual = {
         "the time if the sender or the receiver waits for each message: nothing overlaps": size + message,
         "the time if every message is waited for on both sides: a rank sends, then receives, then computes": size
@@ -146,7 +163,7 @@ def overlapped_forward(
 
     def in_time(answer: Answer) -> str:
         expect_waited(answer)
-        wrong = {words: first + others * each for words, each in usual.items()}
+        wrong = {words: first + others * each for words, each in usual.items()} | one_by_one
         least = rows + (ranks - 1) * (1 + message)  # a row takes a second on each rank
         return expect_time(answer, first + others * max(size, message), recognise=wrong, least=least)
 
@@ -284,8 +301,13 @@ def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype:
         "the sum of the means: it is M times too large. Each microbatch counts by its rows, m / B": [1.0] * count,
         "every microbatch weighted by 1 / M: the short one counts too much. Use its rows, m / B": [1 / count] * count,
         "the last microbatch alone: don't zero the gradients in between": [*none, shares[-1]],
+        "every microbatch weighted by 1 / B: its loss is a mean over its rows, so it counts m / B": [1 / rows] * count,
         "every microbatch weighted by micro_batch_size / B: the last one has fewer rows": [size / rows] * count,
     }
+    if rows > size and rows % size:
+        factors["weighted by one over the full microbatches alone: count the short one by its rows, m / B"] = [
+            1 / (rows // size)
+        ] * count
     wrong: dict[str, list[dict[str, Any]]] = {
         words: [{name: sum(f * of[name] for f, of in zip(by, each, strict=True)) for name in right}]
         for words, by in factors.items()
@@ -357,7 +379,14 @@ def run_schedule(
         dtype=dtype,
         same={"micro_batch_size": size},
         advice={
-            "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it."
+            r"does not require grad and does not have a grad_fn": (
+                "A backward finds a y without its graph: keep y itself until then, and send y.detach()."
+            ),
+            "Everyone receives first": (
+                "A message is missing. It is the stage that decides who sends and receives, not the rank: with chunks, "
+                "the last rank sends on the outputs of all its stages but the last."
+            ),
+            "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it.",
         },
         clock=free_messages(ranks),
         traffic=in_order,
@@ -466,7 +495,7 @@ def live_at(steps: Sequence[RawStep]) -> list[int]:
     return [sum(begin[m] <= number <= end[m] for m in begin) for number in range(len(steps))]
 
 
-@oracle(values=[("F0 B0 F1 B1",), ("F0 F1 B0 F2 B1 F3 F4 B2 B3 B4",), ("F0 F1 F2 B2 B1 B0 F3 B3",)])
+@oracle(values=[("F0 B0 F1 F2 B1 F3 F4 B2 F5 F6 B3 B4 B5 B6",), ("F0 B0 F1 B1",), ("F0 F1 F2 B2 B1 B0 F3 B3",)])
 def live_microbatches(_: Draws, text: str) -> Case:
     """The truth comes from counting, at each step, the microbatches that have begun and not ended."""
     steps = steps_of(text)
@@ -479,6 +508,7 @@ def live_microbatches(_: Draws, text: str) -> Case:
             "the number live at the end: keep track of the largest": 0,
             "the number of all forwards: a backward ends one": kinds.count("F"),
             "the number of forwards before the first backward: there may be more live later": len(kinds.split("B")[0]),
+            "the most forwards in a row: a backward ends one microbatch, not all": max(map(len, kinds.split("B"))),
             "one too many: count the F before you look for the maximum, and the B after it": right + 1,
             "one too few: a microbatch is already live during its F": right - 1,
             "the number of steps": len(steps),
@@ -486,19 +516,19 @@ def live_microbatches(_: Draws, text: str) -> Case:
     )
 
 
-def planned(ranks: int, microbatches: int, chunks: int, expect_form: Callable[[Schedule], None]) -> Case:
+def planned(ranks: int, microbatches: int, chunks: int | None, expect_form: Callable[[Schedule], None]) -> Case:
     """A schedule: each rank returns its steps. Many schedules are right, so form, memory and time are judged."""
 
     def on_steps(judge: Callable[[Schedule], Any]) -> Judgement:
-        return lambda answer: judge(runnable(answer.results, microbatches, chunks))
+        return lambda answer: judge(runnable(answer.results, microbatches, chunks or 1))
 
     return Case(
         world_size=ranks,
-        same={"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks > 1 else {}),
+        same={"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks else {}),
         cluster=free_messages(ranks),
         also=on_steps(expect_form),
-        memory=on_steps(lambda schedule: expect_few_live(schedule, microbatches, chunks)),
-        time=on_steps(lambda schedule: expect_small_bubble(schedule, microbatches, chunks)),
+        memory=on_steps(lambda schedule: expect_few_live(schedule, microbatches, chunks or 1)),
+        time=on_steps(lambda schedule: expect_small_bubble(schedule, microbatches, chunks or 1)),
     )
 
 
@@ -514,7 +544,7 @@ def gpipe(_: Draws, ranks: int, microbatches: int) -> Case:
                 )
         expect_in_order(schedule)
 
-    return planned(ranks, microbatches, 1, expect_forwards_first)
+    return planned(ranks, microbatches, None, expect_forwards_first)
 
 
 @oracle(values=[(4, 8), (4, 2)], memory=[(4, 8)], time=[(4, 8)])
@@ -529,7 +559,7 @@ def one_f_one_b(_: Draws, ranks: int, microbatches: int) -> Case:
                     "In the steady phase it does two of the same kind in a row.",
                 )
 
-    return planned(ranks, microbatches, 1, expect_in_turn)
+    return planned(ranks, microbatches, None, expect_in_turn)
 
 
 @oracle(values=[(2, 4, 2), (4, 8, 2)], memory=[(4, 12, 2)], time=[(4, 8, 2)])
@@ -563,18 +593,45 @@ def why_it_cannot_run(results: list[Any], microbatches: int, chunks: int) -> str
         steps = read(results)
     except ValueError:
         return ""
-    first, last = steps[0], steps[-1]
     if not all(steps):
         return "A rank has nothing to do at all."
-    if any(len(of_rank) < 2 * microbatches * chunks for of_rank in steps):
-        return "Are the backwards after the last forward missing? Or the forwards of the warm-up?"
+    return why_miscounted(steps, microbatches, chunks) or why_out_of_order(steps, chunks)
+
+
+def why_miscounted(steps: Schedule, microbatches: int, chunks: int) -> str:
+    """The usual cause of a schedule in which a rank doesn't take each step once."""
+    most, every = microbatches * chunks, [step for of_rank in steps for step in of_rank]
+    if max(step.chunk for step in every) >= chunks > max(step.microbatch for step in every):
+        return "A step is (kind, microbatch, chunk), in this order."
+    for of_rank in steps:
+        forwards, backwards = (sum(step.kind == kind for step in of_rank) for kind in "FB")
+        if backwards > most:
+            return (
+                "If nothing runs ahead, backward[-0:] is the whole list: begin its slice at its length minus `ahead`."
+            )
+        if forwards == backwards < most:
+            return "Some microbatches go neither forward nor backward: there are num_microbatches of them."
+        if len(set(of_rank)) < len(of_rank):
+            return "Some steps come twice. " + "Each whole group before counts P microbatches." * (chunks > 1)
+        if len(of_rank) < 2 * most:
+            return "Are the backwards after the last forward missing? Or the forwards of the warm-up?"
+    return ""
+
+
+def why_out_of_order(steps: Schedule, chunks: int) -> str:
+    first, last, ranks = steps[0], steps[-1], len(steps)
     if warm_up(first) < warm_up(last):
         return "The last rank has the longest warm-up, but rank 0 should: it is the other way round."
-    if chunks > 1 and not_in_groups(first, len(steps) * chunks, len(steps)):
+    if chunks == 1:
+        return "A pair begins with its forward." * (warm_up(last) == 0)
+    if not_in_groups(first, ranks * chunks, ranks) or any(step.chunk for step in first[:ranks]):
         return GROUPS
-    if chunks > 1 and [step.chunk for step in last if step.kind == "B"][:1] == [0]:
+    if [step.chunk for step in last if step.kind == "B"][:1] == [0]:
         return "The backwards begin with chunk 0, but they go through the last chunk first."
-    return ""
+    ahead = (chunks - 1) * ranks  # no answer: of the last rank, as the text says
+    if warm_up(last) < ahead:
+        return "The warm-up is too short: a microbatch goes through the first v - 1 chunks of all ranks before it."
+    return "In the steady phase, a pair begins with its forward." * (warm_up(last) == ahead)
 
 
 def warm_up(steps: list[Step]) -> int:

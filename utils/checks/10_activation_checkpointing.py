@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..kit.chain import Chain, Segment, drawn_chain, peak_of, peak_of_plan, train_chain
 from ..kit.drivers import recomputed
 from ..kit.drivers.recomputed import (
+    BEFORE,
     decisions,
     partitioned,
     plainly,
@@ -71,6 +72,12 @@ def adds_only(x: Tensor, w: Tensor) -> Tensor:
     return x + w.sum(0)
 
 
+def other_dtypes(x: Tensor, w: Tensor) -> Tensor:
+    """Keeps a mask of booleans, float64 numbers, and a weight that isn't an input."""
+    own = torch.linspace(0.5, 1.5, x.shape[1]).requires_grad_()
+    return torch.where(x > 0, (x * own).double().sin(), 0.0) @ w.double()
+
+
 def view_of_input(x: Tensor, w: Tensor) -> Tensor:
     return x[1:].sin() @ w.t()
 
@@ -78,19 +85,24 @@ def view_of_input(x: Tensor, w: Tensor) -> Tensor:
 Piece = Callable[[Tensor, Tensor], Tensor]
 
 
-def notes(piece: Piece, x: Tensor, w: Tensor) -> list[tuple[int, int, int]]:
-    """(memory, bytes of the tensor, bytes of the memory) of each tensor that is saved, in order."""
+def notes(piece: Piece, x: Tensor, w: Tensor) -> list[tuple[int, int, int, int, bool]]:
+    """(memory, bytes of the tensor, bytes of the memory, bytes of one number, whether it is a leaf with a gradient) of
+    each tensor that is saved, in order.
+    """
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        saved.append(tensor.detach())
+        saved.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, torch.clone):
         output = piece(x, w)
     places = [x.untyped_storage() for x in saved]
     del output
-    return [(place.data_ptr(), x.nbytes, place.nbytes()) for place, x in zip(places, saved, strict=True)]
+    return [
+        (place.data_ptr(), x.nbytes, place.nbytes(), x.itemsize, x.is_leaf and x.requires_grad)
+        for place, x in zip(places, saved, strict=True)
+    ]
 
 
 def call_with_grad(function: Callable[..., Any], x: Tensor, w: Tensor, piece: Piece) -> dict[str, Any]:
@@ -103,9 +115,11 @@ def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int) -> Case:
     leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
     every = notes(piece, *leaves)
     given = [leaf.untyped_storage().data_ptr() for leaf in leaves]
-    first = dict.fromkeys(place for place, _, _ in every)
-    of_place = {place: whole for place, _, whole in reversed(every)}
-    own = {place: mine for place, mine, _ in reversed(every)}
+    first = dict.fromkeys(place for place, *_ in every)
+    of_place = {place: whole for place, _, whole, _, _ in reversed(every)}
+    own = {place: mine for place, mine, *_ in reversed(every)}
+    numbers = {place: whole // size for place, _, whole, size, _ in reversed(every)}
+    parameters = {place for place, *_, parameter in every if parameter}
     inside = [place for place in first if place not in given]
     return Case(
         [[x], [w]],
@@ -115,12 +129,25 @@ def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int) -> Case:
         mistakes={
             "the list": {
                 "every saved tensor: memory that several of them share counts once": [
-                    [whole for place, _, whole in every if place not in given]
+                    [whole for place, _, whole, *_ in every if place not in given]
                 ],
                 "a list with the inputs in it: those would be there anyway": [[of_place[place] for place in first]],
-                "every saved tensor, the inputs too": [[whole for _, _, whole in every]],
+                "every saved tensor, the inputs too": [[whole for _, _, whole, *_ in every]],
                 "the bytes of the tensors: a slice keeps all of the memory behind it": [
                     [own[place] for place in inside]
+                ],
+                "a list with the memory of a later input in it: none of the inputs counts": [
+                    [of_place[place] for place in first if place != given[0]]
+                ],
+                "a list in which each size stands once: pieces of memory are told apart by their address": [
+                    list(dict.fromkeys(of_place[place] for place in inside))
+                ],
+                "the sum: return one entry for each piece of memory": [[sum(of_place[place] for place in inside)]],
+                "a list with four bytes for each number: dtypes differ, and memory knows its own .nbytes()": [
+                    [4 * numbers[place] for place in inside]
+                ],
+                "a list without a weight that isn't among the inputs: only the inputs' memory doesn't count": [
+                    [of_place[place] for place in inside if place not in parameters]
                 ],
                 "a list in another order: they come as they are saved": lambda got: (
                     isinstance(got, list) and sorted(got) == sorted(of_place[place] for place in inside)
@@ -156,11 +183,27 @@ ADVICE = {
     "backward through the graph a second time": (
         "The inner backward pass runs on into the graph of what came before: recompute from detached tensors."
     ),
+    "'tuple' object has no attribute": (
+        "The function may return a tuple: go backward from all outputs at once, each with its own gradient."
+    ),
+    r"unsupported operand type|\.piece\(\) (missing|takes)": (
+        "The recomputation called the function with different arguments: put each back in its own place."
+    ),
     "only Tensors of floating point dtype can require gradients": (
         "A tensor of whole numbers is among the arguments: a detached tensor requires a gradient only if the original "
         "does."
     ),
 }
+
+
+def first_alone(piece: Callable[..., Any], *given: Any) -> Any:
+    """A usual mistake: only the first result's gradient goes backward."""
+    results = piece(*given)
+    return (results[0], *(one.detach() for one in results[1:])) if isinstance(results, tuple) else results
+
+
+def none_at_all(got: Any) -> bool:
+    return got["the gradient of x"] is got["the gradient of w"] is None
 
 
 @oracle(
@@ -177,15 +220,17 @@ def checkpoint(
 ) -> Case:
     x, w, gradient = pieces_gone_through(draws, piece, rows, dim, dtype)
     plain = through_backward(plainly, x, w, gradient, piece)
+    first_only = through_backward(first_alone, x, w, gradient, piece)
+    one_gradient = "what the first output's gradient alone leads to: hand in all outputs, each with its own gradient"
     most = {"nested": x.nbytes, "frozen": x.nbytes + 8 * rows}.get(piece.__name__, 0)  # arguments that are no leaves
 
     def memory(answer: Answer) -> str:
         words = expect_recomputed(answer.results[0], most, plain["kept"])
-        if plain["seen"] and not answer.results[0]["seen"]:
+        if unseen := answer.results[0]["unseen"]:
             raise CheckFailed(
-                "the forward pass keeps x where hooks don't see it",
-                "x among the saved tensors",
-                "Keep tensors with ctx.save_for_backward(...), not as attributes of ctx.",
+                f"the forward pass keeps {plural(unseen, 'tensor')} where hooks don't see it",
+                "all tensors among the arguments, among the saved tensors",
+                "Keep them, with or without gradient, with ctx.save_for_backward(...), not as attributes of ctx.",
             )
         return words
 
@@ -195,12 +240,17 @@ def checkpoint(
         through=through_backward,
         right={part: plain[part] for part in CHECKED},
         mistakes={
+            "": {
+                "no gradient at all, not even for weights: the recomputation was not recorded. Does the function run "
+                "inside torch.enable_grad()?": none_at_all,
+            },
             "the gradient of x": {
-                "no gradient at all: does `backward` return the .grad of the detached inputs, each at its place?": (
-                    no_gradient
-                ),
+                one_gradient: first_only["the gradient of x"],
+                "no gradient at all: do the detached inputs require one where the originals do, and does `backward` "
+                "return their .grad, each at its place?": no_gradient,
             },
             "the gradient of w": {
+                one_gradient: first_only["the gradient of w"],
                 "no gradient at all: torch.autograd.backward reaches weights that aren't arguments, "
                 "torch.autograd.grad does not": no_gradient,
             },
@@ -240,18 +290,28 @@ def expect_recomputed(result: dict[str, Any], most: int, plain: int) -> str:
 
 
 @oracle(values=[(4, False, False), (4, True, False)])
-def replayable(draws: Draws, rows: int, first: bool, later: bool, rate: float = 0.5) -> Case:
-    """first, later: whether autocast is on in the first call, and in those after it."""
+def replayable(
+    draws: Draws, rows: int, first: bool, later: bool, rate: float = 0.5, dtype: torch.dtype = torch.bfloat16
+) -> Case:
+    """first, later: whether autocast is on in the first call, and in those after it. dtype: of autocast."""
     x, seed = normal(draws, rows, 8), draws.salted(5) % 2**31
-    plain = through_replays(lambda piece: piece, x, seed, first, later, rate)
+    plain = through_replays(lambda piece: piece, x, seed, first, later, rate, dtype)
+    early = through_replays(lambda piece: piece, x, seed, first, later, rate, dtype, before=0)
     right = {
         **{f"the result of call {number}": plain["the result of call 1"] for number in (1, 2, 3)},
         **{f"the random numbers after call {number}": random for number, random in enumerate(stream(x, seed, rate), 1)},
+        "the number of times that the function has run": 3,
     }
     new_mask = "a result with another mask: later calls must start from the random state of the first"
+    made = "a result with the mask of the random state in which the wrapper was made: note the state at the first call"
+
+    def another_mask(got: Any) -> bool:
+        mask = right["the result of call 1"] == 0
+        return isinstance(got, Tensor) and got.shape == (rows, rows) and not torch.equal(got == 0, mask)
+
     return Case(
         [[x]],
-        same={"seed": seed, "first": first, "later": later, "rate": rate},
+        same={"seed": seed, "first": first, "later": later, "rate": rate, "dtype": dtype},
         through=through_replays,
         right=right,
         mistakes={
@@ -265,11 +325,15 @@ def replayable(draws: Draws, rows: int, first: bool, later: bool, rate: float = 
                     isinstance(got, Tensor) and first and got.dtype == torch.float32
                 ),
                 "a bfloat16 result: the first call ran without autocast, so must this one": lambda got: (
-                    isinstance(got, Tensor) and later and not first and got.dtype == torch.bfloat16
+                    isinstance(got, Tensor) and not first and got.dtype == torch.bfloat16
                 ),
-                new_mask: lambda got: isinstance(got, Tensor) and got.shape == (rows, rows),
+                "a result of a different dtype: autocast has one, so note torch.get_autocast_dtype, too": lambda got: (
+                    isinstance(got, Tensor) and first and got.dtype != dtype
+                ),
+                made: early["the result of call 1"],
+                new_mask: another_mask,
             },
-            "the result of call 3": {new_mask: lambda got: isinstance(got, Tensor) and got.shape == (rows, rows)},
+            "the result of call 3": {new_mask: another_mask},
             "the random numbers after call 1": {
                 "what comes without that call: the first call draws numbers as any other code does": lambda got: bool(
                     torch.equal(got, unmoved(seed))
@@ -278,6 +342,11 @@ def replayable(draws: Draws, rows: int, first: bool, later: bool, rate: float = 
             "the random numbers after call 2": {
                 "what comes after call 1 once more: put the random state back to what it was before the call": (
                     stream(x, seed, rate)[0]
+                ),
+            },
+            "the number of times that the function has run": {
+                "too few: again(*args) calls the function each time, with the arguments of this call": lambda got: (
+                    got < 3
                 ),
             },
         },
@@ -293,6 +362,7 @@ def stream(x: Tensor, seed: int, rate: float) -> list[Tensor]:
     """The random numbers between calls if only the first call moves the random state on."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
+        torch.rand(BEFORE)
         nn.functional.dropout(x @ x.t(), rate)
         return [torch.rand(4) for _ in range(3)]
 
@@ -300,13 +370,14 @@ def stream(x: Tensor, seed: int, rate: float) -> list[Tensor]:
 def unmoved(seed: int) -> Tensor:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
+        torch.rand(BEFORE)
         return torch.rand(4)
 
 
 # ---- every k layers
 
 
-@oracle(values=[(4, 2), (5, 2), (3, 1)], memory=[(6, 2, 192), (7, 3, 192)])
+@oracle(values=[(4, 2), (5, 2), (3, 1)], memory=[(8, 2, 192), (7, 3, 192)])
 def forward_in_segments(draws: Draws, layers: int, k: int, dim: int = 4) -> Case:
     rows = dim - 1
     x, gradient = normal(draws, rows, dim, seed=90), normal(draws, rows, dim, seed=91)
@@ -324,7 +395,7 @@ def forward_in_segments(draws: Draws, layers: int, k: int, dim: int = 4) -> Case
     late = through_segments(late_binding, x, gradient, weights, k)
 
     def memory(answer: Answer) -> str:
-        return expect_segments(answer.results[0], lengths, (len(lengths) - 1) * x.nbytes)
+        return expect_segments(answer.results[0], lengths, layers, (len(lengths) - 1) * x.nbytes)
 
     return Case(
         [[x], [gradient], [weights]],
@@ -335,6 +406,9 @@ def forward_in_segments(draws: Draws, layers: int, k: int, dim: int = 4) -> Case
             "the output": {
                 "the output without the last layers: the last segment may be shorter": [
                     through_segments(without_rest, x, gradient, weights, k)["the output"]
+                ],
+                "the last segment's output for x itself: each segment gets the output of the one before": [
+                    through_segments(from_x, x, gradient, weights, k)["the output"]
                 ],
             },
             **{
@@ -372,17 +446,33 @@ def without_rest(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> T
     return x
 
 
-def expect_segments(result: dict[str, Any], lengths: list[int], kept: int) -> str:
+def from_x(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
+    """A usual mistake."""
+    for layer in layers[(len(layers) - 1) // k * k :]:
+        x = layer(x)
+    return x
+
+
+def expect_segments(result: dict[str, Any], lengths: list[int], layers: int, kept: int) -> str:
     if result["checkpoints"] != len(lengths):
+        usual = {
+            0: "Nothing is recomputed: hand each segment to `checkpoint`.",
+            len(lengths) - 1: "The last segment is a checkpoint, too, whatever its length.",
+            layers: "That is one for each layer: a checkpoint takes k layers at once.",
+        }
+        inside = "Layers inside a segment run in the ordinary way: they are not checkpoints of their own."
+        other = inside if result["checkpoints"] > layers else "k is the number of layers in each segment."
         raise CheckFailed(
             f"checkpoint was called {plural(result['checkpoints'], 'time')}",
             f"{plural(len(lengths), 'time')}, once for each segment",
-            "Nothing is recomputed: hand each segment to `checkpoint`."
-            if not result["checkpoints"]
-            else "k is the number of layers in each segment.",
+            usual.get(result["checkpoints"], other),
         )
     if result["kept"] != kept:
-        raise CheckFailed(f"after the forward pass {result['kept']:,} bytes are kept besides x", f"{kept:,}")
+        raise CheckFailed(
+            f"after the forward pass {result['kept']:,} bytes are kept besides x",
+            f"{kept:,}",
+            "Some layers run outside of the checkpoints: each checkpoint takes k layers." * (result["kept"] > kept),
+        )
     return f"{plural(len(lengths), 'segment')}, {kept:,} bytes besides x and the output."
 
 
@@ -462,6 +552,10 @@ def keep_expensive(_: Draws, least: int) -> Case:
     def decided(keeps: Callable[[str, list[tuple[int, ...]]], bool]) -> dict[str, str]:
         return {words_for(*one): "keep" if keeps(*one) else "recompute" for one in asked}
 
+    def by_dimension(place: int) -> dict[str, str]:
+        """The left factor's dimension `place` in place of its last one."""
+        return decided(lambda name, shapes: name in PRODUCTS and shapes[PRODUCTS[name]][place] >= least)
+
     right = decided(lambda name, shapes: name in PRODUCTS and shapes[-1][-2] >= least)
     usual = {
         "the opposite: keep what is expensive": decided(
@@ -481,6 +575,17 @@ def keep_expensive(_: Draws, least: int) -> Case:
         ),
         "what the last dimension of the result leads to: the inner one counts": decided(
             lambda name, shapes: name in PRODUCTS and shapes[-1][-1] >= least
+        ),
+        "to keep the cheap products, and not the expensive ones": decided(
+            lambda name, shapes: name in PRODUCTS and shapes[-1][-2] < least
+        ),
+        "what the left factor's first dimension leads to: the inner one is its last": by_dimension(0),
+        "what dimension 1 leads to: in bmm the inner dimension comes after it": by_dimension(1),
+        "to keep other operations, too: only products are expensive": decided(
+            lambda name, shapes: bool(shapes) and shapes[PRODUCTS.get(name, 0)][-1] >= least
+        ),
+        "no CheckpointPolicy for some operations: return MUST_SAVE or PREFER_RECOMPUTE in each case": lambda got: any(
+            one not in ("keep", "recompute") for one in got.values()
         ),
         "to keep every product: those with a small inner dimension are cheap": decided(
             lambda name, _: name in PRODUCTS
@@ -515,6 +620,10 @@ def pieces_over(
     piece = -(-xs[0].numel() // size) * dtype.itemsize  # no answer: bytes, to compare with
 
     right = [gradient_of(x + 1, g) for x, g in zip(xs, gradients, strict=True)]
+    left = xs[0].numel() % size
+    cut_off = [without_last(x + 1, left, g) for x, g in zip(xs, gradients, strict=True)]
+    mixed = from_all(xs)
+    of_world = [gradient_of(mixed, g) for g in gradients]
     wrong_pieces = []  # those that ranks keep who take their number in the world for their place in the group
     for rank, (x, g) in enumerate(zip(xs, gradients, strict=True)):
         members = next(each for each in groups if rank in each)
@@ -525,14 +634,8 @@ def pieces_over(
     def memory(answer: Answer) -> str:
         for rank, result in enumerate(answer.results):
             if result["kept"] > piece:
-                raise CheckFailed(
-                    f"rank {rank} keeps {result['kept']:,} bytes",
-                    f"{piece:,}",
-                    "That is the whole tensor. A piece that is a view keeps all of it alive: keep .clone() of the "
-                    "piece, and gather in unpack."
-                    if result["kept"] >= xs[0].nbytes
-                    else "Keep this rank's piece alone.",
-                )
+                why = too_much(result["kept"], piece, xs[0].nbytes)
+                raise CheckFailed(f"rank {rank} keeps {result['kept']:,} bytes", f"{piece:,}", why)
         return f"each rank keeps {piece:,} bytes of {xs[0].nbytes:,}."
 
     def traffic(answer: Answer) -> str:
@@ -552,6 +655,10 @@ def pieces_over(
             "the gradient": {
                 "what comes of the wrong pieces: a rank's place in the group is dist.get_rank(group), not its number "
                 "in the world": wrong_pieces,
+                "what the pieces of all ranks lead to: only those of the group belong together": of_world,
+                "right but for the last numbers, which are 0: if t doesn't divide their number, pad, and round up": (
+                    cut_off
+                ),
                 "right to some 7 digits: the tensor has come back in float32": lambda got: (
                     isinstance(got, Tensor) and any(nearly(got, one) for one in right)
                 ),
@@ -559,7 +666,16 @@ def pieces_over(
         },
         advice={
             "invalid tensor size": (
-                "The pieces of all ranks that take part must fit into the tensor: is the group handed to the gather?"
+                "The gather must be handed the group, and every rank of it a piece of the same size, ceil(n / t) "
+                "numbers: lay the tensor's numbers end to end, and pad."
+            ),
+            "is invalid for input of size 0": (
+                "This rank's piece was empty. Its place in the group is dist.get_rank(group), not its number in the "
+                "world."
+            ),
+            "Mismatch in shape: grad_output": (
+                "unpack returned a different shape from what pack was given: cut off the padding, then take "
+                ".view(shape)."
             ),
         },
         world_size=ranks,
@@ -567,6 +683,29 @@ def pieces_over(
         memory=memory,
         traffic=traffic,
     )
+
+
+def too_much(kept: int, piece: int, whole: int) -> str:
+    if kept >= whole + piece:
+        return "The whole tensor is kept besides the piece: pack may return its shape, but not the tensor."
+    if kept >= whole:
+        return (
+            "That is the whole tensor. A piece that is a view keeps all of it alive: keep .clone() of the piece, and "
+            "gather in unpack."
+        )
+    return "Keep this rank's piece alone."
+
+
+def from_all(xs: list[Tensor]) -> Tensor:
+    """What unpack returns if all ranks cut and gather as one group."""
+    flat = [nn.functional.pad((x + 1).flatten(), (0, -x.numel() % len(xs))).chunk(len(xs)) for x in xs]
+    return torch.cat([flat[place][place] for place in range(len(xs))])[: xs[0].numel()].view_as(xs[0])
+
+
+def without_last(x: Tensor, count: int, gradient: Tensor) -> Tensor:
+    """The gradient if the last `count` numbers of x have come back as 0."""
+    flat = x.flatten()
+    return gradient_of(torch.cat([flat[: len(flat) - count], torch.zeros_like(flat[:count])]).view(x.shape), gradient)
 
 
 def nearly(got: Tensor, right: Tensor) -> bool:

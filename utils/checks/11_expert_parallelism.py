@@ -23,7 +23,8 @@ from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .closed_forms import simulate
 from .compare import Mistakes
-from .gradients import CLOSE, driven, expect_passes, in_groups, output_first, serial
+from .equality import alike
+from .gradients import CLOSE, OVERFLOW, driven, expect_passes, in_groups, output_first, overflows, serial
 from .inputs import Draws
 from .oracles import Case, oracle
 from .recorded import recorded, recorded_par
@@ -47,6 +48,21 @@ WHOLE_WORLD = {
     ),
 }
 ADVICE = WHOLE_WORLD | {
+    r"IndexError[\s\S]*get_rank\(\)": (
+        "dist.get_rank() is this rank's number in the world. Its place in the group is dist.get_rank(group)."
+    ),
+    r"inLengthPerRank\[myRank\]": (
+        "According to its two lists of splits, this rank sends itself a different number of rows than it receives from "
+        "itself. Entry r of the first list says how many rows go to rank r; entry r of the second, how many come from "
+        "it."
+    ),
+    r"alltoall\.cc[\s\S]*in->size == out->size": (
+        "Without lists of splits, all_to_all_single cuts both tensors into equal parts. The ranks send different "
+        "numbers of rows, so hand in both lists."
+    ),
+    "incorrect number of gradients": (
+        "backward returns one entry for each argument of forward: None for the list and for the group."
+    ),
     r"Split sizes doesn't match[\s\S]*in backward": (
         "The backward pass goes the other way: it sends as many rows as each rank has sent to this one."
     ),
@@ -57,6 +73,14 @@ ADVICE = WHOLE_WORLD | {
     r"torch\.cat\(\): expected a non-empty list": (
         "No row has come for any of this rank's experts. Run each expert all the same, on an empty tensor: its weights "
         "then get a gradient of zeros."
+    ),
+}
+
+
+OF_LAYER = ADVICE | {
+    r"Split sizes doesn't match": (
+        "The first list of splits has to add up to the rows that you hand in. The counts need an entry for each of the "
+        "E experts, chosen or not (bincount's minlength), and on the way back the two lists change places."
     ),
 }
 
@@ -78,6 +102,11 @@ def gates_of(scores: Tensor, k: int, softmax_first: bool) -> Tensor:
     if softmax_first:
         return scores.softmax(-1) * chosen
     return scores.masked_fill(~chosen, -torch.inf).softmax(-1)
+
+
+def like(*values: Tensor) -> Callable[[Any], bool]:
+    """Whether what came back is one of these, but for rounding."""
+    return lambda got: any(alike(got, value, 1e-5) for value in values)
 
 
 def close(value: Tensor, got: Any) -> bool:
@@ -103,21 +132,32 @@ def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dt
     y, gradients = serial(gates, grad, x=x, w_gate=w_gate)
     rounded = partial(close, gates_of((x @ w_gate).float(), k, softmax_first))
     before = "computed in bfloat16: convert x and w_gate to float32 before the product"
+    best = torch.gather(gates(x, w_gate), 1, scores.topk(k).indices)
+    lowest, over_zeros = largest(-scores, k), torch.where(chosen, scores, 0).softmax(-1).to(F32)
     zeros = "a softmax in which experts that were not chosen have a score of 0: it has to be -inf, or leave them out"
     mistakes: dict[str, Mistakes] = {
         "output": {
             "the softmax over all experts, also of those that were not chosen: set those to zero": gates(
                 x, w_gate, True, E
             ),
-            "the softmax over the chosen scores alone; with softmax_first it goes over all experts": gates(
-                x, w_gate, False
-            ),
+            "the softmax over the chosen scores alone; with softmax_first it goes over all experts, and what is chosen "
+            "stays as it is": gates(x, w_gate, False),
             "the softmax over all experts; without softmax_first it goes over the chosen scores alone": gates(
                 x, w_gate, True
             ),
             "a softmax over the tokens: the last dimension is that of the experts": gates_of_tokens(x, w_gate),
-            **({} if softmax_first else {zeros: torch.where(chosen, scores, 0).softmax(-1).to(F32)}),
+            "1 for each expert that was chosen: its gate is the softmax's number": chosen.to(F32),
+            "the scores themselves: a gate comes out of a softmax": (scores * chosen).to(F32),
+            "one expert for each token: choose k of them": gates(x, w_gate, softmax_first, 1),
+            "the gates of the chosen experts alone, (T, k): put each into its place in a row of E": best,
+            "the gates of the experts with the lowest scores": like(
+                (scores.softmax(-1) * lowest).to(F32), scores.masked_fill(~lowest, -torch.inf).softmax(-1).to(F32)
+            ),
+            **({} if softmax_first else {zeros: like(over_zeros, over_zeros * chosen)}),
             **({before: rounded} if dtype == BF16 else {}),
+            "in bfloat16: the gates are float32, whatever x is": lambda got: (
+                isinstance(got, Tensor) and got.dtype == BF16
+            ),
         }
     }
     right = {"output": y} if dtype == BF16 else {"output": y, **gradients}
@@ -139,6 +179,12 @@ buffer_positions = recorded(LESSON, "buffer-positions", through=with_lists)
 
 
 # ---- dispatch and combine
+
+
+BY_HAND = (
+    "no gradient: either `backward` returns None for the rows, or the rows go by a call that isn't in an autograd "
+    "function"
+)
 
 
 def moved(parts: list[list[Tensor]]) -> list[Tensor]:
@@ -183,13 +229,23 @@ def exchange_rows(draws: Draws, send: list[list[int]], D: int, dtype: Dtype = F3
         )
 
     given = {"rows": rows, "send": send}
-    return output_first(driven(size, given, grads, right, mistakes, advice=ADVICE, traffic=judge))
+    case = driven(size, given, grads, right, mistakes, advice=ADVICE, traffic=judge)
+    case.mistakes = {**case.mistakes, "the gradient of rows": {**mistakes["rows"], OVERFLOW: overflows, BY_HAND: None}}
+    return output_first(case)
 
 
 def expect_each_passes(
     answer: Answer, forward: list[list[tuple[str, int]]], backward: list[list[tuple[str, int]]]
 ) -> str:
-    """expect_passes, where the ranks make calls of different sizes."""
+    """expect_passes, where the ranks make calls of different sizes. The first one sends numbers of rows, in int64."""
+    for rank, [sizes, *_] in enumerate(forward):
+        first = next((event for event in answer.events if (event.rank, event.op) == (rank, "all_to_all")), None)
+        if first and first.dtype != "int64" and first.bytes == sizes[1] // 2:
+            raise CheckFailed(
+                f"rank {rank} sends its numbers of rows in {first.dtype}",
+                "int64",
+                "torch.tensor makes that of a list of whole numbers by itself.",
+            )
     for rank, calls in enumerate(zip(forward, backward, strict=True)):
         expect_passes(answer, *calls, ranks=[rank])
     return "sizes first, then rows; in the backward pass rows only."
@@ -230,10 +286,14 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
     w_up, w_down = make_experts(E, D, F, draws.salted())
     whole = {"x": x, "gates": gates, "w_up": w_up, "w_down": w_down}
     y, gradients = serial(mixture, grad, **whole)
+    of_all_gates = gradients["gates"].clone()
     gradients["gates"] *= gates > 0
     ungated, _ = serial(mixture, grad, **whole | {"gates": (gates > 0).to(F64)})
 
     early = torch.stack([expert_mlp(x * gates[:, e, None], w_up[e], w_down[e]) for e in range(E)]).sum(0)
+    first_of_rank = torch.arange(E) // (E // size) * (E // size)
+    first, _ = serial(mixture, grad, **whole | {"w_up": w_up[first_of_rank], "w_down": w_down[first_of_rank]})
+    to_one = gates / gates.sum(1, keepdim=True).clamp(min=1e-9)
 
     of_tokens = partial(parts_of, tokens)
     given = floats_of(tokens, whole)
@@ -251,6 +311,11 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
             "the layer with rows given to the wrong experts: rows arrive by source, an expert wants its own": misplaced(
                 *parts, lambda sent, grouped, i: (sent[i][0], grouped[i][1], sent[i][2])
             ),
+            "the layer with rows that leave in the order of the tokens: sort them by expert": by_token(*parts),
+            "the layer with the first expert of a rank for all rows that come to it": of_tokens(first),
+            "the layer with gates that are made to add up to 1: they are weights already": of_tokens(
+                serial(mixture, grad, **whole | {"gates": to_one})[0]
+            ),
             "the part of this rank's own experts: the other rows have to travel": [
                 mixture(own_x, own_gates * (torch.arange(E) // (E // size) == rank), w_up, w_down)
                 for rank, (own_x, own_gates) in enumerate(zip(of_tokens(x), of_tokens(gates), strict=True))
@@ -259,6 +324,11 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
                 serial(mixture, grad, **whole | {"gates": gates * is_last(gates)})[0]
             ),
             "the experts of x times the gates: an expert is not linear, so multiply what it returns": of_tokens(early),
+        },
+        "gates": {
+            "a gradient for experts that were not chosen, too: each token goes to the chosen ones alone": of_tokens(
+                of_all_gates
+            ),
         },
     }
     chosen = [of_rank > 0 for of_rank in of_tokens(gates)]
@@ -269,7 +339,7 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
         rows = [[("all_to_all", sent[rank]), ("all_to_all", arrived[rank])] for rank in range(size)]
         return expect_each_passes(answer, [[("all_to_all", COUNT * E), *calls] for calls in rows], rows)
 
-    case = driven(size, given, of_tokens(grad), right, mistakes, advice=ADVICE, rtol=CLOSE, traffic=judge)
+    case = driven(size, given, of_tokens(grad), right, mistakes, advice=OF_LAYER, rtol=CLOSE, traffic=judge)
     return output_first(case)
 
 
@@ -279,6 +349,16 @@ Row = tuple[int, int, int]  # source, expert, token
 def is_last(gates: Tensor) -> Tensor:
     """A mask: the chosen expert with the largest number, of each token."""
     return torch.nn.functional.one_hot((gates > 0).mul(torch.arange(1, gates.shape[1] + 1)).argmax(1), gates.shape[1])
+
+
+def by_token(x: list[Tensor], gates: list[Tensor], w_up: Tensor, w_down: Tensor) -> list[Tensor]:
+    """The layer, if rows leave in the order of the tokens, and are counted as if they left in that of the experts."""
+    y = [torch.zeros_like(each) for each in x]
+    for rank, gate in enumerate(gates):
+        pairs = gate.nonzero().tolist()
+        for (t, e), used in zip(pairs, sorted(e for _, e in pairs), strict=True):
+            y[rank][t] += gate[t, e] * expert_mlp(x[rank][t], w_up[used], w_down[used])
+    return y
 
 
 def misplaced(
@@ -356,8 +436,18 @@ def capacity_layer(draws: Draws, tokens: list[int], E: int, k: int, capacity: in
         row = (int(sources[t]) * share + mine) * capacity + int(positions[t, c])  # among those that the owner receives
         used = owner * share + row // (size * capacity)
         mixed[t] += weight[t, c] * expert_mlp(x[t], w_up[used], w_down[used])
-
     of_tokens = partial(parts_of, tokens)
+    on_ranks = [of_tokens(one) for one in (x, experts, positions, weight)]
+    untransposed = layer_of_buffers(on_ranks, w_up, w_down, capacity)
+    kept_gates = whole["gates"]
+    last = torch.zeros_like(dropped).scatter(1, last_kept(dropped), True)
+    other_gates = {
+        "the layer without the rows in place 0: only a position of -1 is dropped": kept_gates * (positions > 0),
+        "the result of each token's last choice alone: add up the rows that belong to one token": kept_gates * last,
+        "the layer with gates that are made to add up to 1: a dropped choice's share is lost": kept_gates
+        / kept_gates.sum(1, keepdim=True).clamp(min=1e-9),
+    }
+
     given = floats_of(tokens, whole | {"gates": weight})
     given |= {"experts": of_tokens(experts), "positions": of_tokens(positions)}
     right = {"output": of_tokens(y), **floats_of(tokens, gradients)}
@@ -367,6 +457,13 @@ def capacity_layer(draws: Draws, tokens: list[int], E: int, k: int, capacity: in
             "the sum of the experts' outputs, without the gates": of_tokens(ungated),
             "the experts of x times the gates: an expert is not linear, so multiply what it returns": of_tokens(early),
             "the layer and the residual connection: x is not part of it": of_tokens(y + x),
+            "the layer with x in place of 0 for tokens that were dropped: the layer adds nothing for them": of_tokens(
+                torch.where(dropped.all(1, keepdim=True), x, y)
+            ),
+            **{words: of_tokens(layer(**whole | {"gates": gates})) for words, gates in other_gates.items()},
+            "the layer with results in the experts' order: before the way back, change the two dimensions back": (
+                untransposed
+            ),
             "computed by the wrong experts: rows arrive by source, and each expert wants its rows from all sources. "
             "View them as (P, E/P, capacity, D), and bring the expert to the front": of_tokens(mixed),
         },
@@ -385,6 +482,29 @@ def capacity_layer(draws: Draws, tokens: list[int], E: int, k: int, capacity: in
         traffic=partial(expect_passes, forward=calls, backward=calls),
     )
     return output_first(case)
+
+
+def last_kept(dropped: Tensor) -> Tensor:
+    """The place of each token's last choice that was kept, (T, 1)."""
+    k = dropped.shape[1]
+    return torch.where(dropped, -1, torch.arange(k)).argmax(1, keepdim=True)
+
+
+def layer_of_buffers(on_ranks: list[list[Tensor]], w_up: Tensor, w_down: Tensor, capacity: int) -> list[Tensor]:
+    """The layer with fixed buffers, if results go back by expert, as they were computed, and not by source."""
+    x, experts, positions, weight = on_ranks
+    size, D = len(x), x[0].shape[1]
+    share, y = len(w_up) // size, [torch.zeros_like(each) for each in x]
+    results = torch.zeros(len(w_up), size, capacity, D, dtype=F64)  # expert, source, place
+    kept = [(s, t, c) for s in range(size) for t, c in (positions[s] >= 0).nonzero().tolist()]
+    for s, t, c in kept:
+        e = int(experts[s][t, c])
+        results[e, s, positions[s][t, c]] = expert_mlp(x[s][t], w_up[e], w_down[e])
+    back = results.view(size, size, share, capacity, D)  # owner; what it sends to each rank
+    for s, t, c in kept:
+        owner, mine = divmod(int(experts[s][t, c]), share)
+        y[s][t] += weight[s][t, c] * back[owner, s, mine, positions[s][t, c]]
+    return y
 
 
 # ---- balance
@@ -429,6 +549,13 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
             "computed from this rank's own probabilities: sum them over the ranks, too": [
                 E * (share_of(torch.cat(chosen)) * one.mean(0)).sum() for one in given
             ],
+            f"{sum(tokens)} times too large: the probabilities' mean is their sum divided by the tokens": sum(tokens)
+            * y,
+            "computed with this rank's own number of tokens: sum that over the ranks, too": [
+                like(y * (sum(tokens) / t), y * (sum(tokens) / t) ** 2) for t in tokens
+            ],
+            "the shares times themselves: one of the two factors is the mean probability": E
+            * share_of(torch.cat(chosen)).square().sum(),
             "computed from the first choices alone: all k of each token count": loss(
                 torch.cat(given), torch.cat(chosen)[:, :1]
             ),
@@ -437,11 +564,6 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
     }
     right = {"output": y, "probabilities": of_ranks}
     return driven(len(tokens), {"probabilities": given, "chosen": chosen}, grad, right, mistakes, rtol=CLOSE)
-
-
-def but_the_last(got: Tensor, right: Tensor) -> bool:
-    """Whether only the last bias is wrong."""
-    return torch.allclose(got[:-1], right[:-1]) and not torch.allclose(got[-1], right[-1])
 
 
 @oracle(values=[(2, 4, 0.25), (4, 3, 0.5, [[0, 2], [1, 3]])], traffic=[(2, 6, 0.5)])
@@ -469,11 +591,19 @@ def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = 
         ],
         "a step by the load of all ranks; the load is that of the group": step(torch.stack(loads).sum(0)),
         "the step alone, without the old bias": [step(total) - bias for total in totals],
+        "a step up alone: an expert with more than the mean load goes down": [
+            bias + rate * (total < total.mean()) for total in totals
+        ],
+        "a step by the mean of this rank's own load: take the mean of the sum": [
+            bias + rate * (load.mean() - total).sign() for load, total in zip(loads, totals, strict=True)
+        ],
+        "a step down for the expert with exactly the mean load: its bias stays": [
+            bias + torch.where(total < total.mean(), rate, -rate) for total in totals
+        ],
+        "a step up for the expert with exactly the mean load: its bias stays": [
+            bias + torch.where(total > total.mean(), -rate, rate) for total in totals
+        ],
     }
-    if not groups:
-        mistakes["a step for the expert with exactly the mean load: its bias stays"] = lambda got: (
-            isinstance(got, Tensor) and got.shape == (E,) and any(but_the_last(got, step(total)) for total in totals)
-        )
     return Case(
         [[bias] * size, loads],
         same={"rate": rate, "groups": groups or None},
@@ -520,6 +650,11 @@ def moe_gradients(
     total, of_dense, of_expert = summed(tokens, data), summed(dense, data), summed(expert, replicas)
     fewer = [len(next(group for group in replicas if rank in group)) for rank in range(size)]
     mistakes = {
+        "": {
+            "the right pair the wrong way round: the dense gradient comes first": lambda got: (
+                shape != shape[::-1] and [getattr(one, "shape", None) for one in got] == [shape[::-1], shape]
+            ),
+        },
         "the dense gradient": {
             "the sum: divide it by the tokens of all ranks": of_dense,
             "the mean over the ranks: the ranks have different numbers of tokens": [
@@ -583,6 +718,11 @@ def level(parts: list[list[Tensor]], groups: Groups) -> list[list[Tensor]]:
     return arrived
 
 
+def same_rows(x: Tensor, got: Any) -> bool:
+    """Whether these are the rows of x, in some order."""
+    return isinstance(got, Tensor) and got.shape == x.shape and sorted(got.tolist()) == sorted(x.tolist())
+
+
 def joined(parts: list[list[Tensor]]) -> list[Tensor]:
     return [torch.cat(of_rank) for of_rank in parts]
 
@@ -604,7 +744,21 @@ def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dty
         "what comes out without any reordering: both levels want the targets that they serve side by side": joined(
             level(level(parts, inside), between)
         ),
-        "what the first level gives: the rows have to go on to their nodes": joined(level(by_target, inside)),
+        "what comes out if the rows go to the first level as they are: before it, sort them by place": joined(
+            level(
+                [
+                    [one[place * nodes + node] for node in range(nodes) for place in range(local)]
+                    for one in level(parts, inside)
+                ],
+                between,
+            )
+        ),
+        "what the second level alone gives: first, rows go to the rank of this node that serves their place": joined(
+            level(parts, between)
+        ),
+        "what the first level gives: the rows have to go on to their nodes": [
+            partial(same_rows, one) for one in joined(level(by_target, inside))
+        ],
         "what comes out if the first level's result goes on as it is: before the second, sort it by node": joined(
             level(level(by_target, inside), between)
         ),

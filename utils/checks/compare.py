@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from ..recording import in_flight
 from .answer import Answer, CheckFailed
-from .equality import alike, is_number
+from .equality import alike, is_number, near
 from .show import digits_of, rounded, show
 
 Mistakes = Mapping[str, Any]  # {a common mistake, in words: the wrong value that it leads to, or got -> whether it is}
@@ -29,7 +30,7 @@ def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None 
         return
     seen = f"rank {rank} returned" if isinstance(rank, int) else rank
     words = read_in_flight(got, expected) or wrong_type(got, expected, rtol)
-    words = words or recognised(got, expected, recognise or {}, rtol)
+    words = words or recognised(got, expected, recognise or {}, rtol) or almost(got, expected, max(rtol, ROUGHLY))
     digits = digits_of(rtol) if rtol else None
     raise CheckFailed(f"{seen} {show(got, expected, digits)}", rounded(expected, got, rtol), words)
 
@@ -79,6 +80,29 @@ def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
     first, second = [*(words + "." * (not words.endswith("?")) for words in fitting), "", ""][:2]
     said = f"That is {first}" * bool(first)
     return f"{said} Or it is {second} Both give these numbers." if second else said
+
+
+def almost(got: Any, expected: Any, rtol: float) -> str:
+    """How a value that no mistake leads to is related to the right one; "" if it isn't, or if that can be chance."""
+    if not isinstance(expected, torch.Tensor):
+        whole = not isinstance(expected, float) or not isinstance(got, float)  # whole numbers are multiples by chance
+        return "" if whole else almost(torch.tensor([got]), torch.tensor([expected]), rtol)
+    plain = type(got) is torch.Tensor and got.layout == torch.strided and not (got.is_meta or got.is_complex())
+    if not plain or expected.is_meta or not expected.is_floating_point():
+        return ""
+    if got.shape != expected.shape:
+        same = got.numel() == expected.numel() > 1 and alike(got.reshape(-1), expected.reshape(-1), rtol)
+        return f"That is the right numbers in a different shape: {tuple(expected.shape)} is wanted." * same
+    wide, right = got.detach().double(), expected.detach().double()
+    factor = ((wide * right).sum() / right.square().sum()).item()
+    if not factor or not math.isfinite(factor) or not alike(wide, factor * right, rtol):
+        return ""
+    size = max(abs(factor), 1 / abs(factor))
+    chance = right.unique().numel() < 2 and not near(size, round(size), ROUGHLY)  # one number is a multiple of any
+    if chance or round(size, 3) == 1 and factor > 0:
+        return ""
+    times = f"{factor:.6g} times the right one" if abs(factor) >= 1 else f"the right one divided by {1 / factor:.6g}"
+    return f"Every number is {times}." if right.numel() > 1 else f"That is {times}."
 
 
 def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:

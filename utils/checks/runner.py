@@ -161,8 +161,8 @@ NO_CONNECTION = (
     "in a ring, the last rank does."
 )
 WAITED_TWICE = (
-    "Every message has arrived, and still a rank waits: it calls wait() for the second time on the handle of a "
-    "receive. With Gloo that never ends. Wait once for each handle."
+    "Every message has arrived, and still a rank waits: it calls wait() for the second time on the same "
+    "handle. With Gloo that never ends. Wait once for each handle."
 )
 # Pattern in the report of a failed run -> advice. The texts are those of torch 2.13 and of its Gloo, and one of ours.
 ADVICE = {

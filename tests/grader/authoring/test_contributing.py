@@ -29,6 +29,7 @@ def grader(course: Path, *arguments: str) -> str:
 def test_the_walk_leads_to_a_lesson_in_which_all_is_as_it_should_be(tmp_path):
     course = course_in(tmp_path)
     lesson, exercise = re.search(r"-m grader new (\S+) --exercises (\S+)", WALK).groups()
+    assert not list((ROOT / "solutions").glob(f"{lesson[:2]}_*.py")), "the walk's first command would be refused"
     grader(course, "new", lesson, "--exercises", exercise)
     source, check, hidden, answers = re.findall(r"^```python walk\n(.*?)^```", WALK, re.DOTALL | re.MULTILINE)
     first_piece = {  # folder: (where what is to be replaced begins in the file that `new` wrote, what replaces it)

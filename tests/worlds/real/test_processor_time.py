@@ -1,8 +1,11 @@
-"""Which ranks compute, by two looks at their processes: one that asks for a key every few milliseconds doesn't."""
+"""Which ranks compute, by looks at their processes: one that asks for a key every few milliseconds doesn't."""
 
 import pytest
+import torch.distributed as dist
 
+from utils import RankTimeout, spawn
 from utils.worlds.real.processor_time import Look, computes
+from utils.worlds.real.world import RealWorld
 
 FIRST = Look(used=3.0, waits=100, runs=False)
 
@@ -26,3 +29,33 @@ def test_processes_that_a_rank_has_started_count():
     waiting, worker = Look(3.0, 400, False), Look(0.2, 0, True)
     assert computes({1: FIRST}, {1: waiting, 2: worker})
     assert not computes({1: FIRST, 2: worker}, {1: waiting})
+
+
+def rank_0_waits_for_a_key(rank, world_size):
+    if rank == 0:
+        dist.distributed_c10d._get_default_store().wait(["ready"])
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    "looks, words",
+    [
+        ([[1], [1], []], "What is rank 0 waiting for?"),  # rank 1 has only just begun to wait
+        ([[0, 1]], "If the work needs longer"),
+        ([[1]] * 5, "If the work needs longer"),  # a thread of rank 1 may be at work
+    ],
+)
+def test_who_computes_although_a_call_holds_it_up_is_looked_at_again(looks, words, monkeypatch):
+    seen = iter(looks)
+
+    def look(world):
+        while world.states[1].blocked_in() is None:
+            world.listen(0.05)
+            world.update_states()
+        return next(seen)
+
+    monkeypatch.setattr(RealWorld, "look", look)
+    with pytest.raises(RankTimeout) as caught:
+        spawn(rank_0_waits_for_a_key, 2, timeout=1)
+    assert words in str(caught.value)
+    assert list(seen) == []

@@ -18,7 +18,8 @@ from torch import nn
 from utils import RankFailed, region, simulate
 from utils.cluster import Cluster, Gpu, Layout, Link, cost
 from utils.events.event import Event
-from utils.worlds.virtual.network import Network, VirtualCall
+from utils.worlds.virtual.calls import VirtualCall
+from utils.worlds.virtual.network import Network
 
 ALPHA, BETA = 2.0**-20, 2.0**-30  # s, s/byte
 SLOW_ALPHA, SLOW_BETA = 2.0**-17, 2.0**-26  # between nodes

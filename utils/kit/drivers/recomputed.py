@@ -99,10 +99,11 @@ def through_backward(
 ) -> dict[str, Any]:
     """A piece with `function` as its checkpoint: its output, the gradients, bytes that it keeps, and how often it ran.
 
-    The bytes are those alive after the forward pass besides the arguments and the output. "seen": whether hooks see
-    that x is saved.
+    The bytes are those alive after the forward pass besides the arguments and the output. "unseen": how many tensors
+    among the arguments of the (outer) checkpoint are not saved where hooks see it.
     """
     calls: list[str] = []
+    given: list[int] = []  # addresses of the tensors that the checkpoint is called with
     saved: list[int] = []  # addresses, as hooks see them
     leaf, w = x.clone().requires_grad_(), nn.Parameter(weight.clone())
 
@@ -110,10 +111,15 @@ def through_backward(
         saved.append(tensor.data_ptr())
         return tensor
 
+    def apply(part: Callable[..., Any], *args: Any) -> Any:
+        if not given:
+            given.extend(arg.data_ptr() for arg in args if isinstance(arg, Tensor))
+        return function(part, *args)
+
     with track_memory(leaf, w) as storages, outside_tensors(storages, counted) as live:
         before = storages.live
         with saved_tensors_hooks(pack, lambda tensor: tensor):
-            output = piece(function, leaf, w, calls)
+            output = piece(apply, leaf, w, calls)
         kept = live() - before - output.nbytes
         forward = len(calls)
         if output.requires_grad:
@@ -123,7 +129,7 @@ def through_backward(
         "the gradient of x": leaf.grad,
         "the gradient of w": w.grad,
         "kept": kept,
-        "seen": leaf.data_ptr() in saved,
+        "unseen": len(set(given) - set(saved)),
         "calls": (forward, len(calls) - forward),
     }
 
@@ -131,25 +137,40 @@ def through_backward(
 # ---- random state
 
 
+BEFORE = 3  # random numbers that are drawn between making the wrapper and its first call
+
+
 def through_replays(
-    function: Callable[..., Any], x: Tensor, seed: int, first: bool, later: bool, rate: float
+    function: Callable[..., Any],
+    x: Tensor,
+    seed: int,
+    first: bool,
+    later: bool,
+    rate: float,
+    dtype: torch.dtype = torch.bfloat16,
+    before: int = BEFORE,
 ) -> dict[str, Any]:
     """Three calls of what `function` makes of a piece with dropout, and the random numbers that come after each.
 
-    first, later: whether autocast is on in the first call, and in the others
+    first, later: whether autocast is on in the first call, and in the others; dtype: of the first one
     """
+    runs: list[int] = []
 
     def piece(x: Tensor, rate: float) -> Tensor:
+        runs.append(1)
         return nn.functional.dropout(x @ x.t(), rate)
 
     results: dict[str, Any] = {}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         again = function(piece)
+        torch.rand(before)
         for number in (1, 2, 3):
-            with torch.autocast("cpu", torch.bfloat16, enabled=first if number == 1 else later):
+            of_call, enabled = (dtype, first) if number == 1 else (torch.bfloat16, later)
+            with torch.autocast("cpu", of_call, enabled=enabled):
                 results[f"the result of call {number}"] = again(x, rate)
             results[f"the random numbers after call {number}"] = torch.rand(4)
+    results["the number of times that the function has run"] = len(runs)
     return results
 
 

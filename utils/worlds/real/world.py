@@ -25,6 +25,7 @@ from .placement import Placement
 from .process_world import ProcessWorld
 
 LOOK = 0.3  # seconds for which ranks are watched, to find out which compute
+LOOKS = 5  # at most
 
 
 class RealWorld(ProcessWorld):
@@ -127,7 +128,17 @@ class RealWorld(ProcessWorld):
         )
 
     def which_compute(self) -> list[int]:
-        """The ranks that compute, or whose records grow, in the next moments."""
+        """The ranks that compute, or whose records grow, in the next moments.
+
+        One that has just begun to wait in a call still computes for a moment, so if only such ranks do, look again.
+        """
+        for _ in range(LOOKS):
+            computing = self.look()
+            if not computing or any(self.states[rank].blocked_in() is None for rank in computing):
+                break
+        return computing
+
+    def look(self) -> list[int]:
         before, until = [record.news() for record in self.records], time.monotonic() + LOOK
 
         def listen() -> None:

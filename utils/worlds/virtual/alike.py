@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...cluster.hardware import Cluster
     from ...events.event import Event
     from ...events.rank_state import RankState
-    from .network import VirtualCall
+    from .calls import VirtualCall
 
 RunsAs = tuple[int, ...]  # for each rank, the rank that runs in its place
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from .network import VirtualCall
+    from .calls import VirtualCall
 
 LISTS = {  # method -> (which argument is a list with a tensor for each rank, which holds the tensors they must be like)
     "allgather": (0, 1),

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .network import VirtualCall
+from .calls import VirtualCall
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "": torch.Tensor.add_,  # torch's default, for a call without options

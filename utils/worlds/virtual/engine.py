@@ -39,9 +39,10 @@ from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock, virtual_signals
 from .alike import Representatives
+from .calls import VirtualCall
 from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
-from .network import Network, NetworkInterface, VirtualCall
+from .network import Network, NetworkInterface
 from .process_group import VirtualGroup
 from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks

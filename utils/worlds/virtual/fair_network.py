@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...events.event import Event
-from .network import GroupCalls, Network, Order, Transfer
+from .calls import Order, Transfer
+from .network import GroupCalls, Network
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +102,11 @@ class FairNetwork(Network):
     def at(self, time: float, kind: str, flow: Flow) -> None:
         moment = Moment(time, flow.transfer.ready, flow.transfer.order, kind, flow, flow.version)
         heapq.heappush(self.moments, moment)
+
+    def is_held_back(self, message: Transfer) -> bool:
+        """Whether another message from the same sender is under way to the same receiver."""
+        sender, receiver = message.calls
+        return self.lanes[sender, receiver][0].transfer is not message
 
     # --- what the scheduler calls
 

@@ -37,6 +37,10 @@ class LinkOccupancy:
             return max(intra, inter, self.nic_outgoing[self.nics[sender]], self.nic_incoming[self.nics[receiver]])
         return max(intra, inter)
 
+    def free_to_receive(self, receiver: int) -> float:
+        """The time from which the receiver's own incoming links are free."""
+        return max(self.incoming["intra"][receiver], self.incoming["inter"][receiver])
+
     def take_for_message(self, sender: int, receiver: int, start: float, nbytes: int) -> float:
         """Returns when the message has arrived."""
         link = self.cluster.link(sender, receiver)

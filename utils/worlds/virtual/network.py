@@ -20,63 +20,19 @@ import math
 import sys
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ...cluster.collective_costs import Cost, Layout, cost
 from ...cluster.hardware import Cluster
 from ...diagnosis.mismatch import difference
-from ...events.event import Event
 from ...events.matching import POINT_TO_POINT
 from .alike import Representatives
+from .any_source import AnySource
 from .argument_checks import exchange_error
+from .calls import Address, Channel, Order, Transfer, VirtualCall, channel_of, comes_first, order_of
 from .link_occupancy import LinkOccupancy
 
-Channel = tuple[int | None, int | None, str, int]  # (sender, receiver, group, tag)
-Order = tuple[tuple[int, ...], bool, int]  # see order_of; and how many transfers came before
-Address = tuple[int | None, str, int]  # (receiver, group, tag)
 AFTER_ALL_ELSE = sys.float_info.max  # a time that every rank's clock is before
-
-
-class Waiter(Protocol):
-    """A rank, while it waits for a call."""
-
-    def on_completed(self, call: VirtualCall) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class VirtualCall:
-    """One call of one rank. `event` says what it asks for; `end` is when it is complete, once that is known.
-
-    begun   whether it is being carried out: known only where links are shared (fair_network.py)
-    """
-
-    event: Event
-    method: str
-    args: tuple[Any, ...]
-    transfer: Transfer | None = None
-    end: float | None = None
-    begun: bool = False
-    waiter: Waiter | None = None  # the rank, while it waits
-    waited: float | None = None  # when it began to wait, if the call is asynchronous
-    waited_at: str = ""  # "file:line" where it did
-    source: int | None = None  # of a receive from any source: the sender of what it received
-
-
-@dataclass(slots=True, eq=False)
-class Transfer:
-    """A message or a collective that all its ranks have asked for.
-
-    calls   {rank: its call}: of a message, the sender's first
-    ready   when the last of them asked
-    order   decides between transfers that could begin at the same moment (see order_of)
-    group   of a collective
-    """
-
-    calls: dict[int, VirtualCall]
-    ready: float
-    order: Order
-    group: GroupCalls | None = None
 
 
 class Tally(NamedTuple):
@@ -144,10 +100,9 @@ class Network:
         self.same_group: dict[tuple[str, int], tuple[tuple[int, ...], GroupCalls]] = {}  # by the id of the members
         self.sends: dict[Channel, deque[VirtualCall]] = defaultdict(deque)  # not received yet
         self.receives: dict[Channel, deque[VirtualCall]] = defaultdict(deque)
-        self.any_source: dict[Address, deque[VirtualCall]] = defaultdict(deque)  # receives that name no sender
-        self.channels_to: dict[Address, dict[Channel, bool]] = defaultdict(dict)  # those that may have messages
+        self.any_source: dict[Address, AnySource] = {}  # receives that name no sender
+        self.channels_to: dict[Address, dict[Channel, bool]] = defaultdict(dict)
         self.inconvenient, self.times_chosen = inconvenient, 0
-        self.choices: list[Transfer] = []  # from any source, while inconvenient: see `choose`
         self.heap: list[tuple[float, float, Order, Transfer]] = []  # what could begin: (start, ready, order, transfer)
         self.numbers = itertools.count()
         self.calls = 0
@@ -187,20 +142,31 @@ class Network:
             self.match(channel)
             return
         address = event.rank, event.group, event.tag
-        self.any_source[address].append(call)
-        if len(self.any_source[address]) == 1:
-            self.match_all(address)
+        if address not in self.any_source:
+            self.any_source[address] = AnySource()
+            for channel in self.channels_to[address]:
+                self.match(channel)
+        any_source = self.any_source[address]
+        any_source.receives.append(call)
+        if len(any_source.receives) == 1:
+            self.start_again(any_source)
 
     def withdraw(self, call: VirtualCall) -> bool:
         """Forget a send or a receive that has not been matched with its other end. False if it is not waiting."""
         event = call.event
         if event.op == "recv" and event.peer is None:
-            queue = self.any_source[event.rank, event.group, event.tag]
-        else:
-            queue = (self.sends if event.op == "send" else self.receives)[channel_of(event)]
+            any_source = self.any_source[event.rank, event.group, event.tag]
+            if call not in any_source.receives:
+                return False
+            any_source.receives.remove(call)
+            self.start_again(any_source)
+            return True
+        channel = channel_of(event)
+        queue = (self.sends if event.op == "send" else self.receives)[channel]
         if call not in queue:
             return False
         queue.remove(call)
+        self.match(channel)
         return True
 
     def match(self, channel: Channel) -> None:
@@ -211,21 +177,32 @@ class Network:
         """
         sends, receives = self.sends[channel], self.receives[channel]
         any_source = self.any_source.get(channel[1:])
-        while sends and receives and not (any_source and comes_first(any_source[0], receives[0], sends[0])):
+        first = any_source.receives[0] if any_source and any_source.receives else None
+        while sends and receives and not (first and comes_first(first, receives[0], sends[0])):
             self.pair(sends.popleft(), receives.popleft())
-        if sends and any_source:
-            tentative = self.message_of(sends[0], any_source[0])  # see `accept`
-            if self.inconvenient:
-                self.choices.append(tentative)
-            else:
-                self.push(tentative)
+        if any_source:
+            if sends and receives:
+                any_source.crossed[channel] = True
+            any_source.offer(channel, sends[0] if sends else None)
+            self.compete(any_source)
 
-    def match_all(self, address: Address) -> None:
-        for channel in [*self.channels_to[address]]:
-            if self.sends[channel]:
-                self.match(channel)
-            else:
-                del self.channels_to[address][channel]
+    def start_again(self, any_source: AnySource) -> None:
+        """Another receive from any source is the first of its rank."""
+        any_source.start_again()
+        crossed, any_source.crossed = any_source.crossed, {}
+        for channel in crossed:
+            self.match(channel)
+        self.compete(any_source)
+
+    def compete(self, any_source: AnySource) -> None:
+        """Let the best messages for the first receive from any source compete with the other transfers (see `accept`),
+        up to one that only the receiver's links can hold back.
+        """
+        while not self.inconvenient and (message := any_source.next_to_compete()):
+            tentative = self.message_of(message, any_source.receives[0])
+            self.push(tentative)
+            if self.is_held_back(tentative):
+                any_source.front = None
 
     def pair(self, send: VirtualCall, receive: VirtualCall) -> None:
         send.transfer = receive.transfer = self.message_of(send, receive)
@@ -238,17 +215,25 @@ class Network:
         events = [call.event for call in calls.values()]
         return Transfer(calls, max(event.start for event in events), (*order_of(events), next(self.numbers)), group)
 
+    def is_open(self, transfer: Transfer) -> bool:
+        """Whether a message still competes for a receive from any source."""
+        send, receive = transfer.calls.values()
+        any_source = self.any_source[channel_of(send.event)[1:]]
+        return any_source.is_on_offer(send) and bool(any_source.receives) and any_source.receives[0] is receive
+
     def accept(self, transfer: Transfer) -> bool:
         """Pair a message with a receive from any source; False if one of the two has been paired with another."""
-        send, receive = transfer.calls.values()
-        if send.transfer is not None or receive.transfer is not None:
+        if not self.is_open(transfer):
             return False
+        send, receive = transfer.calls.values()
+        channel = channel_of(send.event)
+        any_source = self.any_source[channel[1:]]
         send.transfer = receive.transfer = transfer
         receive.source = send.event.rank
-        channel = channel_of(send.event)
         self.sends[channel].popleft()
-        self.any_source[channel[1:]].popleft()
-        self.match_all(channel[1:])
+        any_source.receives.popleft()
+        any_source.crossed[channel] = True
+        self.start_again(any_source)
         return True
 
     def group(self, name: str, members: tuple[int, ...]) -> GroupCalls:
@@ -296,6 +281,12 @@ class Network:
             return transfer.ready
         return max(transfer.ready, self.links.free_for_collective(group.present, group.tier))
 
+    def is_held_back(self, message: Transfer) -> bool:
+        """Whether a message waits for more than its receiver's links."""
+        receiver = next(iter(message.calls.values())).event.peer
+        assert receiver is not None
+        return self.could_start(message) > max(message.ready, self.links.free_to_receive(receiver))
+
     def earliest(self) -> float:
         """When the next transfer can begin, as things stand; inf if none can."""
         while self.heap:
@@ -304,14 +295,21 @@ class Network:
             if now <= start:
                 return start
             heapq.heapreplace(self.heap, (now, *self.heap[0][1:]))  # its links have been taken in the meantime
-        self.choices = [one for one in self.choices if all(call.transfer is None for call in one.calls.values())]
-        return AFTER_ALL_ELSE if self.choices else math.inf
+            first = next(iter(transfer.calls.values()))
+            if first.transfer is None and self.is_open(transfer) and self.is_held_back(transfer):
+                any_source = self.any_source[channel_of(first.event)[1:]]
+                any_source.front = None
+                self.compete(any_source)
+        if self.inconvenient and any(one.messages() for one in self.any_source.values()):
+            return AFTER_ALL_ELSE
+        return math.inf
 
     def choose(self) -> None:
         """Pair a receive from any source with the message of the least convenient sender."""
         self.times_chosen += 1
         extreme = max if self.times_chosen % 2 else min
-        chosen = extreme(self.choices, key=lambda one: next(iter(one.calls)))
+        choices = [(message, one.receives[0]) for one in self.any_source.values() for message in one.messages()]
+        chosen = self.message_of(*extreme(choices, key=lambda choice: choice[0].event.rank))
         self.accept(chosen)
         self.push(chosen)
 
@@ -349,27 +347,6 @@ class Network:
         times = self.algorithms[kind].times if kind in self.algorithms else 0
         self.algorithms[kind] = Tally(times + group.stands_for, charged)
         return charged
-
-
-def order_of(events: list[Event]) -> tuple[tuple[int, ...], bool]:
-    """Which of the transfers that could begin at one moment goes first: what comes first in the ranks' programs.
-
-    It only depends on what the ranks do, not on when their turns come, so that ranks which do the same stay equal.
-    """
-    if events[0].op == "send":
-        return tuple(event.index for event in events), True
-    return tuple(sorted({event.index for event in events})), False
-
-
-def channel_of(event: Event) -> Channel:
-    if event.op == "send":
-        return event.rank, event.peer, event.group, event.tag
-    return event.peer, event.rank, event.group, event.tag
-
-
-def comes_first(any_source: VirtualCall, named: VirtualCall, message: VirtualCall) -> bool:
-    """Of one rank's two receives: whether the one from any source gets a message, not the one that names its sender."""
-    return any_source.event.index < named.event.index and named.event.start > message.event.start
 
 
 def differ(calls: dict[int, VirtualCall]) -> bool:

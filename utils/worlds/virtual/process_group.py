@@ -24,7 +24,7 @@ from ...recording.torch_private import (
     when_backward_ends,
 )
 from .argument_checks import argument_error
-from .network import VirtualCall
+from .calls import VirtualCall
 
 if TYPE_CHECKING:
     from .engine import Engine

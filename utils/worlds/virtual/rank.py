@@ -33,8 +33,8 @@ from ...recording.reader import making
 from ...recording.storages import COMMUNICATION, Storages, restore
 from ..common.joining import give_group
 from ..common.rank_environment import failure
+from .calls import VirtualCall
 from .meta_tensors import NoValues
-from .network import VirtualCall
 from .scheduler import RankThread
 
 if TYPE_CHECKING:

@@ -1,0 +1,77 @@
+"""What ranks ask of the network, and which calls belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ...events.event import Event
+
+if TYPE_CHECKING:
+    from .network import GroupCalls
+
+Channel = tuple[int | None, int | None, str, int]  # (sender, receiver, group, tag)
+Order = tuple[tuple[int, ...], bool, int]  # see order_of; and how many transfers came before
+Address = tuple[int | None, str, int]  # (receiver, group, tag)
+
+
+class Waiter(Protocol):
+    """A rank, while it waits for a call."""
+
+    def on_completed(self, call: VirtualCall) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class VirtualCall:
+    """One call of one rank. `event` says what it asks for; `end` is when it is complete, once that is known.
+
+    begun   whether it is being carried out: known only where links are shared (fair_network.py)
+    """
+
+    event: Event
+    method: str
+    args: tuple[Any, ...]
+    transfer: Transfer | None = None
+    end: float | None = None
+    begun: bool = False
+    waiter: Waiter | None = None  # the rank, while it waits
+    waited: float | None = None  # when it began to wait, if the call is asynchronous
+    waited_at: str = ""  # "file:line" where it did
+    source: int | None = None  # of a receive from any source: the sender of what it received
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A message or a collective that all its ranks have asked for.
+
+    calls   {rank: its call}: of a message, the sender's first
+    ready   when the last of them asked
+    order   decides between transfers that could begin at the same moment (see order_of)
+    group   of a collective
+    """
+
+    calls: dict[int, VirtualCall]
+    ready: float
+    order: Order
+    group: GroupCalls | None = None
+
+
+def order_of(events: list[Event]) -> tuple[tuple[int, ...], bool]:
+    """Which of the transfers that could begin at one moment goes first: what comes first in the ranks' programs.
+
+    It only depends on what the ranks do, not on when their turns come, so that ranks which do the same stay equal.
+    """
+    if events[0].op == "send":
+        return tuple(event.index for event in events), True
+    return tuple(sorted({event.index for event in events})), False
+
+
+def channel_of(event: Event) -> Channel:
+    if event.op == "send":
+        return event.rank, event.peer, event.group, event.tag
+    return event.peer, event.rank, event.group, event.tag
+
+
+def comes_first(any_source: VirtualCall, named: VirtualCall, message: VirtualCall) -> bool:
+    """Of one rank's two receives: whether the one from any source gets a message, not the one that names its sender."""
+    return any_source.event.index < named.event.index and named.event.start > message.event.start
