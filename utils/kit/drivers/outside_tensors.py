@@ -20,12 +20,12 @@ import gc
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -106,11 +106,11 @@ def has_own_process() -> bool:
 
 def bytes_of_program() -> int:
     """All bytes that are traced and count."""
-    size, own = 0, has_own_process()
-    for trace in tracemalloc.take_snapshot().traces:
-        if counts(trace.traceback[0].filename, own and trace.size > SMALL):
-            size += trace.size
-    return size
+    own = has_own_process()
+    raw = cast(
+        "Sequence[tuple[int, int, Any, int]]", vars(tracemalloc.take_snapshot().traces)["_traces"]
+    )  # 10x as fast
+    return sum(size for _, size, frames, _ in raw if counts(frames[0][0], own and size > SMALL))
 
 
 @cache
