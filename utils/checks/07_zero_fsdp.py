@@ -94,7 +94,7 @@ def nbytes_of(tensors: Sequence[Tensor]) -> int:
 # ---- flat shards
 
 
-@oracle(values=[(4, uneven), (3, awkward)], memory=[(4, mlp(2, 16))])
+@oracle(values=[(4, uneven), (3, awkward)], memory=[(4, mlp(2, 160))])
 def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
     model = make(draws)
     named = list(model.named_parameters(remove_duplicate=False))
@@ -454,7 +454,7 @@ def one_way(numbers: Sequence[int], ranks: int, itemsize: int) -> float:
 
 @oracle(
     values=[(mlp(), 4, None), (awkward, 3, None), (mlp(2, 3, SINGLE), 2, DOUBLE)],
-    memory=[(mlp(2, 16), 4, None)],
+    memory=[(mlp(2, 160), 4, None)],
     traffic=[(mlp(2, 3, SINGLE), 4, DOUBLE)],
     if_stuck=STUCK,
 )
@@ -481,7 +481,7 @@ def zero_1(draws: Draws, make: Make, ranks: int, wide: torch.dtype | None) -> Ca
 
 @oracle(
     values=[(mlp(3), 3, 2, None), (awkward, 2, 1, None)],
-    memory=[(mlp(12, 32), 4, 2, None)],
+    memory=[(mlp(12, 96), 4, 2, None)],
     traffic=[(mlp(3), 2, 3, None)],
     if_stuck=STUCK,
 )
@@ -588,7 +588,7 @@ def expect_gathers(answer: Answer, nbytes: int) -> str:
 
 @oracle(
     values=[(3, 3, 4, True), (3, 2, 3, False)],
-    memory=[(12, 4, 32, True)],
+    memory=[(12, 4, 96, True)],
     traffic=[(3, 4, 4, True), (3, 2, 4, False)],
     if_stuck=STUCK,
 )
@@ -633,7 +633,7 @@ def zero_3(draws: Draws, layers: int, ranks: int, dim: int, reshard: bool, wide:
 @oracle(
     values=[(3, 3, 4, 2), (1, 2, 3, 2)],
     time=[(6, 4, 4, 4, 2.0), (4, 2, 4, 4, 0.5)],
-    memory=[(6, 4, 16, 1)],
+    memory=[(6, 4, 160, 1)],
     if_stuck=STUCK,
 )
 def prefetched_forward(

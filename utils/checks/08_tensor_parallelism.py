@@ -20,6 +20,7 @@ from .. import track_memory
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, links
 from ..kit.drivers.backward import drive, my_group
+from ..kit.drivers.outside_tensors import outside_tensors
 from ..kit.drivers.sharded import most_between
 from ..kit.transformer import attention, layer_norm, mlp
 from .answer import Answer, CheckFailed
@@ -628,7 +629,7 @@ def half_a_layer(x: Tensor, norm_weight: Tensor, norm_bias: Tensor, **of_mlp: Te
 SHARED = ("norm_weight", "norm_bias", "b_down")  # whole on every rank
 
 
-@oracle(values=[(2, 2, 4, 4, 8)], traffic=[(2, 2, 4, 4, 8)], memory=[(4, 2, 64, 16, 64, True)])
+@oracle(values=[(2, 2, 4, 4, 8)], traffic=[(2, 2, 4, 4, 8)], memory=[(4, 4, 512, 16, 64, True)])
 def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: int, measured: bool = False) -> Case:
     """measured: whether the ranks also report the bytes that autograd keeps."""
     whole, grad = mlp_tensors(draws, (B, S, D), F)
@@ -686,18 +687,28 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
 
 
 def drive_and_measure(
-    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int
+    function: Callable[..., Any],
+    given: dict[str, Any],
+    grad: Tensor,
+    rank: int,
+    world_size: int,
+    counted: bool = False,
 ) -> dict[str, Any]:
-    """As `drive`; `kept` is the number of bytes that autograd saves for backward, weights excluded."""
+    """As `drive`; `kept` is how many bytes are kept for backward, weights excluded.
+
+    counted: whether memory outside of tensors counts as well (outside_tensors.py)
+    """
     kept = 0
 
     def measured(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(**known: Any) -> Any:
             nonlocal kept
             weights = [x for name, x in known.items() if name in given and name != "x_local"]
-            with track_memory(torch.nn.ParameterList(weights)) as storages:
+            held = track_memory(torch.nn.ParameterList(weights))
+            with held as storages, outside_tensors(storages, counted) as live:
                 output = function(**known)
-                kept = storages.by_kind().get("activations", 0)
+                kept = live() - storages.by_kind().get("parameters", 0)
+                kept -= output.nbytes if isinstance(output, Tensor) else 0
             return output
 
         return call

@@ -213,7 +213,7 @@ def none_at_all(got: Any) -> bool:
         (recomputed.one_of_two, 3, 4),
         (recomputed.nested, 3, 4),
     ],
-    memory=[(recomputed.one_layer, 32, 32), (recomputed.nested, 32, 32)],
+    memory=[(recomputed.one_layer, 192, 192), (recomputed.nested, 192, 192)],
 )
 def checkpoint(
     draws: Draws, piece: Callable[..., Any], rows: int, dim: int, dtype: torch.dtype = torch.float32
@@ -377,9 +377,10 @@ def unmoved(seed: int) -> Tensor:
 # ---- every k layers
 
 
-@oracle(values=[(4, 2), (5, 2), (3, 1)], memory=[(8, 2), (7, 3)])
+@oracle(values=[(4, 2), (5, 2), (3, 1)], memory=[(8, 2, 192), (7, 3, 192)])
 def forward_in_segments(draws: Draws, layers: int, k: int, dim: int = 4) -> Case:
-    x, gradient = normal(draws, 3, dim, seed=90), normal(draws, 3, dim, seed=91)
+    rows = dim - 1
+    x, gradient = normal(draws, rows, dim, seed=90), normal(draws, rows, dim, seed=91)
     weights = [normal(draws, dim, dim, seed=number) for number in range(layers)]
     starts = range(0, layers, k)
     lengths = [min(k, layers - start) for start in starts]
@@ -605,7 +606,7 @@ def keep_expensive(_: Draws, least: int) -> Case:
 
 @oracle(
     values=[([[0, 1]], (4, 3)), ([[0, 2], [1, 3]], (5, 3))],
-    memory=[([[0, 1, 2]], (6, 11))],
+    memory=[([[0, 1, 2]], (300, 311))],
     traffic=[([[0, 1]], (4, 5))],
     if_stuck="every rank of the group must gather once for each saved tensor, and no rank of another group may.",
 )

@@ -162,6 +162,8 @@ class Case:
         through = self.through
         if judges == "values" and through and "twice" in inspect.signature(through).parameters:
             through = partial(through, twice=True)
+        if judges in ("memory", SCORE) and through and "counted" in inspect.signature(through).parameters:
+            through = partial(through, counted=True)
         options: dict[str, Any] = {"catch": self.catch, "through": through, **self.same}
         try:
             if cluster is None:

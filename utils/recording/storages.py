@@ -18,7 +18,16 @@ from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from ..events.memory_samples import KINDS, OTHER, Sample
-from .torch_private import OpOverload, TorchDispatchMode, address_of, alias_of, base_of, tree_leaves, version_of
+from .torch_private import (
+    OpOverload,
+    TorchDispatchMode,
+    address_of,
+    alias_of,
+    base_of,
+    parts_of_sparse,
+    tree_leaves,
+    version_of,
+)
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION = (kind for kind in KINDS if kind != OTHER)
 PRIORITY = {kind: place for place, kind in enumerate(KINDS)}
@@ -34,6 +43,7 @@ class Storages:
     kinds    what each storage is for: the first in KINDS of all that it has ever been
     leaves   {number: kind} of plain tensors that require a gradient, and of their gradients. In a program without
              any nn.Parameter they are its parameters. In one that has some, or an optimizer, they are inputs
+    on_change  is called after each change
     """
 
     def __init__(self, now: Callable[[], float], devices: tuple[str, ...] = ("cpu",)) -> None:
@@ -47,6 +57,7 @@ class Storages:
         self.known: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}  # address while alive -> number
         self.began = now()
         self.ended: float | None = None
+        self.on_change: Callable[[], object] | None = None
 
     def count(self, tensor: object, kind: str = OTHER) -> None:
         """See the storage of `tensor` as it is now, if it is a tensor and has one."""
@@ -84,12 +95,16 @@ class Storages:
             if storage.nbytes() != self.sizes[number]:
                 self.change(number, storage.nbytes())
         else:
-            number = len(self.kinds)
+            number = self.add(kind)
             self.known[place] = number, weakref.ref(storage, lambda _: self.gone(place))
-            self.kinds.append(kind)
-            self.sizes.append(0)
             self.change(number, storage.nbytes())
         return storage
+
+    def add(self, kind: str) -> int:
+        """The number of a storage that is new, and has no bytes yet."""
+        self.kinds.append(kind)
+        self.sizes.append(0)
+        return len(self.kinds) - 1
 
     def gone(self, place: int) -> None:
         self.change(self.known.pop(place)[0], 0)
@@ -101,6 +116,8 @@ class Storages:
             self.live += difference
             self.most = max(self.most, self.live)
             self.changes.append((self.now(), number, difference))
+            if self.on_change is not None:
+                self.on_change()
 
     def numbers_of(self, tensor: Tensor) -> list[int]:
         """The numbers of the storages of `tensor` that have been seen."""
@@ -241,10 +258,10 @@ def hold(thing: object, storages: Storages) -> list[Callable[[], object]]:
 
 
 def parts(value: object) -> list[Tensor]:
-    """The plain tensors inside a tensor: one in a DTensor; none in a sparse tensor, or in anything else."""
+    """The plain tensors inside a tensor: one in a DTensor, the indices and values of a sparse one."""
     if not isinstance(value, Tensor):
         return []
     if hasattr(value, "__tensor_flatten__"):
         names, _ = value.__tensor_flatten__()
         return [part for name in names for part in parts(getattr(value, name))]
-    return [value] if value.layout is torch.strided else []
+    return [value] if value.layout is torch.strided else parts_of_sparse(value)

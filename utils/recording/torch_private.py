@@ -70,6 +70,7 @@ __all__ = [
     "let_fsdp_take_meta_parameters",
     "let_fused_optimizers_take",
     "local_scalar_dense",
+    "parts_of_sparse",
     "rebuild_from_type",
     "register_backend",
     "reinstall_gradient_hooks",
@@ -252,6 +253,17 @@ def alias_of(tensor: torch.Tensor) -> torch.Tensor:
     if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         modes_off = _DisableTorchDispatch()  # noqa: F841, until it is deleted
     return tensor.detach()
+
+
+def parts_of_sparse(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The indices and values of a sparse tensor. Those of one that is not coalesced are private."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
 
 
 def call_kernel(function: OpOverload, key: DispatchKey, *args: Any, **kwargs: Any) -> Any:

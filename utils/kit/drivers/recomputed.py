@@ -1,4 +1,7 @@
-"""What a rank runs where a check judges activation checkpointing: pieces of a forward pass, there and back."""
+"""What a rank runs where a check judges activation checkpointing: pieces of a forward pass, there and back.
+
+counted: whether memory outside of tensors counts as well (outside_tensors.py)
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from ...recording.track_memory import track_memory
 from ..mlp import layer
+from .outside_tensors import outside_tensors
 
 Apply = Callable[..., Any]  # apply(function, *arguments)
 
@@ -85,7 +89,13 @@ def frozen(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
 
 
 def through_backward(
-    function: Apply, x: Tensor, weight: Tensor, gradient: Tensor, piece: Callable[..., Any], **_: Any
+    function: Apply,
+    x: Tensor,
+    weight: Tensor,
+    gradient: Tensor,
+    piece: Callable[..., Any],
+    counted: bool = False,
+    **_: Any,
 ) -> dict[str, Any]:
     """A piece with `function` as its checkpoint: its output, the gradients, bytes that it keeps, and how often it ran.
 
@@ -106,11 +116,11 @@ def through_backward(
             given.extend(arg.data_ptr() for arg in args if isinstance(arg, Tensor))
         return function(part, *args)
 
-    with track_memory(leaf, w) as storages:
+    with track_memory(leaf, w) as storages, outside_tensors(storages, counted) as live:
         before = storages.live
         with saved_tensors_hooks(pack, lambda tensor: tensor):
             output = piece(apply, leaf, w, calls)
-        kept = storages.live - before - output.nbytes
+        kept = live() - before - output.nbytes
         forward = len(calls)
         if output.requires_grad:
             output.backward(gradient)
@@ -168,7 +178,12 @@ def through_replays(
 
 
 def through_segments(
-    function: Callable[..., Any], x: Tensor, gradient: Tensor, weights: Sequence[Tensor], k: int
+    function: Callable[..., Any],
+    x: Tensor,
+    gradient: Tensor,
+    weights: Sequence[Tensor],
+    k: int,
+    counted: bool = False,
 ) -> dict[str, Any]:
     """Layers of the MLP in segments: output and gradients, number of checkpoints, bytes kept besides x and output."""
     calls: list[Any] = []
@@ -179,10 +194,10 @@ def through_segments(
 
     leaf = x.clone().requires_grad_()
     leaves = [nn.Parameter(weight.clone()) for weight in weights]
-    with track_memory(leaf, *leaves) as storages:
+    with track_memory(leaf, *leaves) as storages, outside_tensors(storages, counted) as live:
         before = storages.live
         output = function([partial(with_weight, w) for w in leaves], leaf, k, checkpoint)
-        kept = storages.live - before - output.nbytes
+        kept = live() - before - output.nbytes
         if output.requires_grad:
             output.backward(gradient)
     return {
@@ -238,6 +253,7 @@ def partitioned(
     gradient: Tensor,
     rank: int,
     groups: Sequence[list[int]],
+    counted: bool = False,
 ) -> dict[str, Any]:
     """A checkpoint whose input is kept by the hooks that `function(group)` makes: the gradient of x, and bytes kept."""
     mine = None
@@ -247,11 +263,11 @@ def partitioned(
             mine = group
     leaf = x.clone().requires_grad_()
     pack, unpack = function(mine)
-    with track_memory(leaf) as storages:
+    with track_memory(leaf) as storages, outside_tensors(storages, counted) as live:
         before = storages.live
         with saved_tensors_hooks(pack, unpack):
             output = torch_checkpoint(squared_sine, leaf + 1, use_reentrant=True)
-        kept = storages.live - before - output.nbytes
+        kept = live() - before - output.nbytes
         output.backward(gradient)
     return {"the gradient": leaf.grad, "kept": kept}
 
