@@ -9,6 +9,7 @@ from ...cluster.hardware import Cluster
 
 TIERS = ("intra", "inter")
 Nic = tuple[int, int]  # (node, number on that node)
+End = tuple[str, int | Nic]  # ("out" or "in", whose: a rank's, or a shared network card's)
 
 
 class LinkOccupancy:
@@ -36,6 +37,17 @@ class LinkOccupancy:
         if self.nics and self.nodes[sender] != self.nodes[receiver]:
             return max(intra, inter, self.nic_outgoing[self.nics[sender]], self.nic_incoming[self.nics[receiver]])
         return max(intra, inter)
+
+    def last_free(self, sender: int, receiver: int) -> End:
+        """Which of the ends of its links a message has to wait for longest."""
+        free: dict[End, float] = {
+            ("out", sender): max(self.outgoing[tier][sender] for tier in TIERS),
+            ("in", receiver): self.free_to_receive(receiver),
+        }
+        if self.nics and self.nodes[sender] != self.nodes[receiver]:
+            free["out", self.nics[sender]] = self.nic_outgoing[self.nics[sender]]
+            free["in", self.nics[receiver]] = self.nic_incoming[self.nics[receiver]]
+        return max(free, key=free.__getitem__)
 
     def free_to_receive(self, receiver: int) -> float:
         """The time from which the receiver's own incoming links are free."""

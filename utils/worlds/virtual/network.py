@@ -19,7 +19,7 @@ import itertools
 import math
 import sys
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from ...cluster.collective_costs import Cost, Layout, cost
@@ -30,6 +30,7 @@ from .alike import Representatives
 from .any_source import AnySource
 from .argument_checks import exchange_error
 from .calls import Address, Channel, Order, Transfer, VirtualCall, channel_of, comes_first, order_of
+from .held_back import HeldBack
 from .link_occupancy import LinkOccupancy
 
 AFTER_ALL_ELSE = sys.float_info.max  # a time that every rank's clock is before
@@ -104,6 +105,7 @@ class Network:
         self.channels_to: dict[Address, dict[Channel, bool]] = defaultdict(dict)
         self.inconvenient, self.times_chosen = inconvenient, 0
         self.heap: list[tuple[float, float, Order, Transfer]] = []  # what could begin: (start, ready, order, transfer)
+        self.held_back = HeldBack(self.links)
         self.numbers = itertools.count()
         self.calls = 0
         self.algorithms: Tallies = {}
@@ -271,6 +273,10 @@ class Network:
     def push(self, transfer: Transfer) -> None:
         heapq.heappush(self.heap, (self.could_start(transfer), transfer.ready, transfer.order, transfer))
 
+    def push_all(self, transfers: Iterable[Transfer]) -> None:
+        for transfer in transfers:
+            self.push(transfer)
+
     def could_start(self, transfer: Transfer) -> float:
         first = next(iter(transfer.calls.values())).event
         if first.op == "send":
@@ -294,8 +300,12 @@ class Network:
             now = self.could_start(transfer)
             if now <= start:
                 return start
-            heapq.heapreplace(self.heap, (now, *self.heap[0][1:]))  # its links have been taken in the meantime
+            heapq.heappop(self.heap)  # its links have been taken in the meantime
             first = next(iter(transfer.calls.values()))
+            if transfer.group is None and first.transfer is transfer:
+                self.push_all(self.held_back.add(transfer))
+                continue
+            self.push(transfer)
             if first.transfer is None and self.is_open(transfer) and self.is_held_back(transfer):
                 any_source = self.any_source[channel_of(first.event)[1:]]
                 any_source.front = None
@@ -324,6 +334,7 @@ class Network:
             return []
         if transfer.group is None:
             end = self.links.take_for_message(first.rank, calls[-1].event.rank, start, first.bytes)
+            self.push_all(self.held_back.remove(transfer))
         else:
             end = start + self.charge(transfer, transfer.group).seconds
             if len(first.members) > 1:
