@@ -154,7 +154,7 @@ wrong("never-steps", "and step?").replace("optimizer.step()", "pass")
 wrong("adds-to-the-shards-gradient", "clear the model's and the shard's").replace(
     "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) + (0 if piece.grad is None else piece.grad)"
 ).replace("optimizer.zero_grad()\n", "")
-wrong("no-padding", "pad the flat gradient with zeros").replace("(flat, (0, padding))", "(flat, (0, 0))")
+wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace("(flat, (0, padding))", "(flat, (0, 0))")
 wrong("never-casts-the-gradient", "cast the reduced gradient").replace("mine.to(piece.dtype)", "mine")
 wrong("never-casts-the-weights", "cast before you call it").replace("piece.detach().to(flat.dtype)", "piece.detach()")
 wrong("frozen-too", "is its parameter frozen").replace(" if p.requires_grad", "")
@@ -390,7 +390,9 @@ wrong("float16", "bfloat16 is wanted").replace("mine = shard.to(torch.bfloat16)"
 )
 wrong("returns-float32", "torch.bfloat16 is wanted").replace("numel()].view(shape)", "numel()].view(shape).float()")
 wrong("one-gradient", "one for each argument").replace("return mine, None, None", "return mine")
-wrong("no-padding", "pad the flat gradient with zeros").replace("context.size * context.world_size - len(flat)", "0")
+wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace(
+    "context.size * context.world_size - len(flat)", "0"
+)
 
 wrong, right = ANSWERS.to("clip-shards")
 wrong("own-norm", "this rank's pieces alone").replace("dist.all_reduce(total, group=group)", "pass")
@@ -506,7 +508,7 @@ wrong("over-the-world", "all-reduce in the replica group alone").replace(", grou
 wrong("rounds-down", "without the last numbers").replace(
     "-(-gradient.numel() // shard_size)", "gradient.numel() // shard_size"
 ).replace("mine = flat", "flat = flat[: size * shard_size]\nmine = flat")
-wrong("all-of-the-world", "one piece for each rank of the shard group").replace(", group=shard_group", "")
+wrong("all-of-the-world", "one piece for each rank of the shard group", varies=True).replace(", group=shard_group", "")
 
 wrong, right = ANSWERS.to("offload-end")
 wrong("free-stations", "it does one at a time").body(
