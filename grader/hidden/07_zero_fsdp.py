@@ -6,6 +6,7 @@ World sizes 1, 2, 3 and 5; other models, shapes and dtypes; other groups; one la
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -53,6 +54,10 @@ def state_bytes(_: Draws, stage: int, numbers: int, ranks: int) -> Case:
             nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage < place
         )
         + math.ceil(sum(nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage >= place) / ranks),
+        "a number of bytes with padding in what isn't cut: only pieces are padded": sum(
+            nbytes * (piece if number < stage else piece * ranks) for number, nbytes in enumerate((12, 2, 2))
+        ),
+        "a number of bytes without the gradients: each rank holds its piece of them": held(stage, each=(12, 0, 2)),
         "what all ranks hold together": ranks * held(stage),
     }
     return Case(
@@ -67,7 +72,7 @@ def state_bytes(_: Draws, stage: int, numbers: int, ranks: int) -> Case:
     values=[
         ([1.0], [2.0], [3.0], [4.0]),
         ([0.0, 0.5, 4.0], [1.0, 3.0, 1.0], [2.0, 0.5, 4.0], [0.25, 2.0, 1.0]),
-        ([2.0, 3.0, 4.0], [0.5, 0.5, 0.5], [2.0, 2.0, 2.0], [0.5, 0.5, 0.5]),
+        ([2.0, 3.0, 4.0], [0.5, 0.5, 0.5], [2.5, 2.5, 2.5], [0.5, 0.5, 0.5]),
         ([], [], [], []),
         ([], [], [], [], 6),
     ]
@@ -81,14 +86,18 @@ def offload_end(
     stations = [each + more.tolist() for each, more in zip((down, update, up), drawn[1:], strict=True)]
     layers = list(zip(ready, *stations, strict=True))
 
-    def latest(stations_are_busy: bool) -> float:
-        """The longest chain of steps; each is at a layer and a station, and goes on to the next of one of the two."""
+    def latest(busy: Sequence[int], waits: bool = True) -> float:
+        """The longest chain of steps; each is at a layer and a station, and goes on to the next of one of the two.
+
+        busy: the stations that do one layer at a time. waits: whether the last of them waits for its layer
+        """
         arrived: dict[tuple[int, int], float] = {}
         for number, (at, *times) in enumerate(layers):
             for station, takes in enumerate(times):
-                before = arrived.get((number - 1, station), 0.0) if stations_are_busy else 0.0
+                before = arrived.get((number - 1, station), 0.0) if station in busy else 0.0
+                at = at if waits or station < 2 else 0.0
                 arrived[number, station] = at = max(at, before) + takes
-        return max(arrived.values(), default=0.0)
+        return max([arrived[key] for key in arrived if key[1] == 2], default=0.0)
 
     one_line, in_turn = 0.0, 0.0
     for at, *times in layers:
@@ -98,7 +107,12 @@ def offload_end(
         "the end if a layer leaves for the host only when the one before is back: the stations work at the same time, "
         "and PCIe carries both directions at once": one_line,
         "the sum of all times: the stations work at the same time": in_turn,
-        "the end if each station could take several layers at once: it does one at a time": latest(False),
+        "the end if each station could take several layers at once: it does one at a time": latest(()),
+        "the end if the host updated several layers at once: it does one at a time": latest((0, 2)),
+        "the end if the way up didn't wait for the updates": latest((0, 1, 2), waits=False),
+        "the end if a layer's way down waits for the update of the one before: the two work at the same time": (
+            down_and_update_in_turn(layers)
+        ),
         "the end if a station waits for all layers to leave the one before": station_by_station(layers),
         "the end if nothing starts before the last gradient is ready": end_of(
             [(max(ready, default=0.0), *times) for _, *times in layers]
@@ -109,7 +123,7 @@ def offload_end(
     }
     return Case(
         [[ready], *[[each] for each in stations]],
-        right=latest(True),
+        right=latest((0, 1, 2)),
         mistakes=mistakes,
         seen=f"ready {ready}, down {stations[0]}, update {stations[1]}, up {stations[2]}: you returned",
     )
@@ -118,6 +132,10 @@ def offload_end(
 def station_by_station(layers: list[tuple[float, ...]]) -> float:
     on_host = end_of([(at, down) for at, down, *_ in layers])
     return on_host + sum(update + up for *_, update, up in layers)
+
+
+def down_and_update_in_turn(layers: list[tuple[float, ...]]) -> float:
+    return end_of([(at, down + update, up) for at, down, update, up in layers])
 
 
 def end_of(layers: list[tuple[float, ...]]) -> float:
@@ -173,6 +191,20 @@ def slices_to_read(_: Draws, numbers: int, saved_size: int, ranks: int) -> Case:
             [next((one for one in of_rank if one[0] == file), (file, 0, 0)) for file in range(saved_size)]
             for of_rank in right
         ],
+        "slices of all files, some of which end before they begin: leave those out": [
+            [
+                (file, max(rank * mine - file * saved, 0), min(min((rank + 1) * mine, numbers) - file * saved, saved))
+                for file in range(saved_size)
+            ]
+            for rank in range(ranks)
+        ],
+        "one slice for each number: join those of a file": [
+            [(file, place, place + 1) for file, start, stop in of_rank for place in range(start, stop)]
+            for of_rank in right
+        ],
+        "slices with the sizes of saved pieces and of today's exchanged": of_ranks(
+            stop=numbers, size=mine, piece=saved
+        ),
         "the first slice only": [of_rank[:1] for of_rank in right],
         "all files in whole": [[(file, 0, saved) for file in range(saved_size)] for _ in range(ranks)],
         "slices cut with pieces rounded down: the last piece is padded, the others are longer": of_ranks(

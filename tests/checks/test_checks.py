@@ -152,6 +152,7 @@ def test_one_rule_holds_for_numbers_lists_and_tensors():
         (2.0, 2, "divide whole numbers with //"),
         ([2.0, 4.0], [2, 4], "divide whole numbers with //"),
         ([ONE.double()], [ONE], "the dtype of the input"),
+        (ONE, ONE.to(torch.int8), "torch.int8 is wanted"),
     ],
 )
 def test_the_right_value_in_the_wrong_type_is_said_to_be_that(got, expected, advice):

@@ -56,6 +56,12 @@ wrong("a-fair-coin", "goes up half of the time").replace("torch.floor(y + u)", "
 wrong("the-other-chance", "the chance of rounding down").replace(
     "torch.floor(y + u)", "torch.floor(y) + (u > y - torch.floor(y))"
 )
+wrong("ceils", "1 too high").replace("torch.floor(y + u)", "torch.ceil(y + u)")
+wrong("normal-noise", "Is u between 0 and 1").replace("torch.rand(", "torch.randn(")
+wrong("torch-frac", "also below 0").replace("torch.floor(y + u)", "torch.floor(y) + (u < torch.frac(y))")
+wrong("fraction-of-magnitude", "the fraction of |y|").replace(
+    "torch.floor(y + u)", "torch.floor(y) + (u < torch.frac(y).abs())"
+)
 
 wrong, right = ANSWERS.to("quantise")
 wrong("one-scale", "each block has its own").replace("blocks.abs().amax(1)", "blocks.abs().amax().expand(len(blocks))")
@@ -85,6 +91,24 @@ wrong("cuts-off-negatives", "cut off: take magnitudes first").replace(".abs().am
     "to_whole(blocks / divisors[:, None])", "to_whole(blocks / divisors[:, None]).clamp(-levels, levels)"
 )
 wrong("zero-by-zero", "what 0 / 0 leads to").replace("torch.where(scales > 0, scales, 1)", "scales")
+wrong("levels-plus-one", "levels + 1").replace("/ levels", "/ (levels + 1)").replace(
+    "to_whole(blocks / divisors[:, None])", "to_whole(blocks / divisors[:, None]).clamp(-levels, levels)"
+)
+wrong("multiplies", "divide by it").replace("blocks / divisors", "blocks * divisors")
+wrong("down-the-columns", "along each row").replace("blocks.abs().amax(1)", "blocks.abs().amax(0)").replace(
+    "divisors[:, None]", "divisors"
+)
+wrong("rows", "flatten them").replace("codes.flatten()[: len(x)]", "codes")
+wrong("one-over", "one over the scale").replace(
+    "return codes.flatten()[: len(x)], scales", "return codes.flatten()[: len(x)], 1 / divisors"
+)
+wrong("returns-the-divisors", "what you divide by").replace("[: len(x)], scales", "[: len(x)], divisors")
+wrong("adds-an-epsilon", "what you divide by").replace("/ levels", "/ levels + 1e-8")
+wrong("the-wrong-way-round", "return (codes, scales)").replace(
+    "codes.flatten()[: len(x)], scales", "scales, codes.flatten()[: len(x)]"
+)
+wrong("codes-as-floats", "torch.int8 is wanted").replace(".to(torch.int8)", "")
+wrong("scales-in-float32", "different dtype", hidden=True).replace("[: len(x)], scales", "[: len(x)], scales.float()")
 
 wrong, right = ANSWERS.to("mean-of-gathered")
 wrong("forgets-to-divide", "divide by world_size").replace(" / world_size", "")
@@ -138,6 +162,14 @@ wrong("mean-of-payloads", "the mean code, as an int8").replace(
 ).replace(
     "sum(decompress(of_rank, numel) for of_rank in zip(*gathered)) / world_size", "decompress(tuple(gathered), numel)"
 )
+wrong("one-buffer", "one tensor many times").replace(
+    "[torch.empty_like(tensor) for _ in range(world_size)]", "[torch.empty_like(tensor)] * world_size"
+)
+wrong("adds-payloads", "the summed codes times the summed scales").replace(
+    "gathered.append(parts)", "gathered.append(sum(parts))"
+).replace("sum(decompress(of_rank, numel) for of_rank in zip(*gathered))", "decompress(tuple(gathered), numel)")
+wrong("divides-by-tensors", "the number of tensors").replace("/ world_size", "/ len(gathered)")
+wrong("sorted-by-tensor", "zip(*gathered)").replace("in zip(*gathered)", "in gathered")
 
 wrong, right = ANSWERS.to("majority")
 wrong("sign-of-the-sum", "every rank has one vote").function("""
@@ -174,6 +206,20 @@ wrong("mean-of-votes", "the mean of the votes").replace(
 wrong("unanimous", "0 wherever the ranks disagree").replace(
     "torch.sign(2 * votes - world_size)", "(votes == world_size).to(x.dtype) - (votes == 0).to(x.dtype)"
 )
+wrong("half-rounded-down", "which is rounded down").replace("2 * votes - world_size", "votes - world_size // 2")
+wrong("adds-flags", "which is `or`").replace(
+    "sum(unpack_bits(part, len(x)).to(x.dtype) for part in parts)",
+    "torch.zeros(len(x), dtype=torch.bool)\n"
+    "for part in parts:\n    votes = votes + unpack_bits(part, len(x))\nvotes = votes.to(x.dtype)",
+)
+wrong("in-uint8", "nothing below 0").replace("len(x)).to(x.dtype)", "len(x)).to(torch.uint8)").replace(
+    "torch.sign(2 * votes - world_size)", "torch.sign(2 * votes - world_size).to(x.dtype)"
+)
+wrong("adds-bytes", "adding packed bytes").body("""
+    dist.all_reduce(mine)
+    return 2 * unpack_bits(mine, len(x)).to(x.dtype) - 1
+""")
+wrong("whole-bytes", "unpack len(x) of them").replace("unpack_bits(part, len(x))", "unpack_bits(part, 8 * len(part))")
 
 wrong, right = ANSWERS.to("top-k-mean")
 wrong("last-one-wins", "add them all, with index_add_").replace(
@@ -225,6 +271,7 @@ right("rank-by-rank").body("""
     sent = torch.zeros_like(x)
     sent[indices] = values
 """)
+wrong("the-wrong-way-round", "return (mean, sent)").replace("return mean, sent", "return sent, mean")
 
 wrong, right = ANSWERS.to("random-k-mean")
 wrong("no-factor", "without the factor n / k").replace("len(x) / k / world_size", "1 / world_size")
@@ -252,6 +299,7 @@ right("with-zeros").body("""
     dist.all_reduce(values, op=dist.ReduceOp.AVG)
     return torch.zeros_like(x).scatter(0, chosen, values)
 """)
+wrong("whole-factor", "n // k", hidden=True).replace("len(x) / k / world_size", "len(x) // k / world_size")
 
 wrong, right = ANSWERS.to("feedback-step")
 wrong("no-feedback", "compress gradient + residual").replace("compressed_mean(corrected", "compressed_mean(gradient")
@@ -290,10 +338,16 @@ mean, sent = compressed_mean(gradient, rank=rank, world_size=world_size)
 return mean + residual, gradient - sent
 """)
 wrong("subtracts-the-debt", "what is owed is added").replace("gradient + residual", "gradient - residual")
+wrong("owes-all", "is gradient + residual: subtract").replace("corrected - sent", "corrected")
+wrong("forgets-the-gradient", "the gradient belongs to it").replace("corrected - sent", "residual - sent")
+wrong("owes-its-share", "all of it was sent").replace("corrected - sent", "corrected - sent / world_size")
+wrong("averages-again", "that of compressed_mean").replace(
+    "return mean,", "dist.all_reduce(mean)\nmean /= world_size\nreturn mean,"
+)
 
 wrong, right = ANSWERS.to("power-sgd")
 wrong("no-orthogonalisation", "aren't orthonormal").replace("p, _ = torch.linalg.qr(p)", "")
-wrong("own-p", "before the sum").replace("dist.all_reduce(p)", "")
+wrong("own-p", "a P of this rank's own").replace("dist.all_reduce(p)", "")
 wrong("forgets-to-divide", "q is a mean").replace("q /= world_size", "")
 wrong("own-q", "average q over the ranks").replace("dist.all_reduce(q)\nq /= world_size", "")
 wrong("alone", "nothing was summed").replace("dist.all_reduce(p)", "").replace(
@@ -337,6 +391,13 @@ q = corrected.T @ p
 dist.all_reduce(q)
 q /= world_size
 """)
+wrong("old-q", "P times the old q").replace("q = corrected.T @ p", "old, q = q, corrected.T @ p").replace(
+    "approximation = p @ q.T", "approximation = p @ old.T"
+)
+wrong("unit-q", "a q made orthonormal").replace("q /= world_size", "q, _ = torch.linalg.qr(q)")
+wrong("own-approximation", "subtract the common one").replace(
+    "corrected - approximation", "corrected - p @ (p.T @ corrected)"
+)
 
 wrong, right = ANSWERS.to("compressed-hook")
 wrong("no-feedback", "add the residual before").replace(" + residuals.get(bucket.index, 0)", "")
@@ -350,9 +411,27 @@ wrong("one-residual", "the residual of another bucket").replace(
 wrong("forgets-the-old", "what was owed before is lost").replace(
     "= corrected - decompress", "= bucket.flat - decompress"
 )
-wrong("never-keeps", "without feedback").replace(
+wrong("never-keeps", "`residuals` is still empty").replace(
     "residuals[bucket.index] = corrected - decompress(payload, numel)", "pass"
 )
+wrong("a-dict-of-its-own", "`residuals` is still empty").replace(
+    "residuals[bucket.index] = corrected", "residuals = dict(residuals)\nresiduals[bucket.index] = corrected"
+)
+wrong("no-first-step", "nothing is owed yet").replace("residuals.get(bucket.index, 0)", "residuals[bucket.index]")
+wrong("wrong-sign", "a residual of the wrong sign").replace(
+    "corrected - decompress(payload, numel)", "decompress(payload, numel) - corrected"
+)
+wrong("owes-twice", "must not be owed again").replace(
+    "= corrected - decompress", "= residuals.get(bucket.index, 0) + corrected - decompress"
+)
+wrong("reads-flat-too-late", "when the mean was in it").replace(
+    "residuals[bucket.index] = corrected - decompress(payload, numel)\n", ""
+).replace(
+    "bucket.flat.copy_(total / world_size)",
+    "bucket.flat.copy_(total / world_size)\nresiduals[bucket.index] = bucket.flat - decompress(payload, numel)",
+)
+wrong("adds-the-mean", "copy it over them").replace("bucket.flat.copy_(", "bucket.flat.add_(")
+wrong("its-own", "what this rank sends").replace("total / world_size", "decompress(payload, numel)")
 wrong("calls-finish", "without calling it").replace("return finish", "return finish()")
 wrong("waits-in-the-hook", "wait before finish()", caught_by="traffic").replace(
     "handles.append(dist.all_gather(gathered[-1], tensor, async_op=True))",
@@ -405,6 +484,11 @@ wrong("seconds-per-byte", "seconds per byte").replace(
     "max(0.0, (dense - compressed) / codec_seconds)",
     "codec_seconds / (dense - compressed) if dense > compressed else 0.0",
 )
+wrong("adds-both", "the bytes of both together").replace("(dense - compressed)", "(dense + compressed)")
+wrong("whole-phases", "rounded down: divide with /").replace(
+    "(world_size - 1) / world_size", "(world_size - 1) // world_size"
+)
+wrong("without-a-sign", "bytes that aren't saved").replace("max(0.0, (dense - compressed)", "abs((dense - compressed)")
 
 wrong, right = ANSWERS.to("slow-network-hook")
 wrong("sends-all", "times par", caught_by="score").function("""

@@ -29,6 +29,10 @@ wrong("divides-bytes", "divided and then rounded up").body("""
 cut = (0, 12, 14, 16)[stage] * num_params
 return 16 * num_params - cut + -(-cut // world_size)
 """)
+wrong("pads-what-is-whole", "only pieces are padded", hidden=True).replace(
+    "weights = piece", "num_params = piece * world_size\nweights = piece"
+)
+wrong("no-gradients", "without the gradients").replace("2 * gradients", "0 * gradients")
 
 wrong, right = ANSWERS.to("flat-shard")
 wrong("frozen-too", "weight decay would move them").replace("if p.requires_grad", "")
@@ -64,6 +68,12 @@ right("fills-its-piece").body("""
 wrong("pads-in-front", "the padding in front").replace(
     "(0, size * world_size - len(flat))", "(size * world_size - len(flat), 0)"
 )
+wrong("zeros-for-frozen", "zeros for the frozen").replace(
+    "[p.detach().flatten() for p in model.parameters() if p.requires_grad]",
+    "[p.detach().flatten() * p.requires_grad for p in model.parameters()]",
+)
+wrong("rounds-down", "leave out the last ones").replace("-(-len(flat) // world_size)", "len(flat) // world_size")
+wrong("one-more", "there is no padding").replace("-(-len(flat) // world_size)", "len(flat) // world_size + 1")
 
 wrong, right = ANSWERS.to("zero-1")
 plain = wrong("plain-adamw", "the optimizer must get the shard alone", caught_by="memory")
@@ -109,7 +119,7 @@ wrong("keeps-a-flat-gradient", "outlive the step", caught_by="memory").replace(
     "sizes = [p.numel() for p in parameters]",
     "sizes = [p.numel() for p in parameters]\nkept = [torch.zeros(sum(sizes), dtype=shard.dtype)]",
 ).replace("model.zero_grad()", "model.zero_grad()\nkept[0].zero_()")
-wrong("never-clears", "call model.zero_grad()").replace("model.zero_grad()", "pass")
+wrong("never-clears", "clear the model's").replace("model.zero_grad()", "pass")
 wrong("new-optimizer-each-step", "after three steps").replace("optimizer.step()", "make_optimizer([piece]).step()")
 right("views-of-one-flat-tensor").function("""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -140,6 +150,14 @@ right("views-of-one-flat-tensor").function("""
 wrong("new-optimizers", "each step makes a new optimizer").replace(
     "optimizer.step()", "optimizer = make_optimizer([piece])\noptimizer.step()"
 )
+wrong("never-steps", "and step?").replace("optimizer.step()", "pass")
+wrong("adds-to-the-shards-gradient", "clear the model's and the shard's").replace(
+    "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) + (0 if piece.grad is None else piece.grad)"
+).replace("optimizer.zero_grad()\n", "")
+wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace("(flat, (0, padding))", "(flat, (0, 0))")
+wrong("never-casts-the-gradient", "cast the reduced gradient").replace("mine.to(piece.dtype)", "mine")
+wrong("never-casts-the-weights", "cast before you call it").replace("piece.detach().to(flat.dtype)", "piece.detach()")
+wrong("frozen-too", "is its parameter frozen").replace(" if p.requires_grad", "")
 
 wrong, right = ANSWERS.to("zero-2")
 wrong("keeps-gradients", "Whole gradients of many parameters", caught_by="memory").replace(
@@ -196,6 +214,13 @@ wrong("last-microbatch-undivided", "the last microbatch alone: add").replace(" /
 right("divides-at-the-end").replace(
     "(loss_of(model(rows)) / len(microbatches)).backward()", "loss_of(model(rows)).backward()"
 ).replace("optimizer.step()", "for piece in pieces:\n    piece.grad /= len(microbatches)\noptimizer.step()")
+wrong("microbatches-at-once", "one microbatch after another", caught_by="traffic").replace(
+    "for rows in microbatches:\n    (loss_of(model(rows)) / len(microbatches)).backward()",
+    "loss_of(model(torch.cat(microbatches))).backward()",
+)
+wrong("gathers-in-the-wider-dtype", "in the model's dtype", caught_by="traffic").replace(
+    "flat = p.new_empty(", "flat = piece.new_empty("
+).replace("piece.detach().to(p.dtype)", "piece.detach()")
 
 wrong, right = ANSWERS.to("gather-weight")
 wrong("counted-by-autograd", "Autograd counts this change").replace("weight.data.copy_", "weight.detach().copy_")
@@ -228,6 +253,8 @@ wrong("a-new-tensor", "The tensor that autograd saved has no memory").replace(
     "weight.data.copy_(flat[: weight.numel()].view_as(weight))",
     "weight.data = flat[: weight.numel()].view(weight.shape)",
 )
+wrong("transposed", "row after row").replace("view_as(weight)", "view(weight.shape[::-1]).T")
+wrong("keeps-padding", "has padding: cut it off").replace("flat[: weight.numel()]", "flat")
 
 wrong, right = ANSWERS.to("zero-3")
 wrong("never-frees", "free each weight after its forward pass", caught_by="memory").replace("if reshard:", "if False:")
@@ -258,6 +285,14 @@ wrong("frees-only-to-reshard", "the next steps find the first one").replace(
 wrong("hook-returns-the-weight", "return nothing").replace(
     "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)",
     "gradient: Tensor):\n    return gather_weight(weight, piece, world_size)",
+)
+wrong("hook-on-the-input", "on this layer's output").replace("x = layer(", "before = x\nx = layer(").replace(
+    "x.register_hook(partial(", "if before.requires_grad:\n    before.register_hook(partial("
+)
+wrong("fills-it-itself", "fill it by gather_weight").replace(
+    "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)",
+    "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)\n"
+    "    weight.detach().copy_(weight.detach().clone())",
 )
 
 wrong, right = ANSWERS.to("prefetched-forward")
@@ -318,6 +353,10 @@ right("with-an-iterator").function("""
         x = layer(x, flat[: dim * dim].view(dim, dim))
     return x
 """)
+wrong("transposed", "transposed weights").replace("view(dim, dim)", "view(dim, dim).T")
+wrong("no-activation", "call layer(x, weight)").replace(
+    "layer(x, flat[: dim * dim].view(dim, dim))", "x @ flat[: dim * dim].view(dim, dim)"
+)
 
 wrong, right = ANSWERS.to("mixed-precision-weight")
 wrong("gathers-float32", "the weight in float32").replace("mine = shard.to(torch.bfloat16)", "mine = shard.detach()")
@@ -346,6 +385,14 @@ wrong("rounds-at-the-end", "rounded to bfloat16 at the end").replace(
 wrong("divides-in-bf16", "divided in bfloat16").replace(
     "gradient.float().flatten()", "(gradient / context.world_size).float().flatten()"
 ).replace(", op=dist.ReduceOp.AVG", "")
+wrong("float16", "bfloat16 is wanted").replace("mine = shard.to(torch.bfloat16)", "mine = shard.half()").replace(
+    "numel()].view(shape)", "numel()].view(shape).bfloat16()"
+)
+wrong("returns-float32", "torch.bfloat16 is wanted").replace("numel()].view(shape)", "numel()].view(shape).float()")
+wrong("one-gradient", "one for each argument").replace("return mine, None, None", "return mine")
+wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace(
+    "context.size * context.world_size - len(flat)", "0"
+)
 
 wrong, right = ANSWERS.to("clip-shards")
 wrong("own-norm", "this rank's pieces alone").replace("dist.all_reduce(total, group=group)", "pass")
@@ -382,6 +429,18 @@ wrong("adds-all-norms", "the sum of all pieces' norms").replace(
 ).replace("total.sqrt().item()", "total.item()")
 wrong("cuts-off-numbers", "each number cut off at max_norm").replace(
     "gradient * scale for", "gradient.clamp(-max_norm, max_norm) for"
+)
+wrong("in-float32", "to 7 digits only").replace("torch.float64)", "torch.float32)")
+wrong("largest-norm", "the largest of the ranks' norms").replace(
+    "dist.all_reduce(total, group=group)", "dist.all_reduce(total, op=dist.ReduceOp.MAX, group=group)"
+)
+wrong("last-piece", "each rank's last piece").replace("for gradient in gradients)", "for gradient in gradients[-1:])")
+wrong("magnitudes", "the sum of magnitudes").replace("square().sum()", "abs().sum()").replace(
+    "total.sqrt().item()", "total.item()"
+)
+wrong("norm-after", "that of the gradient as it was").replace("return norm,", "return min(norm, max_norm),")
+wrong("to-norm-1", "gradients of norm 1").replace(
+    "min(1.0, max_norm / norm) if norm else 1.0", "1 / norm if norm > max_norm else 1.0"
 )
 
 wrong, right = ANSWERS.to("hybrid-reduce")
@@ -446,6 +505,10 @@ right("divides-once").body("""
 """)
 wrong("same-group-twice", "whose ranks hold the same piece").replace("group=replica_group", "group=shard_group")
 wrong("over-the-world", "all-reduce in the replica group alone").replace(", group=replica_group", "")
+wrong("rounds-down", "without the last numbers").replace(
+    "-(-gradient.numel() // shard_size)", "gradient.numel() // shard_size"
+).replace("mine = flat", "flat = flat[: size * shard_size]\nmine = flat")
+wrong("all-of-the-world", "one piece for each rank of the shard group", varies=True).replace(", group=shard_group", "")
 
 wrong, right = ANSWERS.to("offload-end")
 wrong("free-stations", "it does one at a time").body(
@@ -483,6 +546,15 @@ wrong("starts-with-the-last", "nothing starts before the last gradient").replace
 wrong("ready-at-once", "all gradients were ready at 0").replace(
     "for at, *times in zip(ready,", "for at, *times in zip([0.0] * len(ready),"
 )
+wrong("endless-host", "the host updated several", hidden=True).replace(
+    "max(at, free[station])", "max(at, free[station] * (station != 1))"
+)
+wrong("up-by-itself", "the way up didn't wait").replace(
+    "max(at, free[station])", "max(at * (station < 2), free[station])"
+)
+wrong("down-after-update", "the two work at the same time").replace(
+    "max(at, free[station]) + takes", "max(at, free[station]) + takes\nif station == 1:\n    free[0] = at"
+)
 
 wrong, right = ANSWERS.to("slices-to-read")
 wrong("reads-padding", "slices with padding in them").replace("min((rank + 1) * mine, num_params)", "(rank + 1) * mine")
@@ -515,6 +587,16 @@ wrong("a-slice-of-each-file", "empty, among others").replace(
     "return slices",
     "return [next((one for one in slices if one[0] == file), (file, 0, 0)) for file in range(saved_size)]",
 )
+wrong("ends-before-it-begins", "end before they begin").body("""
+    saved, mine = -(-num_params // saved_size), -(-num_params // world_size)
+    begin, end = rank * mine, min((rank + 1) * mine, num_params)
+    places = [(file, file * saved) for file in range(saved_size)]
+    return [(file, max(begin - at, 0), min(end - at, saved)) for file, at in places]
+""")
+wrong("number-by-number", "one slice for each number").replace(
+    "slices.append((file, start, stop))", "slices += [(file, place, place + 1) for place in range(start, stop)]"
+)
+wrong("sizes-exchanged", "of today's exchanged").replace("saved, mine =", "mine, saved =")
 
 wrong, right = ANSWERS.to("training-plan")
 wrong("few-rows", "times par", caught_by="score").replace("int((0.9 * memory - state - whole) / of_a_row)", "1024")

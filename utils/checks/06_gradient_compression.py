@@ -18,10 +18,12 @@ from ..cluster.hardware import Cluster, Gpu, Link
 from ..cluster.presets import find_cluster
 from ..kit.data_parallel import DataParallel, Hook
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights, serial_gradients
+from ..kit.packing import pack_bits, unpack_bits
 from ..kit.regression import train_student
 from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
 from .closed_forms import simulate
+from .equality import alike
 from .inputs import Draws
 from .oracles import Case, oracle
 from .recorded import recorded, recorded_par
@@ -162,17 +164,27 @@ def expect_roundings(rank: int, y: float, rounded: Tensor, times: int) -> None:
     if not seen <= allowed:
         stray = sorted(seen - allowed)[0]
         words = "What is whole must stay as it is." if not part else "Converting to an integer cuts towards zero."
-        words = words if not part or y < 0 else ""
+        if part and y >= 0:
+            by_ceil = seen <= {below + 1.0, below + 2.0}
+            words = (
+                "ceil(y + u) is 1 too high: take the floor." if by_ceil else "Is u between 0 and 1, as torch.rand is?"
+            )
         raise CheckFailed(
             f"rank {rank} rounded {y:g} to {stray:g}", " or ".join(f"{x:g}" for x in sorted(allowed)), words
         )
     mean, bound = rounded.mean().item(), 6 * math.sqrt(part * (1 - part) / times) + 1e-6
     if abs(mean - y) > bound:
         up = (mean - below) if part else 0.0
-        words = f"{up:.0%} were rounded up, and it should be about {part:.0%}. {why_so_many(up, part, bound)}".strip()
+        words = (
+            f"{up:.0%} were rounded up, and it should be about {part:.0%}. {why_so_many(up, part, bound, y)}".strip()
+        )
         if len(seen) == 1:
             words = "All of them became the same: that is rounding to nearest, or one draw for all entries."
-            words = "All were cut off towards zero, though positive numbers were not: take floor." if y < 0 else words
+            if y < 0:
+                words = "All were cut off towards zero, though positive numbers were not: take floor."
+                words = (
+                    words if up else "All were rounded down: is your chance the fraction y - floor(y), also below 0?"
+                )
         raise CheckFailed(
             f"rank {rank}: {times} roundings of {y:g} have a mean of {mean:.4f}", f"{y:g}, to within {bound:.4f}", words
         )
@@ -185,12 +197,13 @@ def expect_roundings(rank: int, y: float, rounded: Tensor, times: int) -> None:
         )
 
 
-def why_so_many(up: float, part: float, bound: float) -> str:
+def why_so_many(up: float, part: float, bound: float, y: float) -> str:
     """up: the share that was rounded up; part: what it should be."""
+    upside_down = "That is the chance of rounding down: the larger the fraction, the more often it goes up."
     usual = {
         "round(y + u) rounds a second time, half too high: take the floor.": part + 0.5,
         "Every number goes up half of the time: its chance is its fraction.": 0.5,
-        "That is the chance of rounding down: the larger the fraction, the more often it goes up.": 1 - part,
+        upside_down if y > 0 else "That is the fraction of |y|: below 0 too, it is y - floor(y).": 1 - part,
     }
     near = [words for words, share in usual.items() if abs(up - share) < bound]
     return near[0] if len(near) == 1 else ""
@@ -204,7 +217,15 @@ def upwards(x: Tensor) -> Tensor:
     return torch.ceil(x).nan_to_num(5)
 
 
-def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole, zeros: int = -1) -> Case:
+def blocks_of(
+    draws: Draws,
+    numel: int,
+    block: int,
+    levels: int,
+    to_whole: Whole,
+    zeros: int = -1,
+    dtype: torch.dtype = torch.float32,
+) -> Case:
     """One process quantises numbers that are quarters of their block's scale, a power of two. zeros: a block of 0."""
     generator, count = draws.generator(numel), -(-numel // block)
     scales = 2.0 ** torch.randint(-6, 7, (count,), generator=generator)
@@ -214,8 +235,9 @@ def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole
     quarters[:, 0] = 4 * levels * signs  # the largest, so that the scale comes out exactly
     if zeros >= 0:
         quarters[zeros], scales[zeros] = 0, 0.0
-    scaled = quarters / 4
-    x = (scaled * scales[:, None]).flatten()[:numel]
+    scaled, scales = (quarters / 4).to(dtype), scales.to(dtype)
+    whole = scaled * scales[:, None]
+    x = whole.flatten()[:numel]
 
     def codes(in_scales: Tensor) -> Tensor:
         return in_scales.flatten()[:numel].to(torch.int8)
@@ -225,6 +247,19 @@ def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole
     right = codes(to_whole(scaled))
     signed_scale = to_whole(torch.where(tops > 0, scaled * levels / tops, scaled * scales[:, None]))
     zero_blocks = (scales == 0)[:, None]
+    down = whole.flatten()[:numel].new_zeros(count * block).index_copy(0, torch.arange(numel), x).view(-1, block)
+    down = down.abs().amax(0) / levels
+
+    def divisors(got: Any) -> bool:
+        return (
+            isinstance(got, Tensor)
+            and got.shape == scales.shape
+            and torch.allclose(got[scales > 0], scales[scales > 0])
+        )
+
+    def swapped(got: Any) -> bool:
+        return isinstance(got, tuple) and len(got) == 2 and alike(got[::-1], (right, scales))
+
     return Case(
         [[x]],
         same={"block": block, "levels": levels, "to_whole": to_whole},
@@ -247,13 +282,26 @@ def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole
                 ),
                 "cut off towards zero: call to_whole before you convert to int8": codes(scaled.trunc()),
                 "rounded by torch.round: use to_whole, which was handed in": codes(scaled.round()),
+                "the codes for a largest code of levels + 1: the largest must become levels": codes(
+                    to_whole(scaled * (levels + 1) / levels).clamp(-levels, levels)
+                ),
+                "x times the scale, rounded: divide by it": codes(to_whole(whole * scales[:, None])),
+                "the codes for a maximum over the blocks: take it along each row, amax(1)": codes(
+                    to_whole(whole / torch.where(down > 0, down, 1))
+                ),
+                "one row per block: flatten them": (
+                    lambda got: isinstance(got, Tensor) and got.shape == (count, block)
+                ),
                 "with the codes of the padding: keep the first len(x)": (
                     lambda got: isinstance(got, Tensor) and got.numel() == count * block > numel  # no answer: sizes
                 ),
             },
             "scales": {
                 "the largest magnitude of each block: divide it by levels": scales * levels,
+                "one over the scale: a code times its scale is the number": torch.where(scales > 0, 1 / scales, scales),
+                "what you divide by: the scale of a block of zeros is 0": divisors,
             },
+            "": {"the scales and then the codes: return (codes, scales)": swapped},
         },
         in_order=True,
         seen=f"blocks of {block}, levels {levels}, {numel} numbers: {{part}} came out as",
@@ -261,8 +309,8 @@ def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole
 
 
 @oracle(values=[(8, 4, 127, torch.round), (10, 4, 7, torch.round, 1), (9, 3, 7, upwards, 2)])
-def quantise(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole, zeros: int = -1) -> Case:
-    return blocks_of(draws, numel, block, levels, to_whole, zeros)
+def quantise(draws: Draws, *how: Any) -> Case:
+    return blocks_of(draws, *how)
 
 
 def decompress_scaled(payload: Payload, numel: int) -> Tensor:
@@ -292,6 +340,11 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
             "the mean code, as an int8, times the mean scale: decompress, then take the mean": decompress(
                 (means[0].to(torch.int8), means[1]), numel
             ),
+            "the summed codes times the summed scales: decompress each payload, then add": decompress(
+                (summed, scales.sum(0)), numel
+            )
+            / world_size,
+            "the sum divided by the number of tensors in a payload: divide by world_size": dense.sum(0) / 2,
             "all codes decompressed with your own scale: each rank has its own": [
                 sum(decompress((mine, *payload[1:]), numel) for mine in codes) / world_size for payload in payloads
             ],
@@ -306,6 +359,7 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
         mistakes={
             "the sum: divide by world_size": dense.sum(0),
             "what your own payload stands for: gather those of all ranks": list(dense),
+            "the last rank's payload, taken for everyone's: [tensor] * world_size is one tensor many times": dense[-1],
             "your own, divided by world_size: gather those of all ranks": list(dense / world_size),
             "the summed codes, decompressed with your own scale: other ranks have other scales": [
                 decompress((summed, *payload[1:]), numel) / world_size for payload in payloads
@@ -317,6 +371,7 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
             / world_size,
         },
         rtol=1e-6,
+        advice={"values to unpack": "A payload has a tensor of each kind, all of one rank: zip(*gathered)."},
         traffic=lambda answer: expect_handed_in(
             answer,
             "all_gather",
@@ -329,8 +384,9 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
 @oracle(values=[(4, 12), (3, 9)], traffic=[(2, 20)], if_stuck=SAME_CALLS)
 def majority(draws: Draws, world_size: int, numel: int, dtype: torch.dtype = torch.float32) -> Case:
     xs = torch.stack(signed(draws, world_size, numel, dtype))
-    votes = xs.sign().sum(0)
+    votes, positive = xs.sign().sum(0), (xs > 0).sum(0)
     nbytes = -(-numel // 8)
+    added = torch.stack([pack_bits(x > 0) for x in xs]).sum(0, dtype=torch.uint8)
     return Case(
         [list(xs)],
         right=votes.sign(),
@@ -344,8 +400,21 @@ def majority(draws: Draws, world_size: int, numel: int, dtype: torch.dtype = tor
             ),
             "+1 where the votes are equal: that is 0": torch.where(votes >= 0, 1, -1).to(dtype),
             "-1 where the votes are equal: that is 0": torch.where(votes > 0, 1, -1).to(dtype),
-            "the sign of the number of votes for +1: a rank that doesn't vote +1 votes -1": (
-                (xs > 0).sum(0).sign().to(dtype)
+            "the sign of the number of votes for +1: a rank that doesn't vote +1 votes -1": positive.sign().to(dtype),
+            "what comes of world_size // 2, which is rounded down: double the votes instead": (
+                (positive - world_size // 2).sign().to(dtype)
+            ),
+            "what comes of adding flags with +, which is `or`: make them numbers first": (
+                (2 * positive.clamp(max=1) - world_size).sign().to(dtype)
+            ),
+            "what comes of subtracting in uint8, which has nothing below 0: make them signed first": (
+                (votes != 0).to(dtype)
+            ),
+            "what comes of adding packed bytes: unpack each rank's, then add": (
+                2 * unpack_bits(added, numel).to(dtype) - 1
+            ),
+            "with the bits that fill up the last byte: unpack len(x) of them": torch.cat(
+                [votes.sign(), -torch.ones(8 * nbytes - numel, dtype=dtype)]
             ),
         },
         traffic=lambda answer: expect_handed_in(
@@ -368,6 +437,10 @@ def top_k_mean(draws: Draws, world_size: int, numel: int, k: int) -> Case:
         last[where] = mine
     by_position = [torch.zeros(numel).index_add(0, where, values.sum(0)) / world_size for where in indices]
     mean = sent.sum(0) / world_size
+
+    def swapped(got: Any) -> bool:
+        return isinstance(got, tuple) and len(got) == 2 and alike(got[1], mean) and any(alike(got[0], x) for x in sent)
+
     return Case(
         [list(xs)],
         same={"k": k},
@@ -391,6 +464,7 @@ def top_k_mean(draws: Draws, world_size: int, numel: int, k: int) -> Case:
                 "the largest numbers: take those of largest magnitude": list(largest),
                 "the k values: put them in their places among zeros": list(values),
             },
+            "": {"what is sent and then the mean: return (mean, sent)": swapped},
         },
         rtol=1e-6,
         own_memory=True,
@@ -475,6 +549,7 @@ def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
         "That is the sum over the ranks: divide by world_size, and multiply by n / k.": those.sum(0),
         "That is k / n times the mean: multiply by n / k.": mean / factor,
         "That is k n times the mean: the factor is n / k.": mean * factor * k**2,
+        "That is the mean times n // k, which is rounded down: the factor is n / k.": mean * int(factor),
         "That is your own times n / k: nothing was summed.": those[rank] * factor,
         "That is your own: nothing was summed.": those[rank],
         "That is your own times n / k, divided by world_size: nothing was summed.": those[rank] * factor / world_size,
@@ -546,6 +621,9 @@ def feedback_step(draws: Draws, world_size: int, numel: int, method: Callable[..
                 "what was sent minus what should have been: the sign is the wrong way round": list(sent - corrected),
                 "the old residual: it must become what is owed now": list(owed),
                 "what this rank has sent: the residual is the rest": list(sent),
+                "gradient + residual: subtract what this rank has sent": list(corrected),
+                "the old residual minus what was sent: the gradient belongs to it too": list(owed - sent),
+                "gradient + residual minus sent / world_size: all of it was sent": list(corrected - sent / world_size),
                 "the old residual plus the new one: what is sent of it must not be owed twice": list(
                     owed + corrected - sent
                 ),
@@ -553,7 +631,19 @@ def feedback_step(draws: Draws, world_size: int, numel: int, method: Callable[..
         },
         rtol=1e-6,
         in_order=True,
+        also=expect_one_mean,
     )
+
+
+def expect_one_mean(answer: Answer) -> None:
+    """Judge that compressed_mean, which all-reduces once, was all that communicated."""
+    for rank, calls in calls_of_ranks(answer, "all_reduce"):
+        if len(calls) != 1:
+            raise CheckFailed(
+                f"rank {rank} made {plural(len(calls), 'all_reduce call')}",
+                "1, that of compressed_mean",
+                "Call it once. Its mean is that of all ranks already, and the residual is this rank's alone.",
+            )
 
 
 # ---- part 4
@@ -609,7 +699,7 @@ def power_sgd(
                 "what comes of a P whose columns aren't orthonormal": skewed @ (mean.T @ skewed).T,
                 "what comes of a P whose columns have length 1, but aren't at right angles": scaled
                 @ (mean.T @ scaled).T,
-                "what comes of a P that was made orthonormal before the sum: sum first": [
+                "what comes of a P of this rank's own: sum it over the ranks before you make it orthonormal": [
                     p @ local_q.T for p in local_p
                 ],
                 "what comes of a mean of orthonormal matrices, one from each rank: sum first, then orthonormalise": (
@@ -621,6 +711,10 @@ def power_sgd(
                 "the approximation with this rank's own q: average q over the ranks": [
                     shared_p @ (mine.T @ shared_p).T for mine in corrected
                 ],
+                "P times the old q: the approximation has the new one": shared_p @ q.T,
+                "what comes of a q made orthonormal: only P is, and q carries the length": (
+                    shared_p @ torch.linalg.qr(mean.T @ shared_p)[0].T
+                ),
                 "in the right space, but of the wrong size: are P's columns orthonormal, and is q a mean?": (
                     in_the_right_space
                 ),
@@ -630,6 +724,9 @@ def power_sgd(
             },
             "residual": {
                 "the gradient minus the approximation: the old residual is lost": list(gradients - right),
+                "what an approximation of this rank's own would lack: subtract the common one": list(
+                    corrected - space @ corrected
+                ),
             },
         },
         rtol=1e-4 if dtype == torch.float32 else 1e-8,
@@ -703,6 +800,7 @@ def flat_or_nothing(gradient: Tensor | None) -> Tensor:
 NBYTES = 2 * 2 * 8  # of a weight of the models below
 ADVICE = {
     "'NoneType' object is not callable": "The hook must return the function finish, without calling it.",
+    "KeyError": "In the first step nothing is owed yet: residuals.get(bucket.index, 0).",
 }
 
 
@@ -736,16 +834,19 @@ def compressed_hook(
 
     members = [list(range(layers))[::-1][start : start + together] for start in range(0, layers, together)]
 
-    def trained(with_residual: bool = True, ours: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-        """Of one process: each step's gradient, the last residuals (P, n), and those without the ones before."""
+    def trained(
+        owing: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda corrected, sent, owed: corrected - sent,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of one process: what each rank sends in each step (steps, P, n), the last residuals (P, n), and those without
+        the ones before. owing: what is kept for the next step.
+        """
         owed, found = torch.zeros_like(local[:, 0]), []
         for step in range(steps):
-            corrected = local[:, step] + (owed if with_residual else 0)
+            corrected = local[:, step] + owed
             sent = torch.stack([decompress(compress(mine), corrected.shape[1]) for mine in corrected])
-            owed = corrected - (sent if ours else sent.mean(0))
-            last = local[:, step] - sent
-            found.append(sent.mean(0))
-        return torch.stack(found), owed, last
+            owed = owing(corrected, sent, owed)
+            found.append(sent)
+        return torch.stack(found), owed, local[:, -1] - found[-1]
 
     def with_one_residual() -> Tensor:
         """Each step's gradient where each bucket is given what the one before it owes; they have equal sizes."""
@@ -758,19 +859,34 @@ def compressed_hook(
                 owed, found[step, columns] = corrected - sent, sent.mean(0)
         return found
 
-    means, owed, forgotten = trained()
-    forgetful, *_ = trained(with_residual=False)
-    of_others, *_ = trained(ours=False)
+    sent, owed, forgotten = trained()
+    means = sent.mean(1)
+    _, twice, _ = trained(lambda corrected, sent, owed: owed + corrected - sent)
     parts = [f"step {step}, the gradients" for step in range(steps)]
-    alike = len({len(bucket) for bucket in members}) == 1
+    alike_buckets = len({len(bucket) for bucket in members}) == 1
+    other_debts = {
+        "without feedback: add the residual before you compress": lambda corrected, sent, owed: 0 * sent,
+        "with a residual that subtracts the mean: subtract what this rank has sent": (
+            lambda corrected, sent, owed: corrected - sent.mean(0)
+        ),
+        "with a residual of the wrong sign: it is what should be sent, minus what was": (
+            lambda corrected, sent, owed: sent - corrected
+        ),
+        "with a residual taken from bucket.flat when the mean was in it: keep gradient + residual elsewhere": (
+            lambda corrected, sent, owed: sent.mean(0) - sent
+        ),
+    }
     usual = {
         "with the residual of another bucket: keep one for each, by bucket.index": with_one_residual()
-        if alike
+        if alike_buckets
         else means,
-        "without feedback: add the residual before you compress": forgetful,
-        "with a residual that subtracts the mean: subtract what this rank has sent": of_others,
+        **{words: trained(owing)[0].mean(1) for words, owing in other_debts.items()},
         "the sum: divide by world_size": means * world_size,
     }
+
+    def keeps_nothing(got: Any) -> bool:
+        return isinstance(got, list) and got[-1] == {} and alike(got[0], means[0], 1e-9)
+
     cluster = cluster_of_units(world_size, *network) if network else None
     nbytes = [[x.nbytes for x in compress(torch.zeros(4 * len(bucket), dtype=torch.float64))] for bucket in members]
     case = Case(
@@ -785,8 +901,12 @@ def compressed_hook(
             "the residuals": {
                 "those of the last gradient alone: what was owed before is lost": [
                     residuals_of(mine, members) for mine in forgotten
-                ]
-            }
+                ],
+                "the old ones plus the new ones: what was sent must not be owed again": [
+                    residuals_of(mine, members) for mine in twice
+                ],
+            },
+            "": {"without feedback: `residuals` is still empty. Keep there what wasn't sent": keeps_nothing},
         }
         | {
             part: {
@@ -794,6 +914,8 @@ def compressed_hook(
                 "this rank's own gradients: finish() must write the mean into bucket.flat, in place": list(
                     local[:, step]
                 ),
+                "the mean added to this rank's own gradients: copy it over them": list(local[:, step] + means[step]),
+                "what this rank sends: take the mean of what all have sent": list(sent[step]),
             }
             for step, part in enumerate(parts)
         },

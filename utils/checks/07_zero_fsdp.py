@@ -38,6 +38,18 @@ SLACK = 512  # bytes: counters of steps, losses
 LARGE = 500  # numbers in a model on which memory is judged
 ADAMW = {"lr": 0.05, "eps": 0.1, "weight_decay": 0.1}
 STUCK = "every rank must make the same calls, on tensors of the same size, in the same order."
+# What to do about the errors that torch raises where padding or a cast is missing.
+PADDING = {
+    "Check failed: outputShape": "Each rank's piece has the same length: pad the flat gradient with zeros, up to "
+    "world_size times that.",
+    "is invalid for input of size": "Behind the last number the flat tensor has padding: cut it off.",
+}
+CASTS = PADDING | {
+    "grad_dtype": "The shard may be in a wider dtype than the model: cast the reduced gradient to it.",
+    "invalid tensor type": "A collective's two tensors have one dtype: cast before you call it.",
+    "'NoneType' object has no attribute 'flatten'": "A gradient is None: is its parameter frozen, or was it cleared "
+    "too early?",
+}
 
 Make = Callable[[Draws], nn.Module]
 Several = Sequence[Tensor]
@@ -120,6 +132,16 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
             piece.flip(0) for piece in reversed(pieces_of(flat.flip(0), world_size))
         ],
         "every P-th number: a piece is a block of consecutive numbers": dealt,
+        "the piece with zeros for the frozen parameters: leave them out": pieces_of(
+            end_to_end([p if p.requires_grad else torch.zeros_like(p) for p in model.parameters()]), world_size
+        ),
+        "pieces of N // P numbers, which leave out the last ones: round up, and pad": [
+            flat[rank * (len(flat) // world_size) :][: len(flat) // world_size] for rank in range(world_size)
+        ],
+        "a piece with one number too many: where P divides N there is no padding": [
+            nn.functional.pad(flat, (0, world_size))[rank * (size + 1) :][: size + 1]  # no answer: a mistake
+            for rank in range(world_size)
+        ],
         "the whole flat tensor: return this rank's piece": flat,
         "without the padding: every rank's piece must have the same length": [
             flat[rank * size : (rank + 1) * size]  # no answer: a mistake
@@ -244,10 +266,8 @@ def usual_mistakes(training: Training, batches: Sequence[Several], freed: bool) 
         return everywhere(local.mean(0), ranks)
 
     never_gathered = {
-        "what the weights were at the start: either the optimizer doesn't hold the shard, or what is gathered isn't "
-        "copied into the model's parameters": everywhere(
-            end_to_end(trainable(training.model)).to(training.dtype), ranks
-        ),
+        "what the weights were at the start: does the optimizer hold the shard, and step? Is what is gathered copied "
+        "into the model's parameters?": everywhere(end_to_end(trainable(training.model)).to(training.dtype), ranks),
         "the weights if only this rank's piece is updated: the new pieces were never gathered": training.run(
             batches, mean, gather=training.mine_only
         ),
@@ -316,7 +336,7 @@ def trained(
     wrong = usual_mistakes(training, of_steps, freed) if tell_apart else {}
     if together and tell_apart:
         wrong |= {
-            "the result if gradients add up from step to step: call model.zero_grad()": training.run(
+            "the result if gradients add up from step to step: clear the model's and the shard's": training.run(
                 of_steps, lambda local: everywhere(local.mean(0), ranks), carry=True
             )
         }
@@ -350,6 +370,7 @@ def trained(
         rtol=RTOL[dtype],
         in_order=True,
         unpack=unpack,
+        advice=CASTS | more.pop("advice", {}),
         through=train,
         clock=links(ranks, alpha=1e-6, bandwidth=1e9),  # memory is judged on virtual ranks
         unchanged=False,
@@ -482,7 +503,7 @@ def zero_1(draws: Draws, make: Make, ranks: int, wide: torch.dtype | None) -> Ca
 @oracle(
     values=[(mlp(3), 3, 2, None), (awkward, 2, 1, None)],
     memory=[(mlp(12, 96), 4, 2, None)],
-    traffic=[(mlp(3), 2, 3, None)],
+    traffic=[(mlp(3, 3, SINGLE), 2, 3, DOUBLE)],
     if_stuck=STUCK,
 )
 def zero_2(draws: Draws, make: Make, ranks: int, microbatches: int, wide: torch.dtype | None) -> Case:
@@ -504,7 +525,19 @@ def zero_2(draws: Draws, make: Make, ranks: int, microbatches: int, wide: torch.
 
     count = len(parameters)
     ops = {"reduce_scatter": 3 * microbatches * count, "all_gather": 3 * count}
-    words = f"{plural(microbatches, 'reduce_scatter')} of all numbers, and one all_gather"
+    words = f"{plural(microbatches, 'reduce_scatter')} of all numbers, and one all_gather, in the model's dtype"
+
+    def traffic(answer: Answer) -> str:
+        said = expect_sent(answer, ops, 3 * (microbatches + 1) * unit, 3 * unit, words)
+        calls = sum((event.rank, event.op) == (0, "reduce_scatter") for event in answer.events)
+        if calls < ops["reduce_scatter"]:
+            raise CheckFailed(
+                f"rank 0 calls reduce_scatter {plural(calls, 'time')} in three steps",
+                f"{ops['reduce_scatter']} times: once for each parameter and microbatch",
+                "Go forward and backward with one microbatch after another: together they hold all activations.",
+            )
+        return said
+
     return trained(
         draws,
         make,
@@ -512,7 +545,7 @@ def zero_2(draws: Draws, make: Make, ranks: int, microbatches: int, wide: torch.
         wide,
         microbatches,
         memory=memory,
-        traffic=lambda answer: expect_sent(answer, ops, 3 * (microbatches + 1) * unit, 3 * unit, words),
+        traffic=traffic,
     )
 
 
@@ -549,20 +582,23 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
             "the weight": {
                 "None, for it still has no memory: resize its storage": None,
                 "what the memory held by chance: copy the gathered numbers into it": lambda got: (
-                    isinstance(got, Tensor) and not torch.isin(got.double(), padded.double()).all()
+                    isinstance(got, Tensor)
+                    and not (got.any() and torch.isin(got.double(), padded.double()).all())  # may be zeros
                 ),
+                "the weight with rows and columns exchanged: the flat tensor has row after row": weight.T,
             },
         },
         seen="rank {rank}: {part} is",
         rtol=RTOL[dtype],
         through=gather_and_go_back,
-        advice={
+        advice=CASTS
+        | {
             "modified by an inplace operation": "Autograd counts this change of the weight. Copy into weight.data, "
             "whose changes aren't counted.",
             r"storage of size 0[\s\S]*_engine_run_backward": "The tensor that autograd saved has no memory. Fill the "
             "weight's own storage again, by resize_, instead of giving the weight a new tensor.",
-            "SIGSEGV|setStorage|out of bounds for storage": "The storage has no room yet: resize it to "
-            "weight.numel() * weight.element_size() bytes before you copy.",
+            r"SIGSEGV|SIGBUS|SIGABRT[\s\S]*completed: all_gather|setStorage|out of bounds for storage": "The storage "
+            "has no room yet: resize it to weight.numel() * weight.element_size() bytes before you copy.",
         },
         values_first=True,
         traffic=lambda answer: expect_gathers(answer, 0 if there else shards[0].numel() * dtype.itemsize),
@@ -624,7 +660,8 @@ def zero_3(draws: Draws, layers: int, ranks: int, dim: int, reshard: bool, wide:
         advice={
             "has changed the size of value": "What a tensor's hook returns replaces the gradient: return nothing.",
             "storage of size 0|setStorage|no memory|data is not allocated": "A weight is used while its memory is "
-            "gone: gather it before its layer, and in the hook before its backward pass.",
+            "gone: gather it before its layer, and in a hook on this layer's output before its backward pass.",
+            "modified by an inplace operation": "Autograd counts this change of the weight: fill it by gather_weight.",
         },
         traffic=lambda answer: expect_sent(answer, ops, 3 * (2 + reshard) * unit, 3 * unit, words),
     )
@@ -662,7 +699,7 @@ def prefetched_forward(
                 raise CheckFailed(
                     f"up to {held:.1f} whole weights are alive on rank {rank}",
                     "two: one in use, one on its way",
-                    "That is all of them: start only the next gather."
+                    "That is all of them: start only the next gather, and let go of each weight after its layer."
                     if held > layers - 0.5
                     else "Is the weight of the layer before still held, by some name?",
                 )
@@ -675,9 +712,14 @@ def prefetched_forward(
         mistakes={
             "the output": {
                 "the output of all layers but the last": [forward(weights[:-1], x) for x in xs],
+                "the output of layers with transposed weights": [forward([w.T for w in weights], x) for x in xs],
+                "the product of the weights alone: call layer(x, weight)": [
+                    torch.linalg.multi_dot([x, *weights]) for x in xs
+                ],
             }
         },
         rtol=RTOL[dtype],
+        advice=PADDING,
         through=measure,
         clock=clock,
         values_first=True,
@@ -742,6 +784,7 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
             "the weight": {
                 "the weight in float32: cast the shard before the gather": weight,
                 "the flat tensor: take the padding off, and view it in the shape": torch.cat(shards).to(bf16),
+                "the weight rounded in float16: bfloat16 is wanted": weight.half().to(bf16),
             },
             "the gradient of the shard": {
                 "the sum over the ranks: take their mean": pieces_of(total, ranks),
@@ -758,6 +801,7 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
         },
         seen="rank {rank}: {part} is",
         rtol=1e-6,
+        advice=PADDING | {"incorrect number of gradients": "Return one for each argument of forward, None for most."},
         through=through_backward,
         traffic=traffic,
     )
@@ -802,11 +846,26 @@ def clip_shards(
         ],
         "the square of the norm: take the root": [sum(each) for each in in_group],
         "the root of the mean of squares: add them up": [math.sqrt(sum(each) / len(each)) for each in in_group],
+        "the largest of the ranks' norms: add up squares over the ranks": [math.sqrt(max(each)) for each in in_group],
+        "the norm of each rank's last piece: add up the squares of all": [
+            math.sqrt(sum(pieces[other][-1].double().square().sum().item() for other in groups[of[rank]]))
+            if not empty
+            else norms[rank]
+            for rank in range(ranks)
+        ],
+        "the sum of magnitudes: add up squares, and take the root": [
+            sum(x.double().abs().sum().item() for other in groups[of[rank]] for x in pieces[other])
+            for rank in range(ranks)
+        ],
+        "the norm of the clipped gradient: return that of the gradient as it was": [min(x, max_norm) for x in norms],
         "the norm over all ranks of the world: only those of the group hold parts of one gradient": [
             math.sqrt(sum(squares)) for _ in range(ranks)
         ],
     }
     always = [[x * (max_norm / norm) for x in mine] for mine, norm in zip(pieces, norms, strict=True)]
+
+    def in_float32(got: Any) -> bool:
+        return isinstance(got, float) and any(math.isclose(got, norm, rel_tol=1e-6) for norm in norms)
 
     def traffic(answer: Answer) -> str:
         for rank in range(ranks):
@@ -821,10 +880,13 @@ def clip_shards(
         same={"max_norm": max_norm, "groups": {"group": groups}},
         right={"the norm": norms, "its gradients": scaled(norms)},
         mistakes={
-            "the norm": wrong,
+            "the norm": wrong | {"right to 7 digits only: add up in the gradients' dtype, or in float64": in_float32},
             "its gradients": {
                 "the gradients as they were: scale them where the norm is above max_norm": pieces,
                 "the gradients scaled although their norm is below max_norm": always,
+                "gradients of norm 1: scale them so that it is max_norm": [
+                    [x / norm if norm > max_norm else x for x in mine] for mine, norm in zip(pieces, norms, strict=True)
+                ],
                 "each number cut off at max_norm: scale all of them by one factor": [
                     [x.clamp(-max_norm, max_norm) for x in mine] for mine in pieces
                 ],
@@ -835,6 +897,7 @@ def clip_shards(
         },
         seen="rank {rank}: {part} is",
         rtol=RTOL[dtype],
+        in_order=True,  # the last rank's norm is often the largest
         world_size=ranks,
         through=in_groups,
         traffic=traffic,
@@ -898,11 +961,21 @@ def hybrid_reduce(
             "the piece of a different cut: the shard group reduces and scatters, the replica group all-reduces": [
                 pieces_of(whole.mean(0), replicas)[rank // shard_size] for rank in range(ranks)
             ],
+            "pieces that are rounded down, without the last numbers: round up, and pad": [
+                whole.mean(0).reshape(-1)[rank % shard_size * (whole[0].numel() // shard_size) :][
+                    : whole[0].numel() // shard_size
+                ]
+                for rank in range(ranks)
+            ],
             "this rank's own gradient": [
                 pieces_of(gradient, shard_size)[rank % shard_size] for rank, gradient in enumerate(gradients)
             ],
         },
         rtol=RTOL[dtype],
+        advice={
+            "Check failed: outputShape": "The flat gradient needs one piece for each rank of the shard group: pass "
+            "group=shard_group, and pad with zeros."
+        },
         through=in_groups_alone,
         traffic=traffic,
     )

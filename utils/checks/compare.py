@@ -52,7 +52,9 @@ def wrong_type(got: Any, expected: Any, rtol: float) -> str:
     if not alike(got, expected, rtol):
         return ""
     if holds_tensors(expected):
-        return "That is the right numbers in a different dtype: create buffers with the dtype of the input."
+        rare = isinstance(expected, torch.Tensor) and expected.dtype not in (torch.float32, torch.float64)
+        advice = f"{expected.dtype} is wanted" if rare else "create buffers with the dtype of the input"
+        return f"That is the right numbers in a different dtype: {advice}."
     return "That is right but for its type. Whole numbers are wanted: take int(...), or divide whole numbers with //."
 
 
@@ -98,7 +100,9 @@ def almost(got: Any, expected: Any, rtol: float) -> str:
     if not factor or not math.isfinite(factor) or not alike(wide, factor * right, rtol):
         return ""
     size = max(abs(factor), 1 / abs(factor))
-    chance = right.unique().numel() < 2 and not near(size, round(size), ROUGHLY)  # one number is a multiple of any
+    chance = right[right != 0].unique().numel() < 2 and not near(
+        size, round(size), ROUGHLY
+    )  # one number is a multiple of any
     if chance or round(size, 3) == 1 and factor > 0:
         return ""
     times = f"{factor:.6g} times the right one" if abs(factor) >= 1 else f"the right one divided by {1 / factor:.6g}"

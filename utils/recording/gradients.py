@@ -118,5 +118,5 @@ def has_values(tensor: torch.Tensor) -> bool:
 def fingerprint(parameter: torch.Tensor) -> int:
     """The same number for equal values of the same shape and dtype."""
     values = parameter.detach().reshape(-1)
-    sample = values[:: max(1, len(values) // SAMPLE)].contiguous().cpu().view(torch.uint8)
+    sample = values[:: max(1, len(values) // SAMPLE)].clone().cpu().view(torch.uint8)  # numpy() would pin its storage
     return zlib.crc32(f"{parameter.shape} {parameter.dtype}".encode() + sample.numpy().tobytes())
