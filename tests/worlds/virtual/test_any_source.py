@@ -23,9 +23,11 @@ CLUSTERS = {
 }
 
 
+EVERYONE = tuple(range(SIZE))
+
+
 def asynchronous(index, op, rank, peer, tag, nbytes, start):
-    members = tuple(range(SIZE))
-    event = Event(rank, index, op, "world", members, peer, tag, nbytes, "", (), "", True, start, None, "")
+    event = Event(rank, index, op, "world", EVERYONE, peer, tag, nbytes, "", (), "", True, start, None, "")
     return VirtualCall(event, op, ())
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from ...events.event import Event
 from .calls import Order, Transfer
@@ -28,6 +28,7 @@ from .network import GroupCalls, Network
 class Flow:
     """A transfer under way.
 
+    ports       of each, the flows that are on it now
     remaining   seconds that its bytes would still take if it had its ports for itself, at the time `since`
     share       how many flows are on the busiest of its ports
     version     goes up with each change of speed, so that an end that was foreseen before is known to be out of date
@@ -35,7 +36,7 @@ class Flow:
 
     transfer: Transfer
     lane: Hashable
-    ports: list[Hashable]
+    ports: list[set[Flow]]
     latency: float
     remaining: float
     since: float = 0.0
@@ -43,16 +44,17 @@ class Flow:
     version: int = 0
 
 
-@dataclass(order=True, slots=True)
-class Moment:
-    """When something happens to a flow: "begin", "flow" or "end"."""
+class Moment(NamedTuple):
+    """When something happens to a flow: "begin", "flow" or "end". No two have the same order and version at one time,
+    so which of them is next doesn't depend on when they were foreseen.
+    """
 
     time: float
     ready: float
     order: Order
-    kind: str = field(compare=False)
-    flow: Flow = field(compare=False)
-    version: int = field(compare=False, default=0)
+    version: int
+    kind: str
+    flow: Flow
 
 
 class FairNetwork(Network):
@@ -82,12 +84,12 @@ class FairNetwork(Network):
         ports: list[Hashable] = [("out", tier, sender), ("in", tier, receiver)]
         if nics is not None and tier == "inter":
             ports += [("out", nics[sender]), ("in", nics[receiver])]
-        return Flow(transfer, (sender, receiver), ports, link.alpha, first.bytes / link.bandwidth)
+        return Flow(transfer, (sender, receiver), self.flows_on(ports), link.alpha, first.bytes / link.bandwidth)
 
     def collective(self, transfer: Transfer, group: GroupCalls) -> Flow:
         charged = self.charge(transfer, group)
         latency = sum(part.latency for part in charged.parts[charged.algorithm])
-        ports = list(self.ports_of(group.present if len(group.members) > 1 else (), group.tier))
+        ports = self.flows_on(self.ports_of(group.present if len(group.members) > 1 else (), group.tier))
         return Flow(transfer, group, ports, latency, charged.seconds - latency)
 
     def ports_of(self, members: tuple[int, ...], tier: str) -> Iterator[Hashable]:
@@ -99,9 +101,12 @@ class FairNetwork(Network):
                 yield "out", nic
                 yield "in", nic
 
+    def flows_on(self, ports: Iterable[Hashable]) -> list[set[Flow]]:
+        return [self.on_port[port] for port in ports]
+
     def at(self, time: float, kind: str, flow: Flow) -> None:
-        moment = Moment(time, flow.transfer.ready, flow.transfer.order, kind, flow, flow.version)
-        heapq.heappush(self.moments, moment)
+        transfer = flow.transfer
+        heapq.heappush(self.moments, Moment(time, transfer.ready, transfer.order, flow.version, kind, flow))
 
     def is_held_back(self, message: Transfer) -> bool:
         """Whether another message from the same sender is under way to the same receiver."""
@@ -141,13 +146,13 @@ class FairNetwork(Network):
         flow.since = now
         if flow.remaining > 0:
             for port in flow.ports:
-                self.on_port[port].add(flow)
+                port.add(flow)
             self.change_speeds(flow, now)
         self.foresee_end(flow, now)
 
     def end(self, flow: Flow, now: float) -> list[Any]:
         for port in flow.ports:
-            self.on_port[port].discard(flow)
+            port.discard(flow)
         self.change_speeds(flow, now)
         waiters = []
         for call in flow.transfer.calls.values():
@@ -167,10 +172,9 @@ class FairNetwork(Network):
     # --- speeds
 
     def change_speeds(self, flow: Flow, now: float) -> None:
-        """After `flow` has taken its ports or left them: the flows that share one with it, in a fixed order."""
-        touched = {other for port in flow.ports for other in self.on_port[port]}
-        for other in sorted(touched, key=lambda each: each.transfer.order):
-            share = max(len(self.on_port[port]) for port in other.ports)
+        """After `flow` has taken its ports or left them: the flows that share one with it."""
+        for other in set().union(*flow.ports):
+            share = max(map(len, other.ports))
             if share != other.share:
                 other.remaining -= (now - other.since) / other.share
                 other.since, other.share = now, share
