@@ -350,7 +350,7 @@ wrong("exchanges-nothing", "nothing was exchanged", caught_by="score").function(
 wrong("for-eight-ranks", "times par", caught_by="score", hidden=True).replace(
     "max(lengths)", "max(lengths) if world_size == 8 else 2 * max(lengths)"
 )
-right("shares-out-first").function("""
+wrong("shares-out-first", "times par", caught_by="score", hidden=True).function("""
     total = sum(lengths)
     size = -(-total // world_size)  # each rank's equal share of everything
     starts = [sum(lengths[:source]) for source in range(world_size)]

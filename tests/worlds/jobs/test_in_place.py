@@ -321,7 +321,6 @@ def test_a_lesson_runs_on_two_machines_as_it_is(two_nodes, root, tmp_path):
     both = two_nodes.torchrun("--nproc-per-node=2", "lesson.py")
     assert [done.returncode for done in both] == [0, 0], both[0].stderr + both[1].stderr
     text = both[0].stdout + both[1].stdout
-    assert sorted(re.findall(r"\[rank \d\] I am one of 4\n", text)) == [f"[rank {r}] I am one of 4\n" for r in range(4)]
     results, output, events, sent, received = ast.literal_eval(re.findall(r"^\[\[.*", text, re.M)[-1])
     assert results == ["0", "0", "1", "1"]
     assert output == [f"{two_nodes.interface}\n"] * 4

@@ -27,7 +27,8 @@ from ...text.package import FOLDER
 from .by_value import Pickler
 from .protocol import Request
 
-machinery = {os.path.join(FOLDER, "")}  # folders: the lines of theirs that a traceback begins with are left out
+OWN = os.path.join(FOLDER, "")
+machinery = {OWN}  # folders: tracebacks don't begin with lines of theirs, and hold none of those that aren't our OWN
 marks = 1  # the descriptor of the rank's output, for the marks of protocol.py
 
 
@@ -115,6 +116,7 @@ def failure(error: BaseException, zero: float) -> Failure:
     frames = tuple(
         Frame(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
         for frame in itertools.dropwhile(is_machinery, traceback.extract_tb(error.__traceback__))
+        if frame.filename.startswith(OWN) or not is_machinery(frame)
     )
     if isinstance(error, SyntaxError) and error.filename:
         frames += (Frame(error.filename, error.lineno or 0, "", (error.text or "").strip()),)
