@@ -247,7 +247,7 @@ def blocks_of(
     right = codes(to_whole(scaled))
     signed_scale = to_whole(torch.where(tops > 0, scaled * levels / tops, scaled * scales[:, None]))
     zero_blocks = (scales == 0)[:, None]
-    down = whole.flatten()[:numel].new_zeros(count * block).index_copy(0, torch.arange(numel), x).view(-1, block)
+    down = whole.flatten()[:numel].new_zeros(scaled.numel()).index_copy(0, torch.arange(numel), x).view(-1, block)
     down = down.abs().amax(0) / levels
 
     def divisors(got: Any) -> bool:
