@@ -98,12 +98,13 @@ def test_the_ranks_samples_become_a_cluster(monkeypatch):
 
 def test_what_collectives_are_made_of_becomes_gloos_rates():
     """The slowest rank of each repeat counts, and of these the quickest repeat; a barrier consists of steps."""
-    size, seconds = 4, {"start": 3e-5, "barrier": 7e-5, "shift": 8e-3, "add": 2e-5, "copy": 4e-3}
+    size, seconds = 4, {"start": 3e-5, "barrier": 7e-5, "shift": 8e-3, "add": 2e-5, "copy": 4e-3, "move": 1e-3}
     samples = [{name: [9.0, s if rank == 1 else s / 2, 1.0] for name, s in seconds.items()} for rank in range(size)]
     rates = gloo_rates(samples)
     assert (rates.start, rates.step) == (3e-5, pytest.approx(2e-5))  # 2 rounds among 4 ranks
     assert rates.together == size * probes.SHIFTED / 8e-3
     assert (rates.added, rates.copied) == (probes.ADDED / 2e-5, probes.SHIFTED / 4e-3)
+    assert rates.moved == probes.SHIFTED / 1e-3
     cluster = as_cluster([{**MEASURED, "memory": 8e9}] * size, TIMES, "gloo", samples)
     assert cluster.intra.achieved == rates and cluster.at_rates().rates == "achieved"
     assert "collectives: Gloo's own algorithms" in cluster_text(cluster)

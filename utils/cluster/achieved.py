@@ -144,6 +144,7 @@ class GlooRates:
     together    bytes/s of all ranks together, when all send at once
     added       bytes/s that each rank adds up, when all do
     copied      bytes/s that each rank copies into new memory, when all do
+    moved       bytes/s that each rank copies into memory that is in use, when all do
     bandwidth   part of the link's bandwidth that a message reaches which travels alone
     """
 
@@ -152,11 +153,12 @@ class GlooRates:
     together: float
     added: float
     copied: float
+    moved: float
     bandwidth: float = 1.0
 
     def __post_init__(self) -> None:
         check_part("GlooRates.bandwidth", self.bandwidth)
-        if min(self.start, self.step) < 0 or min(self.together, self.added, self.copied) <= 0:
+        if min(self.start, self.step) < 0 or min(self.together, self.added, self.copied, self.moved) <= 0:
             raise ValueError(f"{self}: start and step must be 0 or more, and the others above 0")
 
 

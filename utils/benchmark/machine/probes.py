@@ -5,7 +5,7 @@
     memory    a copy and a sum of tensors too large for the caches; with n bytes each, they read and write 5 n
     launch    a sum of two one-element tensors
     gloo      what its collectives are made of (cluster/gloo_costs.py): an all-reduce of a rank with itself, a barrier,
-              large messages that all ranks send to the next one at once, a sum of two tensors, a copy
+              large messages that all ranks send to the next one at once, a sum of two tensors, copies
 
 All but the link are measured on all ranks at once, one thread each: a core is slower while the others are busy. The
 ranks are those of `spawn`, so the time of a message includes that of recording it. Results are medians, which a brief
@@ -168,6 +168,7 @@ def gloo_samples(rank: int, world_size: int, rounds: int) -> dict[str, list[floa
         "shift": (2, lambda: shift(sent, received, rank, world_size)),
         "add": (20, lambda: segment.add_(other)),
         "copy": (2, sent.clone),
+        "move": (2, lambda: received.copy_(sent)),
     }
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
@@ -237,11 +238,10 @@ def as_cluster(
 def gloo_rates(of_ranks: list[dict[str, list[float]]]) -> GlooRates:
     """What gloo_samples says about Gloo's collectives."""
     size = len(of_ranks)
-    start, barrier, shifted, add, copy = (
-        quickest([rank[name] for rank in of_ranks]) for name in ("start", "barrier", "shift", "add", "copy")
-    )
+    names = ("start", "barrier", "shift", "add", "copy", "move")
+    start, barrier, shifted, add, copy, move = (quickest([rank[name] for rank in of_ranks]) for name in names)
     step = max(0.0, barrier - start) / levels(size)
-    return GlooRates(start, step, size * SHIFTED / shifted, ADDED / add, SHIFTED / copy)
+    return GlooRates(start, step, size * SHIFTED / shifted, ADDED / add, SHIFTED / copy, SHIFTED / move)
 
 
 def quickest(of_ranks: list[list[float]]) -> float:
