@@ -11,7 +11,8 @@ from utils.cluster import Cluster, Gpu, Layout, Link, cost
 from utils.cluster.achieved import AsMeasured, GlooRates
 from utils.cluster.collective_costs import OPS
 
-START, STEP, ALPHA, ALONE, TOGETHER, ADDED, COPIED, MOVED = 5e-5, 2e-5, 1e-5, 2.0**31, 2.0**32, 2.0**34, 2.0**32, 2.0**33
+START, STEP, ALPHA, ALONE, TOGETHER = 5e-5, 2e-5, 1e-5, 2.0**31, 2.0**32
+ADDED, COPIED, MOVED = 2.0**34, 2.0**32, 2.0**33
 RATES = GlooRates(START, STEP, TOGETHER, ADDED, COPIED, MOVED)
 CPU = Gpu(flops={"fp32": 1e11}, memory=8e9, bandwidth=5e9, launch=2e-6, achieved=AsMeasured())
 
