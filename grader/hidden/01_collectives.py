@@ -59,7 +59,7 @@ all_reduce_from_halves = vary(
         (3, (2, 5), F32, lambda x: x.T),
         {"world_size": 3, "shape": 4, "groups": [[0, 1, 4], [2, 3, 5]]},
     ],
-    traffic=[(3, 7, F64), (5, 5, F64)],
+    traffic=[(3, 7, F64), (5, 5, F64), (3, (4, 3))],
 )
 distributed_transpose = vary(
     visible.distributed_transpose,
@@ -116,16 +116,16 @@ def agree_or_explain_values(run: Runner) -> None:
 # ---- the challenge
 
 
-def seconds_of_uneven_all_gather(lengths: tuple[int, ...]) -> float:
+def seconds_of_uneven_all_gather(lengths: tuple[int, ...], dtype: torch.dtype = F32) -> float:
     """All tensors padded to the longest: in each of P - 1 steps, each rank passes on one of them."""
-    seconds: float = visible.WIRE.seconds(max(lengths) * F32.itemsize)
+    seconds: float = visible.WIRE.seconds(max(lengths) * dtype.itemsize)
     return (len(lengths) - 1) * seconds
 
 
 uneven_all_gather = vary(
     visible.uneven_all_gather,
     par=seconds_of_uneven_all_gather,
-    score=[((7_000, 0, 300, 40_000, 12),), ((1_000, 30_000),), ((50, 50, 50),)],
+    score=[((7_000, 0, 300, 40_000, 12),), ((1_000, 30_000), F64), ((50, 50, 50),)],
 )
 
 RECORDED = (vary(visible.uneven_all_gather, par=seconds_of_uneven_all_gather),)

@@ -36,6 +36,8 @@ wrong("everyone-sends-to-everyone", "times as many as are needed", caught_by="tr
     for handle in sending:
         handle.wait()
 """)
+wrong("forgets-its-own-tensor", "the root returns its own numbers too").replace("x.clone()", "torch.zeros_like(x)")
+wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(rec", "received = dist.recv(rec")
 right("all-sends-at-once").body("""
     if rank == root:
         sends = [dist.isend(x, dst=other) for other in range(world_size) if other != root]
@@ -78,6 +80,36 @@ wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(
 wrong("receives-from-anybody-but-the-root", "is a src or a dst wrong").replace(
     "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
 )
+wrong("one-chunk-to-all", "the root's own chunk: rank r gets chunk r").replace("chunks[other]", "chunks[root]")
+wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").body("""
+    if rank == root:
+        mine.copy_(chunks[root])
+        for other in range(world_size):
+            for chunk in chunks:
+                if other != root:
+                    dist.send(chunk, dst=other)
+    else:
+        for _ in range(world_size):
+            dist.recv(mine, src=root)
+""")
+wrong("leaves-out-the-roots-place", "has its place in the list").body("""
+    if rank == root:
+        for chunk, other in zip(chunks, [r for r in range(world_size) if r != root]):
+            dist.send(chunk, dst=other)
+        mine.copy_(chunks[root])
+    else:
+        dist.recv(mine, src=root)
+""")
+wrong("counts-from-the-root", "whoever is the root").body("""
+    if rank == root:
+        mine.copy_(chunks[0])
+        for place in range(1, world_size):
+            dist.send(chunks[place], dst=(root + place) % world_size)
+    else:
+        dist.recv(mine, src=root)
+""")
+wrong("uses-the-library", "wants chunks of one size").body("dist.scatter(mine, chunks, src=root)")
+wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(mine", "mine = dist.recv(mine")
 
 wrong, right = ANSWERS.to("gather-by-hand")
 wrong("one-long-tensor", "one long tensor").replace("return rows", "return rows.flatten()")
@@ -118,6 +150,7 @@ wrong("own-row-last", "belongs in row r").function("""
 wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows = list(rows)\nfor other")
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
+wrong("stacks-along-the-end", "the ranks come first").replace("return rows", "return torch.stack(list(rows), dim=-1)")
 right("from-whoever-comes").function("""
     if rank != root:
         dist.send(x, dst=root)
@@ -140,6 +173,15 @@ wrong("counts-to-four", "Worth checking", hidden=True).replace(
     "for other in range(world_size):", "for other in range(min(world_size, 4)):"
 )
 wrong("adds-in-float32", "a different dtype", hidden=True).replace("for other", "total = total.float()\nfor other")
+wrong("adds-before-it-receives", "add after each receive").replace("for other", "arrived.zero_()\nfor other").replace(
+    "dist.recv(arrived, src=other)\ntotal += arrived", "total += arrived\ndist.recv(arrived, src=other)"
+)
+wrong("adds-after-the-loop", "add inside the loop").replace("            total += arrived", "            pass").replace(
+    "return total", "total += arrived\nreturn total"
+)
+wrong("takes-the-largest", "the largest of all ranks' numbers").replace(
+    "total += arrived", "total = torch.maximum(total, arrived)"
+)
 right("adds-in-batches").replace("if other != root:", "if other == root: continue").replace(
     "            dist.recv(arrived, src=other)", "        dist.recv(arrived, src=other)"
 ).replace("            total += arrived", "        total = total + arrived")
@@ -152,6 +194,18 @@ wrong("swaps-the-two", "the row comes first").replace("tuple(sums)", "tuple(reve
 wrong("columns-as-rows", "how many ranks are in one row").replace(
     "range(start, start + columns) for start in range(0, world_size, columns)",
     "range(start, start + world_size // columns) for start in range(0, world_size, world_size // columns)",
+)
+wrong("fills-columns-first", "filled column by column").function("""
+    rows = world_size // columns
+    groups = [dist.new_group(list(range(r, world_size, rows))) for r in range(rows)]
+    groups += [dist.new_group(list(range(c * rows, c * rows + rows))) for c in range(columns)]
+    over_row, over_column = x.clone(), x.clone()
+    dist.all_reduce(over_row, group=groups[rank % rows])
+    dist.all_reduce(over_column, group=groups[rows + rank // rows])
+    return over_row, over_column
+""")
+wrong("as-many-rows-as-columns", "There are world_size // columns rows").replace(
+    "range(0, world_size, columns)", "range(0, columns * columns, columns)"
 )
 wrong("sums-the-row-sum", "a copy of `x` of its own").replace("sums = []", "sums, total = [], torch.clone(x)").replace(
     "total = x.clone()\ndist.all", "dist.all"
@@ -219,6 +273,52 @@ wrong("gathers-in-the-world", "all take it").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
 )
 wrong("counts-the-world", "all take it").replace("dist.get_world_size(group)", "dist.get_world_size()")
+wrong("keeps-its-own-end", "its end is your own tensor's").body("""
+    size = x.numel() // world_size
+    result = x.reshape(-1).clone()
+    mine = result.new_empty(size)
+    dist.reduce_scatter(mine, [part.clone() for part in result[: size * world_size].chunk(world_size)], group=group)
+    chunks = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(chunks, mine, group=group)
+    result[: size * world_size] = torch.cat(chunks)
+    return result.reshape(x.shape)
+""")
+wrong("gathers-its-own-chunk", "each rank's own chunk").replace(
+    "dist.all_gather(chunks, mine",
+    "mine = padded.chunk(world_size)[dist.get_rank(group)]\ndist.all_gather(chunks, mine",
+)
+wrong("takes-the-largest", "the largest of all ranks' numbers").replace(
+    "list(padded.chunk(world_size)), group", "list(padded.chunk(world_size)), dist.ReduceOp.MAX, group"
+)
+wrong("sums-over-the-world", "the sum over all ranks").function("""
+    world_size = dist.get_world_size()
+    size = -(-x.numel() // world_size)
+    padded = x.new_zeros(world_size * size)
+    padded[: x.numel()] = x.reshape(-1)
+    mine = x.new_empty(size)
+    dist.reduce_scatter(mine, list(padded.chunk(world_size)))
+    chunks = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(chunks, mine)
+    return torch.cat(chunks)[: x.numel()].reshape(x.shape)
+""")
+wrong("does-not-pad", "All chunks have the same size").body("""
+    mine = x.new_empty(size)
+    dist.reduce_scatter(mine, list(x.reshape(-1).split(size)), group=group)
+    chunks = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(chunks, mine, group=group)
+    return torch.cat(chunks)[: x.numel()].reshape(x.shape)
+""")
+wrong("cuts-rows", "what is needed", caught_by="traffic").function("""
+    world_size = dist.get_world_size(group)
+    size = -(-len(x) // world_size)
+    padded = x.new_zeros(world_size * size, *x.shape[1:])
+    padded[: len(x)] = x
+    mine = torch.empty_like(padded[:size])
+    dist.reduce_scatter(mine, list(padded.chunk(world_size)), group=group)
+    chunks = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(chunks, mine, group=group)
+    return torch.cat(chunks)[: len(x)]
+""")
 
 wrong, _ = ANSWERS.to("distributed-transpose")
 wrong("transposes-its-own-band", "nothing was exchanged").body("return band.T.contiguous()")
@@ -229,6 +329,13 @@ wrong("one-under-the-other", "put them side by side").replace(
 wrong("reshapes", "the right numbers in the wrong order").replace(
     "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
 )
+wrong("swaps-the-blocks", "is the s-th from the left").replace("list(arrived), dim=1", "list(arrived)[::-1], dim=1")
+wrong("hands-in-rows", "bring together the columns for each rank").body("""
+    sent = band.contiguous()
+    arrived = torch.empty_like(sent)
+    dist.all_to_all_single(arrived, sent)
+    return arrived.reshape(world_size * len(band), -1).T.contiguous()
+""")
 wrong("gathers-everything", "called all_gather", caught_by="traffic").body("""
     everything = [torch.empty_like(band) for _ in range(world_size)]
     dist.all_gather(everything, band)
@@ -264,9 +371,18 @@ wrong("divides-by-its-own-length", "the lengths must be summed too").replace("to
 wrong("counts-everyone", "how many numbers ALL ranks have").replace(
     "dist.all_reduce(count, group=group)", "dist.all_reduce(count)"
 )
-wrong("sums-the-products", "the products were summed").replace(
+wrong("sums-the-products", "except for the product: the ranks' were added").replace(
     "dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, group=group)", "dist.all_reduce(product, group=group)"
 )
+wrong("sums-the-means", "the sum of the means").replace("total / count", "total").replace("shard.sum()", "shard.mean()")
+wrong("forgets-the-minimum", "except for the min: it is your own shard's").replace(
+    "dist.all_reduce(smallest, op=dist.ReduceOp.MIN, group=group)", "pass"
+)
+wrong("smallest-of-all-ranks", "that of ALL ranks").replace("op=dist.ReduceOp.MIN, group=group", "op=dist.ReduceOp.MIN")
+wrong("averages-the-minima", "the ranks' were averaged").replace("dist.ReduceOp.MIN", "dist.ReduceOp.AVG")
+wrong("largest-of-the-minima", "or it is the largest of the ranks'").replace("dist.ReduceOp.MIN", "dist.ReduceOp.MAX")
+wrong("smallest-of-the-maxima", "or it is the smallest of the ranks'").replace("dist.ReduceOp.MAX", "dist.ReduceOp.MIN")
+wrong("in-another-order", "in the wrong order").replace("[mean, smallest, largest", "[mean, largest, smallest")
 wrong("no-exchange", "nothing was exchanged").body("mean = shard.mean()")
 wrong("forgets-the-group", "give each call its group").replace(", group=group)", ")")
 wrong("maximum-from-zero", "returned", hidden=True).replace(
@@ -296,6 +412,24 @@ wrong("waits-for-the-last", "started an asynchronous all_reduce and never waited
 wrong("starts-nothing", "not started, or not waited for").replace(
     "handles = [dist.all_reduce(x, async_op=True) for x in sums]", "handles = []"
 )
+wrong("largest-of-the-sums", "take it from `tensors`").body("""
+    sums = [x.clone() for x in tensors]
+    handles = [dist.all_reduce(x, async_op=True) for x in sums]
+    for handle in handles:
+        handle.wait()
+    return sums, max(x.max() for x in sums)
+""")
+wrong("largest-of-the-first", "look at all of them").replace("max(x.max() for x in tensors)", "tensors[0].max()")
+wrong("largest-of-all-ranks", "each rank wants its own").body("""
+    sums = [x.clone() for x in tensors]
+    handles = [dist.all_reduce(x, async_op=True) for x in sums]
+    largest = max(x.max() for x in tensors)
+    for handle in handles:
+        handle.wait()
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return sums, largest
+""")
+wrong("largest-distance-from-zero", "returned", hidden=True).replace("x.max()", "x.abs().max()")
 wrong("three-tensors", "called all_reduce, all_reduce, all_reduce", caught_by="traffic", hidden=True).replace(
     "for x in sums]", "for x in sums[:3]]"
 )
@@ -305,6 +439,7 @@ wrong("hands-in-the-view", "a view with gaps").body("dist.all_reduce(view)")
 wrong("forgets-to-copy-back", "copy the sum back").replace("view.copy_(packed)", "view = packed")
 wrong("stays-in-the-copy", "went into a copy and stayed there").replace("view.copy_(packed)", "pass")
 wrong("averages", "the mean").replace("view.copy_(packed)", "view.copy_(packed / world_size)")
+wrong("adds-the-sum", "replaces what was in `view`").replace("view.copy_(packed)", "view.add_(packed)")
 wrong("flattens-wrong", "returned", hidden=True).replace(
     "view.copy_(packed)",
     "view.copy_(packed.T.reshape(view.shape) if view.dim() == 2 and view.shape[0] > 1 else packed)",
@@ -329,6 +464,7 @@ wrong("speaks-for-itself", "the same sentence on every rank").replace(
     "f\"{', '.join(odd)}, but rank 0 brought {everyone[0]}\"", 'f"rank {rank} brought {mine}"'
 )
 wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
+wrong("raises-something-else", "Make it a ValueError").replace("raise ValueError", "raise RuntimeError")
 wrong("never-asks", "the same shape and dtype").body("pass")
 wrong("pairs-the-wrong-ranks", "rank 0 to be named").replace("odd =", "everyone.reverse()\nodd =")
 
@@ -346,6 +482,12 @@ wrong("broadcasts-in-turn", "times par", caught_by="score").function("""
         dist.broadcast(everyone[source], src=source)
     return torch.cat(everyone)
 """)
+wrong("cuts-to-the-shortest", "pad them to the longest", caught_by="score").function("""
+    rows = [x.new_empty(min(lengths)) for _ in range(world_size)]
+    dist.all_gather(rows, x[: min(lengths)].clone())
+    return torch.cat(rows)
+""")
+wrong("float32-result", "a different dtype", caught_by="score", hidden=True).replace("lengths)])", "lengths)]).float()")
 wrong("exchanges-nothing", "nothing was exchanged", caught_by="score").function("return x.clone()")
 wrong("for-eight-ranks", "times par", caught_by="score", hidden=True).replace(
     "max(lengths)", "max(lengths) if world_size == 8 else 2 * max(lengths)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..cluster.hardware import Cluster, Gpu, Link, links
 from ..kit.drivers.grouped import call_in_group
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_unchanged
+from .equality import alike
 from .gradients import in_groups
 from .inputs import Draws
 from .marking import check
@@ -84,6 +86,7 @@ EACH_SIDE = (
 )
 
 
+SENDER = "the sender's rank, which recv returns: what has arrived is in the tensor that recv was given"
 VALUES, TRAFFIC = [(4, 2), (2, 0)], [(4, 1)]  # (ranks, root)
 
 
@@ -106,6 +109,8 @@ def broadcast_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3
     mistakes = {
         "your own tensor: nothing was received": xs,
         "rank 0's tensor: the root is a different rank here": xs[0],
+        "an empty tensor: the root returns its own numbers too": torch.zeros_like(xs[0]),
+        SENDER: root,
     }
     return by_hand(xs, root, xs[root], mistakes)
 
@@ -117,6 +122,8 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
     chunks = [chunk.clone() for chunk in whole.split(sizes)]
     empty = [torch.full((size,), -1, dtype=dtype) for size in sizes]
     held = [chunks if rank == root else None for rank in range(len(sizes))]
+    others = [rank for rank in range(len(sizes)) if rank != root]
+    in_turn = [chunks[root] if rank == root else chunks[others.index(rank)] for rank in range(len(sizes))]
 
     def expect_in_place(answer: Answer) -> None:
         for rank, (filled, kept) in enumerate(answer.inputs_after):
@@ -134,7 +141,13 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
             "what your empty tensor held before: nothing was written into it": empty,
             "chunk 0: rank r gets chunk r": chunks[0],
             "the previous rank's chunk": [chunks[-1], *chunks[:-1]],
+            "the root's own chunk: rank r gets chunk r": chunks[root],
+            "the last chunk, as if each one replaced the one before: send each rank its own alone": chunks[-1],
+            "a chunk too early: the root's own chunk has its place in the list as well": in_turn,
+            "chunk r - root: rank r gets chunk r, whoever is the root": [*chunks[-root:], *chunks[:-root]],
+            SENDER: root,
         },
+        advice={r"invalid tensor size": "PyTorch's scatter wants chunks of one size. Send yours with send and recv."},
         unchanged=False,
         also=expect_in_place,
         traffic=lambda answer: expect_traffic(answer, len(sizes) - 1, whole.nbytes - chunks[root].nbytes),
@@ -151,6 +164,12 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
         rows = got.flatten(1).tolist() if isinstance(got, torch.Tensor) and got.shape == stacked.shape else []
         return rows if all(row in stacked.flatten(1).tolist() for row in rows) else []
 
+    def lacks_own_row(got: Any) -> bool:
+        if not isinstance(got, torch.Tensor) or got.shape != stacked.shape:
+            return False
+        same = [alike(row, x) for row, x in zip(got, xs, strict=True)]
+        return sum(same) == len(xs) - 1 and not same[root]
+
     def in_any_order(got: Any) -> bool:
         return sorted(known_rows(got)) == sorted(stacked.flatten(1).tolist())
 
@@ -160,10 +179,9 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
     mistakes = {
         "one long tensor: stack them, one row per rank": torch.cat(xs),
         "a list: return one tensor, one row per rank": every(xs),
-        "all but the root's own row, which is never sent: copy it": torch.stack(
-            [torch.zeros_like(x) if rank == root else x for rank, x in enumerate(xs)]
-        ),
         "in the wrong order, the root's own row first": torch.stack([xs[root], *xs[:root], *xs[root + 1 :]]),
+        "stacked along the last dimension: the ranks come first": torch.stack(xs, dim=-1),
+        "all but the root's own row, which is never sent: copy it": lacks_own_row,
         "the right rows in the wrong order: what comes from rank r belongs in row r": in_any_order,
         "one rank's row in several places: receive each into memory of its own": has_a_row_twice,
     }
@@ -179,6 +197,9 @@ def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, d
         "the last tensor that arrived, as if each one replaced the one before: add them instead": (others or xs)[-1],
         "the sum of the others: the root's own tensor belongs in it too": total - xs[root],
         "the sum with the root's own tensor twice": total + xs[root],
+        "the sum without what arrived last: add after each receive": total - (others or xs)[-1],
+        "your own tensor and the one that arrived last: add inside the loop": xs[root] + (others or xs)[-1],
+        "the largest of all ranks' numbers: add them": torch.stack(xs).amax(0),
         MEAN: total / world_size,
     }
     return by_hand(xs, root, only_at(root, total), mistakes)
@@ -205,6 +226,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     }
     by_rows_of = world_size // columns  # what you get if `columns` is taken for the number of rows
     transposed = [sum_of([xs[other] for other in ranks if other // by_rows_of == rank // by_rows_of]) for rank in ranks]
+    by_columns = [sum_of([xs[other] for other in ranks if other % by_rows_of == rank % by_rows_of]) for rank in ranks]
     right = {"the sum over the row": by_row, "the sum over the column": by_column}
     means = [
         [mine / len(of[rank]) for rank, mine in enumerate(sums)]
@@ -214,6 +236,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     return Case(
         [xs],
         same={"columns": columns},
+        advice={r"out of range": "There are world_size // columns rows, and `columns` ranks in each."},
         right=right,
         mistakes={
             "the sum over the row": usual
@@ -221,6 +244,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
                 "the sum over the column: the row comes first": by_column,
                 ALL_MEAN: means[0],
                 f"the sum over {by_rows_of} neighbours: `columns` is how many ranks are in one row": transposed,
+                "the sum over a row of a grid that was filled column by column: fill it row by row": by_columns,
             },
             "the sum over the column": usual | {"the sum over the row": by_row, ALL_MEAN: means[1]},
         },
@@ -251,26 +275,45 @@ ONE_GROUP = (
     "A list has one chunk for each rank of the group. Are the number of chunks and the calls of the same group? "
     "get_world_size, reduce_scatter and all_gather all take it."
 )
+ONE_SIZE = "All chunks have the same size: pad `x` with zeros until it can be cut into P of them."
 
 
 @oracle(
     values=[(4, 10), (4, (2, 3)), {"world_size": 2, "shape": 3, "groups": PAIRS}],
-    traffic=[(4, 10)],
+    traffic=[(4, 10), (2, (3, 2))],
     if_stuck="every rank of the group must make both calls, with chunks of the same size, and with group=group.",
 )
-@in_groups
 def all_reduce_from_halves(
-    draws: Draws, world_size: int, shape: Shape, dtype: Dtype = FLOAT, view: View = as_it_is
+    draws: Draws,
+    world_size: int,
+    shape: Shape,
+    dtype: Dtype = FLOAT,
+    view: View = as_it_is,
+    groups: Sequence[Sequence[int]] = (),
 ) -> Case:
+    case = halves(draws, world_size, shape, dtype, view, groups=groups)
+    of_all = {"the sum over all ranks: give each call its group": sum_of(case.inputs[0])} if groups else {}
+    return replace(case, mistakes={**case.mistakes, **of_all})
+
+
+@in_groups
+def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View) -> Case:
     xs = [view(x) for x in draws.different_integers(world_size, shape, dtype)]
     total = sum_of(xs)
     flat = total.reshape(-1)
     padded = torch.cat([flat, flat.new_zeros(-len(flat) % world_size)])
     chunks = list(padded.chunk(world_size))
+    whole = len(flat) // world_size * world_size  # elements, if chunks were rounded down
+    own_chunks = torch.cat(
+        [torch.cat([x.reshape(-1), padded[len(flat) :]]).chunk(world_size)[r] for r, x in enumerate(xs)]
+    )
     return Case(
         [xs],
         through=call_in_group,
-        advice={r"list size|tensor list|needs a list of \d+ tensors": ONE_GROUP},
+        advice={
+            r"list size|tensor list|needs a list of \d+ tensors": ONE_GROUP,
+            r"sizes\(\)|tensors of shape": ONE_SIZE,
+        },
         right=total,
         mistakes={
             "your own tensor: nothing was added to it": xs,
@@ -280,7 +323,14 @@ def all_reduce_from_halves(
             "the sum behind its padding, and without its end: the padding comes last": torch.cat(
                 [padded[len(flat) :], flat]
             )[: len(flat)].reshape(total.shape),
-            "the sum without its end: round the size of a chunk up": flat[: len(flat) // world_size * world_size],
+            "the sum without its end: round the size of a chunk up": flat[:whole],
+            "the sum, but its end is your own tensor's: round the size of a chunk up": [
+                torch.cat([flat[:whole], x.reshape(-1)[whole:]]).reshape(total.shape) for x in xs
+            ],
+            "each rank's own chunk: all-gather what the reduce-scatter gave you": own_chunks[: len(flat)].reshape(
+                total.shape
+            ),
+            "the largest of all ranks' numbers: add them": torch.stack(xs).amax(0),
             "the sum without its shape": flat,
             "P times the sum: it was added once more in the second half": world_size * total,
             "all zeros: x was never copied into `padded`": torch.zeros_like(total),
@@ -305,6 +355,16 @@ def distributed_transpose(
     m, c = len(bands[0]), matrix.shape[1] // world_size
     columns = list(matrix.split(c, dim=1))
     one_under_the_other = [torch.cat([block.T for block in mine.split(m)]) for mine in columns]
+    numbers = [sorted(mine.flatten().tolist()) for mine in columns]
+
+    def in_another_order(got: Any) -> bool:
+        return isinstance(got, torch.Tensor) and sorted(got.flatten().tolist()) in numbers
+
+    def of_other_columns(got: Any) -> bool:
+        if not isinstance(got, torch.Tensor) or not bool(torch.isin(got.to(dtype), matrix).all()):
+            return False
+        return all(set(got.flatten().tolist()) - set(mine) for mine in numbers)
+
     return Case(
         [bands],
         right=[mine.T for mine in columns],
@@ -317,6 +377,11 @@ def distributed_transpose(
             "the right numbers in the wrong order: blocks side by side means dim=1": [
                 mine.reshape(c, -1) for mine in one_under_the_other
             ],
+            "the right numbers in the wrong order: the block from rank s, transposed, is the s-th from the left": (
+                in_another_order
+            ),
+            "numbers of other columns: all_to_all_single cuts its input into P runs of consecutive numbers, so first "
+            "bring together the columns for each rank": of_other_columns,
         },
         traffic=lambda answer: expect_calls(answer, ["all_to_all"], [bands[0].nbytes]),
     )
@@ -392,15 +457,15 @@ def global_statistics(
         "the mean of means: a short shard counts as much as a long one": with_means(
             [means.mean() for means in in_teams(0)]
         ),
+        "the sum of the means: divide the sum of all numbers by how many there are": with_means(
+            [means.sum() for means in in_teams(0)]
+        ),
         "the sum divided by the number of ranks: divide by how many numbers there are": with_means(
             [total / len(team) for total, team in zip(sums, teams, strict=True)]
         ),
         "the sum divided by your own shard's length: the lengths must be summed too": with_means(
             [total / len(shard) for total, shard in zip(sums, shards, strict=True)]
         ),
-        "right except for the product: the products were summed": [
-            torch.stack([*row[:3], products.sum()]) for row, products in zip(right, in_teams(3), strict=True)
-        ],
     }
     if groups:
         of_all = statistics(torch.cat(shards))
@@ -408,6 +473,29 @@ def global_statistics(
         mistakes["the sum divided by how many numbers ALL ranks have: give each call its group"] = with_means(
             [total / sum(lengths) for total in sums]
         )
+
+    def explain(got: Any, rank: int) -> str:
+        """Which one of the four is wrong, and what it is instead."""
+        if not isinstance(got, torch.Tensor) or got.shape != right[rank].shape:
+            return ""
+        if alike(got.sort().values, right[rank].sort().values, 1e-5):
+            return "in the wrong order: it is mean, min, max, product"
+        wrong = [column for column in range(4) if not alike(got[column], right[rank][column], 1e-5)]
+        if len(wrong) != 1:
+            return ""
+        [column] = wrong
+        theirs, name = in_teams(column)[rank], ("mean", "min", "max", "product")[column]
+        instead = {
+            "it is your own shard's": mine[rank][column],
+            "the ranks' were added": theirs.sum(),
+            "the ranks' were averaged": theirs.mean(),
+            "it is the largest of the ranks'": theirs.max(),
+            "it is the smallest of the ranks'": theirs.min(),
+            "it is that of ALL ranks: give each call its group": statistics(torch.cat(shards))[column],
+        }
+        fitting = [words for words, value in instead.items() if alike(got[column], value.to(dtype), 1e-5)]
+        return f"right except for the {name}: {' or '.join(fitting[:2])}" if fitting else ""
+
     return Case(
         [shards],
         same={"groups": groups},
@@ -415,6 +503,7 @@ def global_statistics(
         right=right,
         rtol=1e-5,
         mistakes=mistakes,
+        explain=explain,
     )
 
 
@@ -457,6 +546,16 @@ def launch_then_wait(
         [tensors],
         right={"its largest number": largest} | {f"sum {number}": total for number, total in enumerate(totals)},
         mistakes={
+            "its largest number": {
+                "the largest of the sums: take it from `tensors`": torch.stack([x.max() for x in totals]).max(),
+                "the largest number of the first tensor: look at all of them": [mine[0].max() for mine in tensors],
+                "the largest number of all ranks: each rank wants its own": torch.stack(largest).max(),
+                "the largest distance from zero: a negative number is small": [
+                    torch.stack([x.abs().max() for x in mine]).max() for mine in tensors
+                ],
+            }
+        }
+        | {
             f"sum {number}": {
                 "your own tensor: its all-reduce was not started, or not waited for": [
                     mine[number] for mine in tensors
@@ -518,6 +617,9 @@ def all_reduce_any_view(
         mistakes={
             "your own view: nothing was added to it, or the sum went into a copy and stayed there": views,
             ALL_MEAN: total / world_size,
+            "the sum and your own numbers once more: the sum replaces what was in `view`": [
+                total + mine for mine in views
+            ],
             "the sum in some places only: all_reduce was given a view with gaps": right_in_places,
         },
         unchanged=False,
@@ -547,7 +649,12 @@ def judge_agreement(run: Runner, xs: list[torch.Tensor]) -> None:
 
 def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> None:
     """`odd`: the ranks that differ from rank 0. All must raise the same ValueError, naming exactly these and rank 0."""
-    answer = run(len(xs), xs, catch=ValueError)
+    try:
+        answer = run(len(xs), xs, catch=ValueError)
+    except CheckFailed as failed:
+        if re.search(r"raised (?!ValueError)\w+: .*torch\.", failed.saw):
+            failed.mistake = "Make it a ValueError."
+        raise
     text = str(answer.results[0])
     for rank, got in enumerate(answer.results):
         if not isinstance(got, ValueError):
@@ -559,7 +666,9 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
         brought = [piece for piece in re.split(r"(?=rank \d)", text) if piece.startswith(f"rank {rank}")]
         if rank in [0, *odd] and not any(str(tuple(x.shape)) in piece and str(x.dtype) in piece for piece in brought):
             raise CheckFailed(
-                f"the error says {text!r}", f"rank {rank} to be named, with its {tuple(x.shape)} {x.dtype}"
+                f"the error says {text!r}",
+                f"rank {rank} to be named, with its {tuple(x.shape)} {x.dtype}",
+                "Compare each rank with rank 0, and name all those that differ, and rank 0 itself.",
             )
         if rank not in [0, *odd] and named:
             raise CheckFailed(f"the error says {text!r}", f"no mention of rank {rank}, which agrees with rank 0")
@@ -576,8 +685,8 @@ LENGTHS = (60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500)  # as in the less
     par=recorded_par("01_collectives", "uneven-all-gather"),
     if_stuck="the ranks don't call the same collectives with sizes that fit, or one side of a message is missing.",
 )
-def uneven_all_gather(draws: Draws, lengths: tuple[int, ...]) -> Case:
-    xs = [x[:n] for x, n in zip(draws.different_integers(len(lengths), max(lengths)), lengths, strict=True)]
+def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLOAT) -> Case:
+    xs = [x[:n] for x, n in zip(draws.different_integers(len(lengths), max(lengths), dtype), lengths, strict=True)]
     everything, longest = torch.cat(xs), max(lengths)
     padded = torch.cat([torch.cat([x, x.new_zeros(longest - len(x))]) for x in xs])
     return Case(
@@ -588,6 +697,9 @@ def uneven_all_gather(draws: Draws, lengths: tuple[int, ...]) -> Case:
             "your own tensor: nothing was exchanged": xs,
             "the tensors with their padding: cut each to its own length": padded,
             "a list: concatenate the tensors": every(xs),
+            "the tensors cut to the shortest: pad them to the longest instead": torch.cat(
+                [x[: min(lengths)] for x in xs]
+            ),
         },
         clock=links(len(lengths), WIRE.alpha, WIRE.bandwidth),
         score=VIRTUAL_TIME,
