@@ -131,24 +131,33 @@ def seconds_of(name: str, size: int, nbytes: int, alpha: float, bandwidth: float
     whole, power = alpha + flow, 2 ** (size.bit_length() - 1)
     right, fold = len(rounds) * alpha + sum(rounds) * flow, 2 * whole if size > power else 0
     one_way, exactly = math.log2(power), math.log2(size)
+    share, of_all = (power - 1) / power, (size - 1) / size
     own: dict[str, dict[str, float]] = {
+        "naive": {"the time of P messages each way: place 0 has nothing to send to itself": 2 * size * whole},
         "tree": {
             "the time with log2 P not rounded up: a tree has a whole number of rounds": 2 * exactly * whole,
             "the time with log2 P rounded down: the last ranks need a round too": 2 * one_way * whole,
             "the time with one round too many: 8 ranks need 3 rounds one way, 9 need 4": 2 * size.bit_length() * whole,
         },
-        "ring": {"the time with whole tensors in each step: a ring sends n / P": len(rounds) * whole},
+        "ring": {
+            "the time with whole tensors in each step: a ring sends n / P": len(rounds) * whole,
+            "the time of P steps in each half: P - 1 are enough": right * size / max(1, size - 1),
+        },
         "halving-doubling": {
             "the time without the fold: `fold` belongs to it": right - 2 * whole,
             "the time with whole tensors in each round: halves, quarters, ... are sent": fold + 2 * one_way * whole,
             "the time with the latencies of one way only: there are 2 log2 P' rounds": right - one_way * alpha,
             "the time of too many rounds: after the fold only P' ranks are left": right
             + 2 * (exactly - one_way) * alpha,
+            "the time of too many rounds, log2 P rounded up: after the fold only P' ranks are left": right
+            + 2 * ((size - 1).bit_length() - one_way) * alpha,
+            "the time with (P - 1) / P of the bytes: it is (P' - 1) / P' of them": right + 2 * (of_all - share) * flow,
         },
     }
     usual = {
         "half of it: count the way up and the way down": right / 2,
         "the time with one latency in all: each round begins with one": right - (len(rounds) - 1) * alpha,
+        "the time of 8 times as many bytes: `bandwidth` counts bytes, not bits": right + 7 * sum(rounds) * flow,
     }
     return Case(
         [[name], [size], [nbytes], [alpha], [bandwidth]],
@@ -166,6 +175,8 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
     unit, exactly = alpha * bandwidth, math.log2(size)
     right = (len(ring) - len(tree)) / (sum(tree) - sum(ring)) * unit
     whole_ring = (len(ring) - len(tree)) / (sum(tree) - 2 or 1) * unit
+    rounds, more = (size - 1).bit_length(), size - 1 - (size - 1).bit_length()
+    down, of_ring = size.bit_length() - 1, (size - 1) / size
     not_rounded_up = (size - 1 - exactly) / (exactly - (size - 1) / size) * unit
     return Case(
         [[size], [alpha], [bandwidth]],
@@ -176,8 +187,19 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "half of it": right / 2,
             "the right number, rounded": float(round(right)),
             "what log2 P gives if it is not rounded up: use `rounds`": not_rounded_up,
+            "what log2 P gives if it is rounded down: use `rounds`": (size - 1 - down) / (down - of_ring) * unit,
             "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,
-        },
+            "what a ring of whole tensors would give: it sends n / P in each step": -unit,
+            "what a ring gives that sends n / P in all: it does so P - 1 times each way": more
+            / (rounds - 1 / size)
+            * unit,
+            "what a ring gives that sends nothing: it sends (P - 1) / P of the bytes each way": more / rounds * unit,
+        }
+        | (
+            {}
+            if right
+            else {"never: with as few rounds as the tree, the ring wins as soon as there is a byte": math.inf}
+        ),
         rtol=1e-9,
         seen=f"crossover(size={size}, alpha={alpha}, bandwidth={bandwidth:.3g}) returned",
         through=visible.zero_or_almost,

@@ -218,17 +218,19 @@ right("one-running-sum").function("""
         running = arrived + chunks[place - step - 2]
     return running
 """)
+wrong("cuts-by-chunk", "`tensor_split` spreads the elements evenly").replace("x.tensor_split(size)", "x.chunk(size)")
 
 wrong, right = ANSWERS.to("ring-all-gather")
 wrong("turns-it-round", "the right numbers in the wrong order").replace("return whole", "return whole.flip(0)")
 wrong("its-own-chunk", "return `whole`").replace("return whole", "return mine.clone()")
-wrong("starts-one-off", "before it is passed on").replace("place - step", "place - 1 - step")
+wrong("starts-one-off", "send it first").replace("place - step", "place - 1 - step")
 wrong("adds", "wrong in chunk 0, 1, 2").replace(
     "exchange(chunks[outgoing], right, chunks[incoming], left)",
     "arrived = torch.empty_like(chunks[incoming])\n"
     "exchange(chunks[outgoing], right, arrived, left)\n"
     "chunks[incoming].zero_().add_(arrived).add_(mine[0])",
 )
+wrong("starts-without-its-own", "copy `mine` into it").replace("chunks[place].copy_(mine)", "pass")
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "return whole", "return torch.cat([chunks[place - step] for step in range(size)])"
 )
@@ -286,6 +288,14 @@ wrong("other-order", "counted more than once").body("""
 right("in-one-line").body("total = all_gather(reduce_scatter(x.clone(), team, rank), len(x), list(team), rank)")
 
 wrong, right = ANSWERS.to("halving-doubling")
+wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time").replace(
+    "exchange(give, partner, arrived, partner)",
+    "for turn in (0, distance):\n"
+    "    if place & distance == turn:\n"
+    "        dist.send(give, dst=partner)\n"
+    "    else:\n"
+    "        dist.recv(arrived, src=partner)",
+)
 wrong("both-keep-the-lower-half", "different positions were added up").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper)"
 )
@@ -450,6 +460,12 @@ wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body(
 wrong("gathers-across", "elements as chunk", varies=True).replace(
     "all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"
 )
+wrong("averages-over-the-nodes", "nothing is divided here").replace(
+    "all_reduce(mine, across, rank)", "all_reduce(mine, across, rank) / len(across)"
+)
+wrong("the-lessons-functions", "the arguments, not the functions of the lesson", caught_by="traffic").replace(
+    "all_gather(mine", "ring_all_gather(mine"
+).replace("= reduce_scatter(", "= ring_reduce_scatter(").replace("= all_reduce(", "= ring_all_reduce(")
 wrong("levels-swapped", "First reduce-scatter inside the node", caught_by="traffic").body("""
     inside = team[node * local : (node + 1) * local]
     across = team[seat::local]
@@ -472,6 +488,14 @@ wrong("its-own-tensor", "nothing was exchanged").function("return x.clone()")
 wrong("own-chunk-forgotten", "copy it yourself").replace(
     "empty_like(chunks[place])", "zeros_like(chunks[place])"
 ).replace("received[place].copy_(chunks[place])", "pass")
+wrong("never-copies-its-own", "no message brings that chunk").replace(
+    "received[place].copy_(chunks[place])", "received[place].fill_(1)"
+)
+wrong("sends-the-wrong-chunk", "place s sends you its chunk `place`").replace("chunks[target]", "chunks[source]")
+wrong("one-step-short", "must be received from place s").replace(
+    "torch.empty_like(chunks[place])", "torch.zeros_like(chunks[place])"
+).replace("range(1, size)", "range(1, size - 1)")
+wrong("cuts-by-chunk", "`tensor_split` spreads the elements evenly").replace("x.tensor_split(size)", "x.chunk(size)")
 wrong("same-way-both-times", "Worth checking", varies=True).replace("(place - step) % size", "(place + step) % size")
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "exchange(chunks[target], team[target], received[source], team[source])",
@@ -540,7 +564,7 @@ wrong("tree-not-rounded", "a tree has a whole number of rounds").replace("(size 
 wrong("tree-rounded-down", "the last ranks need a round too").replace("(size - 1).bit_length()", "int(math.log2(size))")
 wrong("ring-of-whole-tensors", "a ring sends n / P").replace("nbytes / size", "nbytes")
 wrong("no-fold", "`fold` belongs to it").replace("return fold + 2", "return 2")
-wrong("parts-of-all-ranks", "all_reduce_seconds('halving-doubling'").replace(
+wrong("parts-of-all-ranks", "it is (P' - 1) / P' of them").replace(
     "(power - 1) / power * nbytes", "(size - 1) / size * nbytes"
 )
 wrong("tree-bit-length-of-size", "one round too many").replace("(size - 1).bit_length()", "size.bit_length()")
@@ -552,6 +576,10 @@ wrong("hd-whole-each-round", "halves, quarters, ... are sent").replace(
     "2 * (power - 1) / power", "2 * math.log2(power)"
 )
 wrong("hd-log-of-size", "only P' ranks are left").replace("math.log2(power)", "math.log2(size)")
+wrong("naive-of-all-ranks", "nothing to send to itself").replace("2 * (size - 1) * whole", "2 * size * whole")
+wrong("ring-one-step-more", "P - 1 are enough").replace("2 * (size - 1) * (alpha", "2 * size * (alpha")
+wrong("hd-log-rounded-up", "log2 P rounded up").replace("math.log2(power)", "math.ceil(math.log2(size))")
+wrong("bits", "not bits").replace("nbytes / bandwidth", "8 * nbytes / bandwidth")
 right("by-other-words").replace("(size - 1).bit_length()", "math.ceil(math.log2(size))").replace(
     "2 * (power - 1) / power", "2 * (1 - 1 / power)"
 )
@@ -566,6 +594,19 @@ wrong("ring-sends-everything-once", "a ring that sends all n bytes").replace("ro
 wrong("log2-not-rounded", "if it is not rounded up").replace("more_rounds =", "rounds = math.log2(size)\nmore_rounds =")
 wrong("rounded", "the right number, rounded").body(
     "return round(((size - 1) - rounds) / (rounds - (size - 1) / size) * alpha * bandwidth)"
+)
+wrong("log2-rounded-down", "if it is rounded down").replace(
+    "more_rounds =", "rounds = size.bit_length() - 1\nmore_rounds ="
+)
+wrong("ring-of-whole-tensors", "it sends n / P in each step").replace(
+    "rounds - (size - 1) / size", "rounds - (size - 1)"
+)
+wrong("ring-sends-one-chunk", "it does so P - 1 times each way").replace(
+    "rounds - (size - 1) / size", "rounds - 1 / size"
+)
+wrong("ring-sends-nothing", "a ring gives that sends nothing").replace("rounds - (size - 1) / size", "rounds")
+wrong("never-for-few-ranks", "as soon as there is a byte").replace(
+    "more_rounds =", "if size <= 3:\n    return math.inf\nmore_rounds ="
 )
 right("from-the-two-lines").body(
     "return (2 * (size - 1) - 2 * rounds) * alpha / ((2 * rounds - 2 * (size - 1) / size) / bandwidth)"
@@ -615,7 +656,8 @@ wrong("flattens-in-memory-order", "flatten by reshape(-1)").replace(
     "x.reshape", "(x if x.is_contiguous() else x.T).reshape"
 )
 wrong("world-instead-of-team", "the team has 2 ranks").replace("len(team), alpha", "dist.get_world_size(), alpha")
-wrong("strided-slices-stay", "flatten x, without gaps", hidden=True).replace(
+wrong("the-lessons-choice", "take the algorithm of that name").replace("name = choose(", "name = choose_algorithm(")
+wrong("strided-slices-stay", "flatten x, without gaps").replace(
     "flat = x.reshape(-1).contiguous()", "flat = x if x.dim() == 1 else x.reshape(-1)"
 )
 wrong("storage-bytes", "for each element of x", caught_by="traffic", hidden=True).replace(
@@ -639,6 +681,10 @@ wrong, right = ANSWERS.to("mixed-sizes")
 wrong("one-by-one", "times par", caught_by="score").body("""
     team = list(range(world_size))
     return [hierarchical_all_reduce(x, team, rank, local) for x in xs]
+""")
+wrong("equal-pieces", "cut into equal pieces", caught_by="score").body("""
+    total = hierarchical_all_reduce(torch.cat(xs), list(range(world_size)), rank, local)
+    return list(total.chunk(len(xs)))
 """)
 wrong("one-flat-ring", "times par", caught_by="score").body("""
     total = ring_all_reduce(torch.cat(xs), list(range(world_size)), rank)

@@ -350,7 +350,16 @@ def chunk_of_sum(me: Member) -> RightAndMistakes:
         own: me.chunk(me.x),
         MEAN: right / len(me.team),
         "the whole sum: return chunk `place` of it": me.total,
+        NOT_SPLIT: as_chunk_cuts(me.total, me),
     }
+
+
+NOT_SPLIT = "cut by `chunk`, which makes the last chunk short: `tensor_split` spreads the elements evenly"
+
+
+def as_chunk_cuts(x: Tensor, me: Member) -> Tensor:
+    """What a place has if `chunk` cuts instead of `tensor_split`; nothing if there are too few chunks."""
+    return [*x.chunk(len(me.team)), *[x[:0]] * len(me.team)][me.place]
 
 
 def which_chunk(got: Any, me: Member) -> str:
@@ -392,8 +401,11 @@ def wrong_chunks(got: Any, me: Member) -> str:
     if not isinstance(got, Tensor) or got.shape != me.x.shape:
         return ""
     pairs = enumerate(zip(me.cut(got), me.cut(me.xs[0]), strict=True))
-    wrong = ", ".join(str(chunk) for chunk, (mine, right) in pairs if not torch.equal(mine, right))
-    return f"wrong in chunk {wrong}: each must be received, into `chunks`, before it is passed on"
+    wrong = [chunk for chunk, (mine, right) in pairs if not torch.equal(mine, right)]
+    where = f"wrong in chunk {', '.join(map(str, wrong))}"
+    if me.place in wrong:
+        return f"{where}; chunk {me.place} is your own: copy `mine` into it before the first step, and send it first"
+    return f"{where}: each must be received, into `chunks`, before it is passed on"
 
 
 # ---- building blocks that checks hand to an exercise, so that it is judged independently of those it builds on.
@@ -480,6 +492,7 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     elements = steps * numel // size
     ring = seconds_of(steps, elements)
     slow = {
+        "two turns in each step of one half: send and receive at the same time": 1.5 * seconds_of(rounds, elements),
         "the time of a ring: exchange halves with partners that are far away": ring,
         "the time of whole tensors: exchange halves": seconds_of(rounds, rounds * numel),
     }
@@ -526,18 +539,38 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
 
     def traffic(answer: Answer) -> str | None:
         expect_little_between_nodes(answer, local, crossing * BYTES)
-        return counts(answer)
+        said = counts(answer)
+        expect_given_functions(answer, teams[0], local)
+        return said
 
     message = SLOW.seconds(chunk * BYTES)
     right, ring = seconds_of(steps, inside) + across * message, 2 * (size - 1) * message
     advice = "The slow part is between the nodes: few bytes should be left by then."
+    case = sums(draws, teams, numel, *numbers)
+    means = {f"the sum divided by {parts}: nothing is divided here": parts for parts in {nodes, local} - {1}}
     return replace(
-        sums(draws, teams, numel, *numbers),
+        case,
+        mistakes={**case.mistakes, **{words: [x / parts for x in case.right] for words, parts in means.items()}},
         same={"local": local, **BLOCKS, "all_reduce": direct_all_reduce},
         clock=links(local, ALPHA, BANDWIDTH, nodes=nodes, inter=SLOW),
         traffic=traffic,
         time=takes(right, {"what a flat ring takes": ring}, f"A flat ring {TIMES}.", ring, advice),
     )
+
+
+def expect_given_functions(answer: Answer, team: Team, local: int) -> None:
+    """Raise CheckFailed unless the given functions were called: they send to all other ranks of their team."""
+    for place, rank in enumerate(team):
+        node = team[place // local * local :][:local]
+        others = sorted({*node, *team[place % local :: local]} - {rank})
+        events = [event for event in answer.events if event.op == "send" and event.rank == rank]
+        sent = sorted({event.peer for event in events if event.peer is not None})
+        if sent != others:
+            raise CheckFailed(
+                f"rank {rank} sent to the ranks {sent}",
+                f"{others}, to which the functions send that you are given",
+                "Call `reduce_scatter`, `all_reduce` and `all_gather`, the arguments, not the functions of the lesson.",
+            )
 
 
 def expect_little_between_nodes(answer: Answer, local: int, nbytes: int) -> None:
@@ -563,7 +596,7 @@ def pairwise_all_to_all(draws: Draws, teams: list[Team], numel: int, dtype: Dtyp
     remarks = (f"each rank sent {steps} messages, one to each of the others.", "No message ever waits in a queue.")
     advice = "In each step every rank must receive exactly one message, so that none has to queue."
     judgements = at_work(teams[0], steps, elements, {}, remarks, advice=advice)
-    return in_teams(drawn(draws, teams, numel, dtype), one_from_each, **judgements)
+    return in_teams(drawn(draws, teams, numel, dtype), one_from_each, wrong_positions, **judgements)
 
 
 def one_from_each(me: Member) -> RightAndMistakes:
@@ -581,7 +614,24 @@ def one_from_each(me: Member) -> RightAndMistakes:
             same_numbers, right
         ),
         "the chunks that the others keep: place s sends you its chunk `place`": kept,
+        NOT_SPLIT: torch.cat([as_chunk_cuts(x, me) for x in me.xs]),
     }
+
+
+def wrong_positions(got: Any, me: Member) -> str:
+    """Which place's numbers are wrong, and what they are instead, in words."""
+    cut = [me.cut(x) for x in me.xs]
+    size = cut[0][me.place].numel()
+    if not isinstance(got, Tensor) or got.shape != (size * len(cut),) or not size:
+        return ""
+    wrong = [s for s, part in enumerate(got.split(size)) if not alike(part, cut[s][me.place])]
+    if wrong == [me.place]:
+        return f"wrong in position {me.place}, your own: no message brings that chunk, so copy it yourself"
+    for s in wrong:
+        for chunk, numbers in enumerate(cut[s]):
+            if alike(got.split(size)[s], numbers):
+                return f"chunk {chunk} of place {s} in position {s}: place s sends you its chunk `place`"
+    return f"wrong in position {', '.join(map(str, wrong))}: `received[s]` must be received from place s"
 
 
 # ---- part 6
@@ -662,11 +712,12 @@ ALGORITHMS = {"few": partial(both_ways, 1), "many": partial(both_ways, 2)}
 CHOICE: dict[str, Any] = {"alpha": ALPHA, "bandwidth": BANDWIDTH, "choose": by_size, "algorithms": ALGORITHMS}
 
 
-@oracle(values=[((2, 3),), ((5, 7), lambda x: x.T)], traffic=[(15,), (16,)])
+@oracle(values=[((2, 3),), ((5, 7), lambda x: x.T), (12, lambda x: x[::3])], traffic=[(15,), (16,)])
 def all_reduce(draws: Draws, shape: Any, view: Callable[[Tensor], Tensor] = lambda x: x, dtype: Dtype = FLOAT) -> Case:
     xs = [view(x) for x in draws.different_integers(4, shape, dtype)]
     ranks = members(xs, [[3, 0], [1, 2]])
-    return in_teams(ranks, sum_in_shape, same=CHOICE, traffic=lambda answer: expect_choice(answer, xs[0]))
+    given = {"KeyError": "Call `choose`, the argument, and take the algorithm of that name out of `algorithms`."}
+    return in_teams(ranks, sum_in_shape, same=CHOICE, advice=given, traffic=lambda answer: expect_choice(answer, xs[0]))
 
 
 def sum_in_shape(me: Member) -> RightAndMistakes:
@@ -723,6 +774,9 @@ def mixed_sizes(draws: Draws, nodes: int, local: int, sizes: tuple[int, ...]) ->
                 for _ in range(local)
             ],
             "one flat tensor: split it into tensors of the given sizes": every(torch.cat(totals)),
+            "the sums cut into equal pieces: split them into tensors of the given sizes": every(
+                list(torch.cat(totals).chunk(len(totals)))
+            ),
         },
         clock=links(local, INSIDE.alpha, INSIDE.bandwidth, nodes=nodes, inter=ACROSS),
         also=expect_only_messages,
