@@ -147,7 +147,9 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
             "chunk r - root: rank r gets chunk r, whoever is the root": [*chunks[-root:], *chunks[:-root]],
             SENDER: root,
         },
-        advice={r"invalid tensor size": "PyTorch's scatter wants chunks of one size. Send yours with send and recv."},
+        advice={
+            "tensor size|tensors of shape": "PyTorch's scatter wants chunks of one size. Send yours with send and recv."
+        },
         unchanged=False,
         also=expect_in_place,
         traffic=lambda answer: expect_traffic(answer, len(sizes) - 1, whole.nbytes - chunks[root].nbytes),

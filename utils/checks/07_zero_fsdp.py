@@ -38,9 +38,10 @@ SLACK = 512  # bytes: counters of steps, losses
 LARGE = 500  # numbers in a model on which memory is judged
 ADAMW = {"lr": 0.05, "eps": 0.1, "weight_decay": 0.1}
 STUCK = "every rank must make the same calls, on tensors of the same size, in the same order."
-# What to do about the errors that torch raises where padding or a cast is missing.
+# What to do about the errors that are raised, by Gloo or in its place, where padding or a cast is missing.
+SIZES_DIFFER = "Check failed: outputShape|times as many elements"
 PADDING = {
-    "Check failed: outputShape": "Each rank's piece has the same length: pad the flat gradient with zeros, up to "
+    SIZES_DIFFER: "Each rank's piece has the same length: pad the flat gradient with zeros, up to "
     "world_size times that.",
     "is invalid for input of size": "Behind the last number the flat tensor has padding: cut it off.",
 }
@@ -793,7 +794,7 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
                 "this rank's own gradient: reduce it over the ranks": [
                     pieces_of(gradient, ranks)[rank] for rank, gradient in enumerate(gradients)
                 ],
-                "the mean, rounded to bfloat16 at the end: return float32": rounded_means,
+                "the mean, rounded to bfloat16 at the end: reduce in float32, and return that": rounded_means,
                 "the mean of gradients that were divided in bfloat16: cast first, then divide": pieces_of(
                     divided_first, ranks
                 ),
@@ -974,7 +975,7 @@ def hybrid_reduce(
         },
         rtol=RTOL[dtype],
         advice={
-            "Check failed: outputShape": "The flat gradient needs one piece for each rank of the shard group: pass "
+            SIZES_DIFFER: "The flat gradient needs one piece for each rank of the shard group: pass "
             "group=shard_group, and pad with zeros."
         },
         through=in_groups_alone,

@@ -116,6 +116,7 @@ OTHER_WORDS = {
     "exchange-rows/back-with-the-same-splits": "don't fit a tensor of 1 rows",
     "expert-layer/table-on-its-side": ", which expects ",
     "ulysses-attention/world-instead-of-group": "can't be split evenly",
+    "mixed-precision-weight/reduces-bf16": "bfloat16",  # small gradients aren't lost in all draws
     "ring-all-reduce/takes-chunks-for-equal": "need the same shape and dtype",
 }
 

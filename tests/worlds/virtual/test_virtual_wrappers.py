@@ -334,6 +334,11 @@ def too_small_an_output(rank, world_size):
     all_gather_single(torch.empty(3), torch.ones(2))
 
 
+def an_output_of_another_dtype(rank, world_size):
+    all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    all_gather_single(torch.empty(4, dtype=torch.float64), torch.ones(2))
+
+
 def bits_of_floats(rank, world_size):
     dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
 
@@ -354,6 +359,10 @@ def nobody_sets_it(rank, world_size):
         (loss_in_a_sentence, r"It needs the values of a tensor"),
         (too_short_a_list, r"all_gather on 2 ranks needs a list of 2 tensors, one per rank; it got 1"),
         (too_small_an_output, r"shapes \[3\] and \[2\]: the one for all ranks must have 2 times as many elements"),
+        (
+            an_output_of_another_dtype,
+            "invalid tensor type: .* all ranks are torch.float64, .* single rank is torch.float32",
+        ),
         (bits_of_floats, r"all_reduce can't take the BAND of float32"),
         (more_than_expected, r"rank 0 sends 2 elements to rank 0, which expects 1 from it"),
         (nobody_sets_it, r"rank 0 waits for \['key of 1'\] in the store, and no rank sets them"),

@@ -63,6 +63,11 @@ def tensors_error(method: str, op: str, args: Sequence[Any], size: int) -> str:
 
 
 def whole_error(op: str, whole: torch.Tensor, share: torch.Tensor, size: int) -> str:
+    if whole.dtype != share.dtype:
+        return (
+            f"{op}: invalid tensor type: the tensor for all ranks is {whole.dtype}, the one for a single rank is "
+            f"{share.dtype}."
+        )
     if whole.numel() == size * share.numel():
         return ""
     return (
