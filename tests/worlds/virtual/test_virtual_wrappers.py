@@ -361,7 +361,7 @@ def nobody_sets_it(rank, world_size):
         (too_small_an_output, r"shapes \[3\] and \[2\]: the one for all ranks must have 2 times as many elements"),
         (
             an_output_of_another_dtype,
-            "invalid tensor type: .* all ranks are torch.float64, .* single rank is torch.float32",
+            "invalid tensor type: .* all ranks is torch.float64, .* single rank is torch.float32",
         ),
         (bits_of_floats, r"all_reduce can't take the BAND of float32"),
         (more_than_expected, r"rank 0 sends 2 elements to rank 0, which expects 1 from it"),
