@@ -122,8 +122,8 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
     chunks = [chunk.clone() for chunk in whole.split(sizes)]
     empty = [torch.full((size,), -1, dtype=dtype) for size in sizes]
     held = [chunks if rank == root else None for rank in range(len(sizes))]
-    others = [rank for rank in range(len(sizes)) if rank != root]
-    in_turn = [chunks[root] if rank == root else chunks[others.index(rank)] for rank in range(len(sizes))]
+    first = iter(chunks)
+    in_turn = [chunks[root] if rank == root else next(first) for rank in range(len(sizes))]
 
     def expect_in_place(answer: Answer) -> None:
         for rank, (filled, kept) in enumerate(answer.inputs_after):
