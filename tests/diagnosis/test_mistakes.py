@@ -290,6 +290,20 @@ def never_waited_for_a_message(rank, world_size):
     dist.barrier()
 
 
+@loud(2, LOST.format(0, "irecv from 1"))
+def messages_behind_one_that_was_never_waited_for(rank, world_size):
+    x = torch.ones(2)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        dist.irecv(torch.empty(2), src=1)
+        store.set("thrown away", "")
+        dist.send(x, dst=1)
+    else:
+        store.wait(["thrown away"])
+        dist.send(x, dst=0)
+        dist.recv(x, src=0)  # the two agree, but what comes from rank 0 is held up behind what it never took
+
+
 # --- groups
 
 

@@ -54,11 +54,11 @@ def can_move(event: Event, matching: Matching) -> bool:
         return all(
             any(group_key(made) == group_key(event) for made in matching.states[r].groups_made) for r in event.members
         )
+    if lost_receives(event, matching.states):
+        return False
     if event.op in POINT_TO_POINT:
         other_end = matching.other_end(event)
         return other_end is not None and not matching.states[other_end.rank].has_dropped(other_end)
-    if lost_receives(event, matching.states):
-        return False
     partners = matching.partners(event)
     return None not in partners.values() and not difference(partners)
 

@@ -129,11 +129,9 @@ def missing_from(collective: Event, matching: Matching) -> list[int]:
 def lost_message(blocked: dict[int, Event], matching: Matching) -> str:
     """A sentence about a message that can't arrive because its handle was thrown away; "" if there is none."""
     for event in blocked.values():
-        if event.op in POINT_TO_POINT:
-            lost = matching.other_end(event)
-        else:
-            lost = next(iter(lost_receives(event, matching.states)), None)
-        if lost is not None and lost.index in matching.states[lost.rank].lost:
+        other_ends = [matching.other_end(event)] if event.op in POINT_TO_POINT else []
+        thrown_away = [e for e in other_ends if e is not None and e.index in matching.states[e.rank].lost]
+        for lost in [*thrown_away, *lost_receives(event, matching.states)][:1]:
             return (
                 f"Rank {lost.rank} has thrown away the handle of its i{call_text(lost)}. The message may never arrive, "
                 "and everything after it gets stuck too: keep each handle, and call its wait()."
@@ -142,8 +140,12 @@ def lost_message(blocked: dict[int, Event], matching: Matching) -> str:
 
 
 def lost_receives(event: Event, states: dict[int, RankState]) -> list[Event]:
-    """Receives whose handle a member of the group has thrown away: Gloo's connection never recovers from that."""
-    return [e for rank in event.members if states[rank].lost for e in states[rank].events if is_lost(e, states[rank])]
+    """Receives whose handle was thrown away by a member of the group, or by one end of a message for what the other end
+    sends: Gloo's connection never recovers from that.
+    """
+    ends = {event.rank, event.peer} if event.op in POINT_TO_POINT else set()
+    losers = [states[rank] for rank in ends or event.members if rank is not None and states[rank].lost]
+    return [e for state in losers for e in state.events if is_lost(e, state) and (not ends or e.peer in ends)]
 
 
 def is_lost(event: Event, state: RankState) -> bool:
