@@ -262,9 +262,10 @@ print("and agree with one process:", torch.allclose(one, serial, atol=1e-5))
 # store = dist.FileStore(path, world_size)      # the place is a file: all ranks name the same path
 # store = dist.TCPStore(host, port, world_size, is_master=rank == 0)   # or a small server, in rank 0
 #
-# dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)   # returns when ALL are there
-# ...                                                              # now dist.all_reduce and the rest work
-# dist.destroy_process_group()                                     # leave the group, close all connections
+# # join: returns when ALL are there; then dist.all_reduce and the rest work
+# dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+# ...
+# dist.destroy_process_group()                  # leave the group, close all connections
 # ```
 #
 # `init_process_group` waits: the last rank to arrive lets all of them go on. Every rank must come with a `rank` of its
@@ -363,7 +364,8 @@ spawn(meet_over_tcp, 3).results[0]
 #
 # ```
 # # on machine 0, and with --node-rank 1 on machine 1:
-# torchrun --nnodes 2 --node-rank 0 --nproc-per-node 8 --master-addr 10.0.0.1 --master-port 29500 train.py
+# torchrun --nnodes 2 --node-rank 0 --nproc-per-node 8 \
+#     --master-addr 10.0.0.1 --master-port 29500 train.py
 # # once, from anywhere in the cluster:
 # srun --nodes 2 --ntasks-per-node 8 python train.py
 # ```
@@ -696,7 +698,12 @@ check(smallest_cluster, judges="values")
 # are those that their authors report:
 
 # %%
-models = {"LLaMA 7B": (7e9, 1e12), "LLaMA 65B": (65e9, 1.4e12), "GPT-3": (175e9, 0.3e12), "Llama 3.1": (405e9, 15.6e12)}
+models = {
+    "LLaMA 7B": (7e9, 1e12),
+    "LLaMA 65B": (65e9, 1.4e12),
+    "GPT-3": (175e9, 0.3e12),
+    "Llama 3.1": (405e9, 15.6e12),
+}
 print("model         GPUs for its state   GPUs for 60 days")
 for name, (parameters, tokens) in models.items():
     by_memory, by_time = smallest_cluster(parameters, tokens, 60, 80e9, 0.40 * 989e12)
@@ -738,6 +745,7 @@ how_predictions_went()
 
 # %% [markdown]
 # ## A barrier of your own
+#
 # How does a barrier work? Build one from messages. `dist.send(tensor, dst=3)` sends a tensor to rank 3, and
 # `dist.recv(tensor, src=0)` fills `tensor` with what rank 0 has sent; each waits for the other side. What is in the
 # tensor doesn't matter here: a message says "I have come", or "all have come".
