@@ -48,7 +48,8 @@ good = 2 * (gpus - 1) / gpus * gradient / link  # each sends 2 (P - 1) / P gradi
 reveal("seconds through GPU 0", obvious, unit="s", why="Eleven minutes: 1,023 gradients of 0.32 s each, in and out.")
 
 # %%
-print(f"through GPU 0: {obvious:.0f} s a step     good all-reduce: {good:.2f} s     {obvious / good:.0f} times faster")
+print(f"through GPU 0: {obvious:.0f} s a step     good all-reduce: {good:.2f} s", end="     ")
+print(f"{obvious / good:.0f} times faster")
 
 # %% [markdown]
 # Eleven minutes or less than a second, for the same numbers at the end. Lesson 02 builds the good one. First: what is

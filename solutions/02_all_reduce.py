@@ -891,7 +891,10 @@ predict("a node sends with the flat ring, times", ...)
 
 # %% tags=["notebook-only"]
 slow = Link(2 * ALPHA, BANDWIDTH / 10)
-candidates = {"flat ring": ring_all_reduce, "hierarchical": partial(hierarchical_all_reduce, local=8)}
+candidates = {
+    "flat ring": ring_all_reduce,
+    "hierarchical": partial(hierarchical_all_reduce, local=8),
+}
 
 def between_nodes(rank, world_size, name):
     candidates[name](torch.ones(2_000_000), list(range(world_size)), rank)

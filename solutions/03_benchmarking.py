@@ -809,7 +809,8 @@ check(fit, judges="values")
 # %% tags=["nbval-ignore-output"]
 alpha, beta = fit(sizes, times)
 print(f"alpha {alpha * 1e6:.0f} µs, 1 / beta {1 / beta / 1e9:.2f} GB/s")
-figures.sweep(sizes, times, rates, f"all-reduce of {run.world_size} ranks, and the fitted line", (alpha, beta), limits)
+title = f"all-reduce of {run.world_size} ranks, and the fitted line"
+figures.sweep(sizes, times, rates, title, (alpha, beta), limits)
 
 # %% [markdown]
 # Even so, a noisy machine can give an $\alpha$ below 0. Don't correct it, and don't hide it: it says that your times

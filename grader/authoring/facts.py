@@ -56,7 +56,8 @@ def shown_cells(lesson: Lesson) -> list[Cell]:
             line = about_exercise(exercise, lesson.checks_of(exercise.name))
             if re.sub(r"[^a-z0-9]+", "-", heading_text(cell).lower()).strip("-") != exercise.name:
                 line = f"`{exercise.name}` · {line}"  # as checks and the gradebook call it
-            source = re.sub(r"$", f"\n{line}", source, count=1, flags=re.MULTILINE)
+            heading, _, text = source.partition("\n")
+            source = f"{heading}\n{line}\n\n{text.lstrip()}".rstrip()  # a paragraph of its own
         shown.append(replace(cell, source=source))
     return shown
 

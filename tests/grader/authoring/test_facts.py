@@ -42,6 +42,11 @@ def test_the_lines_follow_the_markers(course):
     assert heading.source == f"## Add one\n{about}\n\nIt's easy."
 
 
+def test_text_right_below_the_heading_stays_a_paragraph_of_its_own(course):
+    heading = shown_cells(read(course, TINY.replace("# ## Add one", "# ## Add one\n# It's easy.")))[2]
+    assert heading.source.endswith("types 2\n\nIt's easy.")
+
+
 def test_a_heading_far_above_its_exercise(course):
     text = TINY.replace("# ## Add one\n", "# ## Add one\n\n# %%\n1 + 1\n\n# %% [markdown]\n# ### In words\n# Text.\n")
     shown = [cell.source for cell in shown_cells(read(course, text))]
