@@ -13,3 +13,7 @@ def test_long_lines_go_on_below_with_the_same_indent():
 
 def test_a_word_that_is_too_long_stays_whole():
     assert wrapped("a all-reduce-of-one", 6) == ["a", "all-reduce-of-one"]
+
+
+def test_a_line_that_quotes_code_stays_whole():
+    assert wrapped("  rank 0  In[4], line 3:  x = f(y)", 12) == ["  rank 0  In[4], line 3:  x = f(y)"]

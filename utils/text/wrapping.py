@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 WIDTH = 110  # characters that fit beside JupyterLab's file browser on a screen 1366 pixels wide
+QUOTES_CODE = re.compile(r", line \d+:  ")  # such a line ends in code, which stays as it was written
 
 
 def wrapped(text: str, width: int = WIDTH) -> list[str]:
@@ -13,7 +15,7 @@ def wrapped(text: str, width: int = WIDTH) -> list[str]:
 
 
 def wrapped_line(line: str, width: int) -> list[str]:
-    if len(line) <= width:
+    if len(line) <= width or QUOTES_CODE.search(line):
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(
