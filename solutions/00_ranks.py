@@ -31,10 +31,10 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU
 # %% [markdown]
 # ## Why: two replicas that drift apart
 # Nearly every large model is trained like this: several processes hold a copy of the model each, a **replica**. All
-# copies start out the same. Of every batch, each process takes its share, computes a gradient and updates its copy.
+# copies start out the same. Each process takes its share of every batch, computes a gradient and updates its copy.
 #
 # Here are two processes that train the course's small model, an MLP, each on half of every batch. Something is missing
-# from the program. After 100 steps, how far apart are their weights, in percent of the weights' size? **Predict**:
+# from the program. After 100 steps, how far apart are their weights, as a percentage of their size? **Predict**:
 # replace `...` by a number, and run the cell. Predictions earn no points, and you can skip them; but a guess that turns
 # out wrong is what you'll remember.
 
@@ -393,8 +393,8 @@ def no_order(rank, world_size, path):
 spawn(no_order, 4, tempfile.mkdtemp() + "/lines").results[0]
 
 # %% [markdown]
-# `SharedFile(path)` has two methods: `append(line)` writes one line at once, `lines()` reads all that are there. Run
-# that cell again a few times: the order changes. (If you're lucky it doesn't, and that is the worst kind of bug.)
+# `SharedFile(path)` has two methods: `append(line)` writes one line at once, `lines()` reads all lines that are there.
+# Run that cell again a few times: the order changes. (If you're lucky it doesn't, and that is the worst kind of bug.)
 #
 # Now let the ranks write in a **given order**, and let all of them read once everything is written. Don't sleep and
 # hope. **Predict** for 4 ranks: how many barriers does each rank need, at least?

@@ -548,7 +548,7 @@ figures.halves(world_size=3)
 # <details><summary>Hint 3: almost the code</summary>
 #
 # `padded[: x.numel()] = x.reshape(-1)`; `mine` and each of `chunks` are empty tensors of one chunk's size, with the
-# dtype of `x`. The two calls stand in Part 3; both take `group=group`.
+# dtype of `x`. The two calls are in Part 3; both take `group=group`.
 # </details>
 
 # %% exercise="all-reduce-from-halves" difficulty=3 minutes=15
@@ -586,7 +586,7 @@ check(all_reduce_from_halves, judges="traffic")
 #
 # Now transpose a real matrix. Rank $r$ holds a band of rows of $A$; afterwards it must hold a band of rows of $A^T$,
 # that is, a band of columns of $A$. No rank ever has the whole matrix. The all-to-all moves the blocks to the right
-# rank; **inside** a block you have to transpose yourself.
+# rank; what is **inside** a block you have to transpose yourself.
 
 # %%
 figures.transpose(world_size=2, rows=2, columns=3)
@@ -643,7 +643,7 @@ check(distributed_transpose, judges="traffic")
 # gradients need the dual of broadcast in the backward pass. Half of lesson 08 is this table.
 #
 # A dual is known by its inner products: $\langle C(x),\, y \rangle = \langle x,\, C^*(y) \rangle$ for all $x$ and $y$,
-# where $\langle a, b \rangle$ adds up the products of everything on all ranks. So you needn't believe in a pair, you
+# where $\langle a, b \rangle$ adds up the products of everything on all ranks. So you needn't take a pair on trust: you
 # can test it. Here are all eight on plain lists, exactly: `held[rank]` is what that rank holds.
 
 # %%
@@ -1165,3 +1165,10 @@ def uneven_all_gather(
 
 # %% check="uneven-all-gather" judges="score" points=3
 check(uneven_all_gather, judges="score", extra_credit=3)
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

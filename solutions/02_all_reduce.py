@@ -6,8 +6,8 @@
 # of all gradients, step after step, for weeks. So people have looked for good algorithms for decades.
 #
 # You write the important ones, from plain messages: through one rank, a tree, a ring, halving and doubling, and one for
-# machines that are many nodes of many GPUs. At the end you can say which of them is fastest for how many bytes, and
-# why, before you run it. Then you hold yours against the library's.
+# machines that are many nodes of many GPUs. By the end you can say which of them is fastest for how many bytes, and
+# why, before you run it. Then you compare yours with the library's.
 
 # %%
 import math
@@ -92,7 +92,7 @@ ALPHA, BANDWIDTH = 10e-6, 10e9  # seconds; bytes a second, one way
 
 def textbook(gpus: int, nodes: int = 1, inter: Link = None) -> Cluster:
     """A cluster on which nothing takes time but messages. inter: the link between
-    nodes, if it is another one.
+    nodes, if it is a different one.
     """
     link = Link(ALPHA, BANDWIDTH)
     return Cluster("textbook", nodes, gpus, gpu=free, intra=link, inter=inter or link)
@@ -512,8 +512,8 @@ reveal("times n, 4 ranks", 2 * 3 / 4, why="$2 (P - 1) / P$: each half of the alg
 reveal("times n, 400 ranks", 2 * 399 / 400, why="Always less than 2, however many ranks there are.")
 
 # %% [markdown]
-# As long as the ranks do the adding, no algorithm can do with less. (A switch that adds can: each rank sends its $n$
-# bytes once and gets $n$ back. NVIDIA calls that SHARP, and NVLS between the GPUs of a node.)
+# As long as the ranks do the adding, no algorithm can make do with less. (A switch that adds can: each rank sends its
+# $n$ bytes once and gets $n$ back. NVIDIA calls that SHARP, and NVLS between the GPUs of a node.)
 #
 # ### Your ring, measured
 # $2(P-1)$ steps, and every rank sends and receives in each of them. Here for 4 ranks and 400 kB.
@@ -542,7 +542,7 @@ for size in (2, 4, 8, 16):
 # The tree has few rounds, the ring has few bytes. Can you have both? Yes, if the tensor gets **smaller** in each round.
 #
 # Two ranks at a distance of $P/2$ exchange halves: one takes the lower half of the numbers and completes it, the other
-# one the upper half. Each then works on its half alone, with a partner at distance $P/4$, and so on. After $\log_2 P$
+# the upper half. Each then works on its half alone, with a partner at distance $P/4$, and so on. After $\log_2 P$
 # rounds everybody has one $P$-th of the sum. That is a reduce-scatter. Run the same exchanges in reverse order and you
 # get the all-gather.
 
@@ -905,7 +905,8 @@ for name in candidates:
     sent = run.traffic().bytes
     per_rank = [sum(sent[rank][other] for other in range(32) if other // 8 != rank // 8) for rank in range(32)]
     most, node = max(per_rank) / 1e6, sum(per_rank[:8]) / 1e6
-    print(f"{name:13} {run.elapsed * 1e3:4.1f} ms; to other nodes at most {most:5.2f} MB a rank, {node:5.2f} MB a node")
+    print(f"{name:13} {run.elapsed * 1e3:4.1f} ms; to other nodes at most ", end="")
+    print(f"{most:5.2f} MB a rank, {node:5.2f} MB a node")
     of_node[name] = node
 
 # %% tags=["notebook-only"]
@@ -1293,9 +1294,8 @@ how_predictions_went()
 # **The library.** NCCL has rings, and trees in pairs, cut in pieces that follow each other through the tree, so that
 # it too keeps all links busy. It doesn't run one ring but several at once, its **channels**, each with its share of the
 # bytes and an order of its own, so that every network card of a node is in use. On NVSwitch machines the switch itself
-# can add. It picks by message size and topology,
-# much as you did; `NCCL_ALGO` forces one. Gloo uses a ring. `dist.new_group` makes a group of ranks, which was a
-# `team` here.
+# can add. NCCL picks by message size and topology, much as you did; `NCCL_ALGO` forces one. Gloo uses a ring.
+# `dist.new_group` makes a group of ranks, which was a `team` here.
 #
 # **The paper.** Thakur, Rabenseifner, Gropp: *Optimization of collective communication operations in MPICH*
 # (International Journal of High Performance Computing Applications, 2005). Halving-doubling, the fold, and the

@@ -168,7 +168,7 @@ def time_once(operation: Callable, synchronize: Callable) -> float:
     """
     ### BEGIN SOLUTION
     synchronize()
-    dist.barrier()  # after it: who still had to synchronize here would be late
+    dist.barrier()  # a rank that synchronized only after it would be late
     ### END SOLUTION
     start = time.perf_counter()
     handle = operation()
@@ -523,7 +523,7 @@ for ranks in (2, 8):
 # the latency or the machine costs something.
 #
 # Can it be above? Yes: if the **switch** does the adding, ranks send less than the factor says. For eight H200 GPUs a
-# `busbw` of 482 GB/s has been published, over links of 450.
+# `busbw` of 481 GB/s has been published, over links of 450 (lesson 04 has the numbers and their source).
 
 # %% [markdown]
 # ## Find the mistakes
@@ -1092,7 +1092,7 @@ how_predictions_went()
 
 # %% tags=["notebook-only"]
 table = benchmark("all_reduce", "1K..256M", world_size=8, cluster="dgx-h100", step=8)
-print(table)
+table
 
 # %% tags=["notebook-only"]
 table.figure()

@@ -138,7 +138,7 @@ def what_it_says(cell: NotebookNode) -> str:
     """ "passed", or the first two lines of what went wrong as one."""
     for output in cell.outputs:
         if output.output_type == "error":
-            text = [ANSI.sub("", line).strip() for line in output.traceback]
+            text = [ANSI.sub("", line).strip() for line in output.evalue.splitlines() or output.traceback]
             is_checks_own = output.ename == "CheckFailed"  # a header, then what was seen
             said = " ".join(text[1:3]) if is_checks_own else f"{output.ename}: {output.evalue}".splitlines()[0]
             return said.rstrip(": ")

@@ -8,6 +8,7 @@ from typing import Any
 from ..diagnosis.errors import WorldStuck
 from ..events.event import Event
 from ..report.run import Run
+from ..text.wrapping import wrapped
 
 
 @dataclass
@@ -51,7 +52,7 @@ class CheckFailed(AssertionError):
         return "\n".join([self.header] * bool(self.header) + indented(seen) + indented(self.mistake))
 
     def _render_traceback_(self) -> list[str]:  # IPython asks for this: a notebook shows the message alone
-        return str(self).splitlines()
+        return wrapped(str(self))
 
 
 def indented(text: str) -> list[str]:

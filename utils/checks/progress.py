@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from ..text import tables
+from ..text.wrapping import wrapped
 from .scores import SCORE
 
 Points = Mapping[str, Mapping[str, float]]  # {exercise: {what is judged: its points}}, in the lesson's order
@@ -58,7 +59,7 @@ class Passed:
         return self.said
 
     def _repr_html_(self) -> str:
-        first, _, more = escape(self.said, quote=False).partition("\n")
+        first, _, more = escape("\n".join(wrapped(self.said, 100)), quote=False).partition("\n")  # it has a border
         beside = f'<span style="float: right; opacity: 0.7">{self.beside}</span>' * bool(self.beside)
         return (
             f'<pre style="border-left: 3px solid {GREEN}; padding-left: 8px">{beside}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..events.event import Event, Region
+from ..text.wrapping import wrapped
 
 
 class RankError(RuntimeError):
@@ -27,7 +28,7 @@ class RankError(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows these lines instead of a traceback through the launcher."""
-        return [f"{type(self).__name__}: {self}"]
+        return wrapped(f"{type(self).__name__}: {self}")
 
 
 class RankFailed(RankError):

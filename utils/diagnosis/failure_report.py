@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 
 from ..events.event import Event
 from ..events.failure import Failure, Frame
@@ -27,6 +28,7 @@ SIGNALS: dict[int, str] = {
 }
 
 MOST_FRAMES = 5  # of a traceback, shown from its beginning and again from its end
+MOST_ALIKE = 3  # exceptions of one kind from one place that differ only in what they say
 
 # What a C++ library prints before it aborts. It belongs in the report, not in the program's output.
 GIVES_UP = re.compile(r"terminate called after throwing an instance of ")
@@ -52,7 +54,13 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], die
     for rank, failure in sorted(to_blame.items(), key=lambda item: item[1].time):
         same.setdefault((failure.kind, failure.message, tuple(failure.frames)), []).append(rank)
     parts = []
+    alike: Counter[tuple[str, tuple[Frame, ...]]] = Counter()
+    left_out: dict[str, list[int]] = {}
     for (kind, message, frames), ranks in same.items():
+        alike[kind, frames] += 1
+        if alike[kind, frames] > MOST_ALIKE:
+            left_out.setdefault(kind, []).extend(ranks)
+            continue
         lines = [f"{ranks_text(sorted(ranks)).lower()} raised {kind}: {message}".rstrip(": ")]
         shown = students_frames(frames)
         lines += [line for frame in shown[:MOST_FRAMES] for line in frame_lines(frame)]
@@ -60,6 +68,8 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], die
             lines.append(f"  ... {len(shown) - 2 * MOST_FRAMES} more calls ...")
         lines += [line for frame in shown[MOST_FRAMES:][-MOST_FRAMES:] for line in frame_lines(frame)]
         parts.append("\n".join(lines))
+    for kind, ranks in left_out.items():
+        parts.append(f"({ranks_text(sorted(ranks))} raised {kind} on the same line, with different messages.)")
     places: dict[str, list[int]] = {}
     for rank, event in waiting.items():
         if rank not in to_blame:
