@@ -1701,3 +1701,10 @@ dp, tp, rows = plan = best_plan(2, 32768)
 run = simulate(split_mlp.step, dp * tp, *plan, dim=16384, layers=16, cluster="dgx-h100")
 print(f"{dp} groups of {tp} GPUs, {rows:,} rows: {max(run.results) * 1e3:.1f} ms a step")
 run.timeline(ranks=[0, 8])
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

@@ -1403,3 +1403,10 @@ def slow_network_hook(rank: int, world_size: int):
 
 # %% check="slow-network-hook" judges="score" points=3
 check(slow_network_hook, judges="score", extra_credit=3)
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

@@ -1556,3 +1556,10 @@ run = try_plan(training_plan(40, 18_032, 8, 40e9))
 
 # %% check="training-plan" judges="score" points=3
 check(training_plan, judges="score", extra_credit=3)
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.long
 ONE = torch.tensor([1.0, 2.0])
 
 
-def failure(got, expected, recognise=None) -> str:
+def failure(got, expected, recognise=None, rtol=0) -> str:
     with pytest.raises(CheckFailed) as failed:
-        expect(got, expected, 2, recognise)
+        expect(got, expected, 2, recognise, rtol)
     return str(failed.value)
 
 
@@ -120,9 +120,18 @@ def test_a_long_tensor_is_abbreviated_and_says_where_it_differs():
     wrong = right.clone()
     wrong[17] = -1
     text = failure(wrong, right)
-    assert "first difference at index 17" in text
-    assert "[0 1 2 3 4 5 ... 998 999]" in text
+    assert "[0 1 2 3 4 5 ... 998 999] (first difference at index 17: -1), expected" in text
+    assert text.endswith("[0 1 2 3 4 5 ... 998 999] (first difference at index 17: 17)")
     assert len(text) < 200
+
+
+def test_a_tensor_whose_numbers_fill_more_than_a_line_is_abbreviated_too():
+    right = torch.linspace(1.0, 2.0, 16, dtype=torch.float64).reshape(4, 4)
+    wrong = right * (1 + 1e-12)
+    wrong[2, 3] = 7
+    text = failure(wrong, right, rtol=1e-9)
+    assert "1.33333 ... 1.93333 2] (first difference at index 2, 3: 7), expected [1 1.06667 " in text
+    assert "(first difference at index 2, 3: 1.73333) to 9 digits" in text
 
 
 def test_numbers_that_differ_late_are_shown_with_enough_digits():

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from .equality import alike, is_number, widest, will_do
+from .equality import alike, is_number, largest_of, widest, will_do
 
 LONGEST = 120  # characters of a value that is no tensor
+LONGEST_TENSOR = 80  # characters of a tensor that is shown whole
 
 
 def show(value: Any, other: Any = None, digits: int | None = None) -> str:
@@ -18,7 +19,7 @@ def show(value: Any, other: Any = None, digits: int | None = None) -> str:
     digits   of a float; all of them by default, and where the two values differ only later
     """
     if isinstance(value, torch.Tensor):
-        return show_tensor(value, other)
+        return show_tensor(value, other, digits)
     text = plain(value, digits)
     if digits and text == plain(other, digits):
         text = plain(value)
@@ -74,27 +75,55 @@ def holds_floats(value: Any) -> bool:
     return isinstance(value, float)
 
 
-def show_tensor(value: torch.Tensor, other: Any = None) -> str:
+def show_tensor(value: torch.Tensor, other: Any = None, right_digits: int | None = None) -> str:
     if value.is_meta:
         return "a tensor without values: its memory was freed, or it is on the device meta"
     if not isinstance(other, torch.Tensor):
         return numbers(value) + (" (a tensor)" if other is not None else "")
     remarks = [str(value.dtype)] * (value.dtype != other.dtype)
     remarks += [f"shape {tuple(value.shape)}"] * (value.shape != other.shape)
-    if value.numel() > 16 and value.shape == other.shape and not other.is_meta:
-        different = torch.ne(*widest(value, other)).nonzero().tolist()
-        remarks += [f"first difference at index {', '.join(map(str, index))}" for index in different[:1]]
-    too_short = not other.is_meta and numbers(value) == numbers(other) and not alike(value, other)
-    return numbers(value, digits=12 if too_short else 6) + (f" ({', '.join(remarks)})" if remarks else "")
+    digits = 6
+    if value.shape == other.shape and not other.is_meta:
+        if is_long(value) or is_long(other):
+            remarks += first_difference(value, other, right_digits)
+        else:
+            digits = enough_digits(value, other)
+    return numbers(value, digits) + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def first_difference(value: torch.Tensor, other: torch.Tensor, right_digits: int | None) -> list[str]:
+    """Where two tensors begin to differ, and the number there."""
+    here, there = widest(value, other)
+    tolerance = 10.0**-right_digits * max(largest_of(here), largest_of(there)) if right_digits else 0.0
+    for atol in (tolerance, 0.0):
+        for index in (~torch.isclose(here, there, rtol=0, atol=atol, equal_nan=True)).nonzero().tolist():
+            at, other_at = value[tuple(index)], other[tuple(index)]
+            number = every_number(at, enough_digits(at, other_at))
+            return [f"first difference at index {', '.join(map(str, index))}: {number}"]
+    return []
+
+
+def enough_digits(value: torch.Tensor, other: torch.Tensor) -> int:
+    """6, or 12 for numbers that differ later."""
+    return 12 if every_number(value, 6) == every_number(other, 6) and not alike(value, other) else 6
 
 
 def numbers(tensor: torch.Tensor, digits: int = 6) -> str:
     """`[12 15 10]`; the first and last few numbers of a long tensor; `[]` of an empty one, which may have many rows."""
+    if not is_long(tensor):
+        return every_number(tensor, digits)
+    flat = tensor.reshape(-1)
+    return f"{every_number(flat[:6], digits)[:-1]} ... {every_number(flat[-2:], digits)[1:]}"
+
+
+def is_long(tensor: torch.Tensor) -> bool:
+    """Whether all numbers of a tensor would be too many to read."""
+    return tensor.numel() > 16 or len(every_number(tensor, 6)) > LONGEST_TENSOR
+
+
+def every_number(tensor: torch.Tensor, digits: int) -> str:
     if not tensor.numel():
         return "[]"
-    if tensor.numel() > 16:
-        flat = tensor.reshape(-1)
-        return f"{numbers(flat[:6], digits)[:-1]} ... {numbers(flat[-2:], digits)[1:]}"
     if tensor.dim() == 0:
         return f"{tensor.item():.{digits}g}" if tensor.is_floating_point() else str(tensor.item())
-    return "[" + " ".join(numbers(row, digits) for row in tensor) + "]"
+    return "[" + " ".join(every_number(row, digits) for row in tensor) + "]"

@@ -29,6 +29,13 @@ NO_GUESS = "no guess"
 made: dict[str, Prediction] = {}  # this notebook's, by question
 
 
+class NoSuchChoice(ValueError):
+    """A guess that is none of the choices. A notebook shows the message alone."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
 class Prediction:
     """One question, the guess, and the answer once it is revealed."""
 
@@ -81,10 +88,10 @@ def predict(question: str, guess: Any = ..., choices: Sequence[str] = ()) -> Non
 
     guess     a number, a word, True or False, or a list of these; `...` means none yet
     choices   the words to choose from, where the guess is a word
-    Raises ValueError if the guess is none of the choices.
+    Raises NoSuchChoice (a ValueError) if the guess is none of the choices.
     """
     if choices and not isinstance(guess, EllipsisType) and normal(guess) not in map(normal, choices):
-        raise ValueError(f"{guess!r} is not one of {listed(choices)}{nearest(str(guess), choices)}")
+        raise NoSuchChoice(f"{guess!r} is not one of {listed(choices)}{nearest(str(guess), choices)}")
     made[question] = Prediction(question, guess, choices)
     display(made[question])
 
