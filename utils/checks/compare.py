@@ -79,9 +79,14 @@ def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
             fitting.append(words)
             if callable(wrong):
                 break
-    first, second = [*(words + "." * (not words.endswith("?")) for words in fitting), "", ""][:2]
+    first, second = [*(with_a_noun(words) + "." * (not words.endswith("?")) for words in fitting), "", ""][:2]
     said = f"That is {first}" * bool(first)
     return f"{said} Or it is {second} Both give these numbers." if second else said
+
+
+def with_a_noun(words: str) -> str:
+    """ "without the launch" -> "the result without the launch"; a description that has a noun stays as it is."""
+    return f"the result {words}" if words.startswith(("with ", "without ", "for ", "of ", "relative to ")) else words
 
 
 def almost(got: Any, expected: Any, rtol: float) -> str:
