@@ -85,7 +85,7 @@ def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
 
 
 def with_a_noun(words: str) -> str:
-    """ "without the launch" -> "the result without the launch"; a description that has a noun stays as it is."""
+    """Turn "without the launch" into "the result without the launch"; a description that has a noun stays as it is."""
     return f"the result {words}" if words.startswith(("with ", "without ", "for ", "of ", "relative to ")) else words
 
 
