@@ -77,6 +77,12 @@ def test_a_recognised_mistake_is_named():
     assert failure(2 * ONE, ONE, {"twice the sum. Why?": 2 * ONE}).endswith("\n  That is twice the sum. Why?")
 
 
+def test_a_description_without_a_noun_gets_one():
+    text = failure(2 * ONE, ONE, {"without the halving: halve it": 2 * ONE, "for one rank": 2 * ONE})
+    assert "That is the result without the halving: halve it. Or it is the result for one rank." in text
+    assert failure(2 * ONE, ONE, {"within 2 of it": 2 * ONE}).endswith("That is within 2 of it.")
+
+
 def test_the_type_is_judged():
     class Fake(torch.Tensor):
         def __eq__(self, other):
