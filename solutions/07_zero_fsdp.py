@@ -625,7 +625,7 @@ def zero_3(model: MLP, shards: list[Tensor], make_optimizer, gather_weight, resh
         weight.register_post_accumulate_grad_hook(partial(reduce_gradient, piece))
         free_weight(weight)
 
-    # a hook
+    # a hook on the layer's output
     def before_backward(weight: Tensor, piece: nn.Parameter, gradient: Tensor) -> None:
         ### BEGIN SOLUTION
         gather_weight(weight, piece, world_size)
