@@ -73,13 +73,7 @@ def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, me
         }
 
     return Case(
-        same={
-            "parameters": parameters,
-            "tokens": tokens,
-            "days": days,
-            "gpu_memory": memory,
-            "gpu_flops": flops,
-        },
+        [[parameters], [tokens], [days], [memory], [flops]],
         right={"GPUs by memory": by_memory, "GPUs by time": by_time},
         rtol=1e-9,
         mistakes={

@@ -45,9 +45,7 @@ wrong("goes-up", "is a sign reversed?").replace("loss.backward()", "(-loss).back
 wrong("cuts-the-batch-again", "this rank's rows only").replace(
     "mlp.forward(weights, mine)", "mlp.forward(weights, mine.chunk(world_size)[dist.get_rank()])"
 )
-wrong("reduces-to-rank-0", "not the root of `reduce`").replace(
-    "dist.all_reduce(weight.grad)", "dist.reduce(weight.grad, dst=0)"
-)
+wrong("reduces-to-rank-0", "not its root").replace("dist.all_reduce(weight.grad)", "dist.reduce(weight.grad, dst=0)")
 wrong("averages-weights-at-the-end", "the mean of replicas that trained apart").function("""
     weights = [weight.clone().requires_grad_() for weight in weights]
     optimizer = torch.optim.SGD(weights, lr=lr)

@@ -108,7 +108,7 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
 
     def explain(got: Any, rank: int) -> str:
         only_root = "reduce" in calls and "broadcast" not in calls and rank > 0
-        return "what a rank gets that is not the root of `reduce`: all_reduce gives every rank the sum" * only_root
+        return "what `reduce` leaves on a rank that is not its root: all_reduce gives every rank the sum" * only_root
 
     mistakes = {
         "what this rank gets from its own rows alone: its optimizer used no other rank's gradients": apart,
@@ -193,6 +193,7 @@ WRONG_ORDER = (
     "the right numbers in the wrong order: they should be in the order of the ranks in the meeting. Give rank= the "
     "rank that this process has there, and leave the list as all_gather fills it"
 )
+STILL_THERE = "the group of the last meeting: call dist.destroy_process_group() after that one too"
 MEETING = {  # what torch means by its errors
     "default process group twice": LEAVE,
     "rank < size": "rank= takes the rank of this process in the meeting, and world_size= the number who come to it.",
@@ -226,41 +227,42 @@ def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> 
                 meetings[rank].append((os.path.join(folder, f"meeting-{number}-{place}"), rank_there, len(team)))
                 right[rank].append([numbers[member] for member in team])
 
-    def explain(got: Any, rank: int) -> str:
-        if got is True:
-            return "the group of the last meeting: call dist.destroy_process_group() after that one too"
-        if len(items(got)) != len(rounds) or not all(isinstance(met, list) for met in got):
-            return "not one list for each meeting: append each meeting's own list to `gathered`"
-        if any(isinstance(one, Tensor) for met in got for one in met):
-            return "a list of tensors: take int(...) of each to get the numbers"
-        if got == [list(range(size)) for _, _, size in meetings[rank]]:
-            return "the ranks of all who came: gather `number`"
-        if all(len(set(items(met))) == 1 for met in got):
-            return "one number several times: [tensor] * n is the SAME tensor n times. Make a new one for each rank"
-        in_order = [sorted(items(met)) for met in got] == [sorted(items(met)) for met in right[rank]]
-        return WRONG_ORDER if in_order else ""
-
-    def expect_groups(answer: Answer) -> None:
-        for rank, mine in enumerate(meetings):
-            sizes = [len(event.members) for event in answer.events if event.rank == rank]
-            for _, _, size in mine:
-                if size > 1 and size not in sizes:
-                    raise CheckFailed(
-                        f"rank {rank} made no call of `dist` in a group of {size}",
-                        "that it joins one at the meeting of so many, and gathers there",
-                        "Call dist.init_process_group with the store, then dist.all_gather.",
-                    )
-
     case = Case(
         [numbers, meetings],
         right={"gathered": right, "still has a process group:": False},
-        explain=explain,
+        explain=lambda got, rank: STILL_THERE if got is True else misread(got, right[rank]),
         seen="rank {rank} {part}",
         through=go_to_meetings,
-        also=expect_groups,
+        also=lambda answer: expect_groups(answer, meetings),
         advice=MEETING,
     )
     return removed_with(case, folder)
+
+
+def misread(got: Any, right: list[list[int]]) -> str:
+    """What is wrong with the numbers that a rank has gathered at its meetings, in words."""
+    if len(items(got)) != len(right) or not all(isinstance(met, list) for met in got):
+        return "not one list for each meeting: append each meeting's own list to `gathered`"
+    if any(isinstance(one, Tensor) for met in got for one in met):
+        return "a list of tensors: take int(...) of each to get the numbers"
+    if got == [list(range(len(met))) for met in right]:
+        return "the ranks of all who came: gather `number`"
+    if got == [met[-1:] * len(met) for met in right]:
+        return "the last number several times: [tensor] * n is the SAME tensor n times, so make n of them"
+    in_order = [sorted(items(met)) for met in got] == [sorted(items(met)) for met in right]
+    return WRONG_ORDER if in_order else ""
+
+
+def expect_groups(answer: Answer, meetings: list[list[tuple[str, int, int]]]) -> None:
+    """Raise CheckFailed unless each rank made a call in a group as large as each of its meetings."""
+    for rank, mine in enumerate(meetings):
+        sizes = {1, *(len(event.members) for event in answer.events if event.rank == rank)}
+        for size in (size for _, _, size in mine if size not in sizes):
+            raise CheckFailed(
+                f"rank {rank} made no call of `dist` in a group of {size}",
+                "that it joins the group of each meeting and gathers there",
+                "Call dist.init_process_group with the store, then dist.all_gather.",
+            )
 
 
 @oracle(
@@ -339,7 +341,7 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
     sums, total = [sum(numbers) for numbers in lists], sum(map(sum, lists))
     own = [one / max(1, n) for one, n in zip(sums, counts, strict=True)]
     by_own_count = [total / max(1, n) for n in counts]
-    longer, some_count = "longer lists must count for more", "the sum of all numbers divided by this rank's own count"
+    longer, some_count = "longer lists must count for more", "the sum of all numbers divided by one rank's count"
     mistakes = {
         f"the average of the ranks' averages: {longer}": sum(own) / world_size,
         f"the average of the averages of ranks that have numbers: {longer}": sum(own) / sum(n > 0 for n in counts),
@@ -438,7 +440,7 @@ def expect_reading(answer: Answer, right: dict[str, tuple[Any, str]]) -> None:
     for name, (wanted, advice) in right.items():
         got: Any = reading.get(name)
         if (sorted(got) if are_numbers(got) else got) != wanted:
-            says = f"your reading says {name!r}: {show(got)}, but the report says something else"
+            says = f"your reading says {name!r}: {show(got)}, which is not what happened"
             raise CheckFailed(f"your reading leaves {name!r} empty" if got is None else says, mistake=advice)
 
 
