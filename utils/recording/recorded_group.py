@@ -237,9 +237,10 @@ class RecordedGroup(dist.ProcessGroup):
 
     @property
     def label(self) -> str | None:
-        """The group's name in Events: "world" or torch's name for it; None while torch is still making it."""
+        """The group's name in Events: "world" or torch's name for it (recorder.py); None while torch is making it."""
         if self._label is None and dist.group.WORLD is not None:
-            self._label = "world" if self is dist.group.WORLD else self.recorder.label_of(self.group_name)
+            name = "world" if self is dist.group.WORLD else self.group_name
+            self._label = self.recorder.label_of(name)
         return self._label
 
 
@@ -273,7 +274,7 @@ class Method:
         if self.op in REDUCTIONS and caller.directly and len(inputs) == 1:
             for note in recorder.gradients.notes_about(index, inputs[0]):
                 recorder.write(note)
-        if label == "world" and not self.is_message:
+        if label.startswith("world") and not self.is_message:
             recorder.on_synchronisation()
         return index
 
