@@ -835,8 +835,8 @@ def launch_then_wait(
 
     tensors: the same shapes and dtypes on every rank, left unchanged.
     Returns ([sum of tensors[0], sum of tensors[1], ...], largest number in this rank's
-    own tensors). One all_reduce per tensor; all are started before the first wait(),
-    and each handle's wait() is called.
+    own tensors). One all_reduce per tensor: all are started before the first is
+    waited for, and all have been waited for when you return.
     """
     ### BEGIN SOLUTION
     sums = [x.clone() for x in tensors]
@@ -859,6 +859,7 @@ check(launch_then_wait, judges="time")
 # %% [markdown]
 # Do the two really overlap? `region` names a stretch of compute, and `timeline` draws who did what and when: each
 # rank's compute in the upper half of its lane, and its calls to the network in the lower half. Here both go on at once.
+# A *bubble* is time in which a rank computes nothing.
 
 # %% tags=["nbval-ignore-output"]
 def compute_meanwhile(rank, world_size):

@@ -488,9 +488,6 @@ wrong("largest-of-all-ranks", "each rank wants its own").body("""
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return sums, largest
 """)
-wrong("polls", "ends even if the call failed", caught_by="traffic").replace(
-    "handle.wait()", "while not handle.is_completed():\n    pass"
-)
 wrong("sums-one-long-tensor", "once for each tensor", caught_by="traffic").body("""
     flat = torch.cat([x.flatten() for x in tensors])
     handle = dist.all_reduce(flat, async_op=True)
