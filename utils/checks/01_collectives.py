@@ -422,7 +422,7 @@ def distributed_transpose(
             answer,
             ["all_to_all"],
             [bands[0].nbytes],
-            why="One all-to-all moves each number once, to the rank that needs it.",
+            advice="One all-to-all moves each number once, to the rank that needs it.",
         ),
     )
 
@@ -634,7 +634,7 @@ def expect_overlap(answer: Answer, nbytes: int) -> str:
 
 def expect_launches(answer: Answer, count: int) -> str:
     """Raise CheckFailed unless each rank launched `count` asynchronous all-reduces, then waited for each of them."""
-    expect_calls(answer, ["all_reduce"] * count, why="Each rank calls all_reduce once for each tensor.")
+    expect_calls(answer, ["all_reduce"] * count, advice="Each rank calls all_reduce once for each tensor.")
     expect_launched_first(answer)
     return f"each rank started {count} all-reduces, then waited for them."
 
@@ -663,7 +663,7 @@ def all_reduce_any_view(
             back = {"what it held before: copy the sum back into `view`": views[rank]}
             seen = f"rank {rank} returned the sum but did not write it into `view`, which holds"
             expect(filled, total, seen, back)
-        expect_calls(answer, ["all_reduce"], [total.nbytes], why="One call is enough for all numbers of the view.")
+        expect_calls(answer, ["all_reduce"], [total.nbytes], advice="One call is enough for all numbers of the view.")
 
     return Case(
         [views],

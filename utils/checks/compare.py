@@ -49,6 +49,8 @@ def wrong_type(got: Any, expected: Any, rtol: float) -> str:
     if is_number(expected) and isinstance(got, torch.Tensor) and got.numel() == 1:
         right = alike(got.item(), expected, max(rtol, ROUGHLY) if rtol else 0)
         return "That is a tensor: take .item() of it." if right else ""
+    if holds_tensors(got) and not holds_tensors(expected) and alike(without_tensors(got), expected, max(rtol, ROUGHLY)):
+        return "That holds tensors where plain numbers are wanted: take .item() of one number, .tolist() of several."
     if not alike(got, expected, rtol):
         return ""
     if holds_tensors(expected):
@@ -56,6 +58,13 @@ def wrong_type(got: Any, expected: Any, rtol: float) -> str:
         advice = f"{expected.dtype} is wanted" if rare else "create buffers with the dtype of the input"
         return f"That is the right numbers in a different dtype: {advice}."
     return "That is right but for its type. Whole numbers are wanted: take int(...), or divide whole numbers with //."
+
+
+def without_tensors(value: Any) -> Any:
+    """The same with plain numbers and lists in place of tensors, where these have values."""
+    if isinstance(value, list | tuple):
+        return [without_tensors(one) for one in value]
+    return value.tolist() if isinstance(value, torch.Tensor) and not value.is_meta else value
 
 
 def holds_tensors(value: Any) -> bool:

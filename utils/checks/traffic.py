@@ -128,27 +128,24 @@ def expect_time(
     )
 
 
-def expect_calls(
-    answer: Answer,
-    calls: Sequence[str],
-    nbytes: Sequence[int] | None = None,
-    why: str = "",
-) -> str:
+def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | None = None, advice: str = "") -> str:
     """Raise CheckFailed unless every rank called exactly these collectives, in this order, with this many bytes.
 
-    why   a sentence for a rank that made different calls, or passed a different number of bytes
+    advice  what to do about others; by default, what holds for any exercise
     """
     for rank in range(len(answer.results)):
         events = [event for event in answer.events if event.rank == rank]
         if [event.op for event in events] != list(calls):
             seen = ", ".join(event.op for event in events) or "nothing"
-            raise CheckFailed(f"rank {rank} called {seen}", ", ".join(calls), why or "One call of each, on every rank.")
+            raise CheckFailed(
+                f"rank {rank} called {seen}", ", ".join(calls), advice or "One call of each, on every rank."
+            )
         for event, want in zip(events, nbytes or [event.bytes for event in events], strict=True):
             if event.bytes != want:
                 raise CheckFailed(
                     f"rank {rank} handed {event.bytes} bytes to {event.op}",
                     f"{want} bytes",
-                    f"{event.bytes / want:.3g} times what is needed. {why}".strip(),
+                    f"{event.bytes / want:.3g} times what is needed. {advice}".strip(),
                 )
     expect_all_waited(answer)
     return f"each rank called {', '.join(calls)}."
