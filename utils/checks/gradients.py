@@ -28,6 +28,7 @@ import torch
 
 from ..events.event import Event
 from ..kit.drivers.backward import DriveResult, drive
+from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .compare import Mistakes
 from .inputs import Draws
@@ -292,10 +293,13 @@ def expect_passes(
     return f"forward: {in_words(forward, in_all)}; backward: {in_words(backward, in_all)}. {remark}".strip()
 
 
-def expect_in_both(answer: Answer, calls: Sequence[Call], remark: str = "") -> str:
-    """Raise CheckFailed unless each rank made these calls, (op, bytes handed in), in both passes together."""
+def expect_in_both(answer: Answer, calls: Sequence[Call], remark: str = "", why: str = "") -> str:
+    """Raise CheckFailed unless each rank made these calls, (op, bytes handed in), in both passes together.
+
+    why: the advice where the calls are wrong: what they are for
+    """
     for rank in range(len(answer.results)):
-        expect_these(rank, [event for event in answer.events if event.rank == rank], calls)
+        expect_these(rank, [event for event in answer.events if event.rank == rank], calls, why=why)
     expect_all_waited(answer)
     return remark
 
@@ -337,7 +341,8 @@ def what_is_wrong(seen: Sequence[Call], wanted: Sequence[Call], why: str) -> str
     if len(seen) < len(wanted):
         return "Fewer calls than are needed: some rank's part is missing."
     if len(seen) > len(wanted):
-        return f"{len(seen)} calls where {len(wanted)} will do: which of these results did the rank have already?"
+        needed_calls = f"{len(wanted)} will do" if wanted else "none is needed"
+        return f"{plural(len(seen), 'call')} where {needed_calls}: which of these results did the rank have already?"
     if got != needed:
         return f"Not the collective that is needed; it takes {got:,} bytes instead of {needed:,}."
     ops = [Counter(op for op, _ in calls) for calls in (seen, wanted)]
