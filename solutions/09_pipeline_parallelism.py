@@ -461,8 +461,11 @@ def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size:
         ### END SOLUTION
     return total, [leaf.grad for leaf in leaves]
 
-# %% check="accumulate-gradients" judges="values" points=3
+# %% check="accumulate-gradients" judges="values" points=2
 check(accumulate_gradients, judges="values")
+
+# %% check="accumulate-gradients" judges="memory" points=1
+check(accumulate_gradients, judges="memory")
 
 # %% [markdown]
 # You'd think that a gradient $M$ times too large would be noticed at once. Adam hides it, because it divides the
@@ -920,7 +923,11 @@ def run_schedule(
         else:
             outgoing = [dist.P2POp(dist.isend, x.grad, before)] if stage > 0 else []
         ### END SOLUTION
-        del x, y  # else they would live on until the next step
+        # given: what nobody needs any more is dropped, so that its memory can be used again
+        del x, y
+        for handle, sent in [pair for pair in sends if pair[0].is_completed()]:
+            handle.wait()
+            sends.remove((handle, sent))
     # here: hand over what is left, and wait for every send
     ### BEGIN SOLUTION
     hand_over(outgoing, [], sends)
