@@ -215,7 +215,9 @@ backward_across = vary(
     traffic=[((2, 1, 1), 5)],
 )
 accumulate_gradients = vary(
-    visible.accumulate_gradients, values=[(1, 7, 3), (3, 5, 5), (2, 4, 9), (2, 9, 1, F32)], memory=[(3, 21, 3), (1, 9, 4)]
+    visible.accumulate_gradients,
+    values=[(1, 7, 3), (3, 5, 5), (2, 4, 9), (2, 9, 1, F32)],
+    memory=[(3, 21, 3), (1, 9, 4)],
 )
 run_schedule = vary(
     visible.run_schedule,

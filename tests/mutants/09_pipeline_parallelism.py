@@ -225,7 +225,9 @@ wrong("one-backward", "one backward() for all", caught_by="memory").replace("los
     "total += loss.detach()", "total = total + loss"
 ).replace("return total", "total.backward()\nreturn total.detach()")
 wrong("whole-batch", "one backward() for all", caught_by="memory").replace("batch.split(micro_batch_size)", "[batch]")
-wrong("row-by-row", "fewer take more time", caught_by="memory").replace("batch.split(micro_batch_size)", "batch.split(1)")
+wrong("row-by-row", "fewer take more time", caught_by="memory").replace(
+    "batch.split(micro_batch_size)", "batch.split(1)"
+)
 wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
 wrong("by-the-rows-alone", "weighted by 1 / B").replace("(len(microbatch) / len(batch))", "(1 / len(batch))")
 wrong("by-the-full-ones", "one over the full microbatches").replace(
@@ -298,7 +300,9 @@ wrong("warm-up-one-too-long", "Its warm-up is 1 too long", caught_by="memory").r
 wrong("warm-up-one-too-short", "is too short", caught_by="time").replace(
     "world_size - 1 - rank", "max(world_size - 2 - rank, 0)"
 )
-wrong("warm-up-not-capped", "never more than the forwards").replace("min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank")
+wrong("warm-up-not-capped", "never more than the forwards").replace(
+    "min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank"
+)
 wrong("warm-up-by-rank", "it is the other way round").replace("world_size - 1 - rank", "rank")
 wrong("backward-first-in-the-pair", "before F0").replace("steps += [f, b]", "steps += [b, f]")
 wrong("newest-first", "in reverse order").replace("backward):", "backward[::-1]):").replace(
@@ -362,24 +366,22 @@ wrong("never-hands-over-the-last", "finished without sending it").replace("hand_
 wrong("handles-dropped", "never waited for it", caught_by="memory").replace("sends += zip(handles, outgoing)", "pass")
 wrong("reads-before-it-arrives", "rank").replace("handles[-1].wait()", "sends.append((handles[-1], receive))")
 wrong("waits-for-the-first-handle", "rank").replace("handles[-1].wait()", "handles[0].wait()")
-wrong("sends-output-grad", "is it the .grad of x").replace(
-    "P2POp(dist.isend, x.grad", "P2POp(dist.isend, y.grad"
-)
+wrong("sends-output-grad", "is it the .grad of x").replace("P2POp(dist.isend, x.grad", "P2POp(dist.isend, y.grad")
 wrong("passes-on-what-it-received", "if a rank passes on the one that it received").replace(
     "dist.isend, x.grad", "dist.isend, x.grad if stage == last else gradient"
 )
 wrong("sends-x-on", "if each rank sends on its x").replace("y.detach(), after", "x.detach(), after")
 wrong("no-requires-grad", "did x require a gradient").replace("x.requires_grad_(stage > 0)", "pass")
-wrong("last-in-first-out", "take out what its own F has kept").replace("kept[c, m] = x, y", "kept[len(kept)] = x, y").replace(
-    "kept.pop((c, m))", "kept.popitem()[1]"
-)
+wrong("last-in-first-out", "take out what its own F has kept").replace(
+    "kept[c, m] = x, y", "kept[len(kept)] = x, y"
+).replace("kept.pop((c, m))", "kept.popitem()[1]")
 wrong("one-batch-for-each-message", "would be stuck on NCCL", caught_by="traffic").replace(
     BATCH, "handles = [dist.batch_isend_irecv([op])[0] for op in outgoing + receive]"
 )
 wrong("pieces-of-equal-length", "rank 0 sent messages of", caught_by="traffic", hidden=True).replace(
     "batch.split(micro_batch_size)", "batch.chunk(-(-len(batch) // micro_batch_size))"
 )
-wrong("keeps-gradients", "keep a sent tensor in `sends` alone", caught_by="memory").replace(
+wrong("keeps-gradients", "keep what is sent in `sends` alone", caught_by="memory").replace(
     "gradient = torch.empty_like(y)", "gradient = kept[c, m, 0] = torch.empty_like(y)"
 )
 wrong("gradient-by-rank", "every stage but the last receives one").replace(
@@ -472,13 +474,17 @@ wrong("flat", "one list for each chunk").replace(
     "return [weights[stage * size : (stage + 1) * size] for stage in stages]",
     "return [w for stage in stages for w in weights[stage * size : (stage + 1) * size]]",
 )
-wrong("one-layer-each", "one layer for each chunk").replace("weights[stage * size : (stage + 1) * size]", "weights[stage : stage + 1]")
+wrong("one-layer-each", "one layer for each chunk").replace(
+    "weights[stage * size : (stage + 1) * size]", "weights[stage : stage + 1]"
+)
 wrong("two-chunks", "rank", hidden=True).replace("range(num_chunks)", "range(num_chunks)][: 3")
 wrong("far-apart", "P v apart").body("""
     return [weights[c * world_size + rank :: world_size * num_chunks] for c in range(num_chunks)]
 """)
 wrong("one-chunk-too-many", "count the chunks from 0").replace("range(num_chunks)", "range(num_chunks + 1)")
-wrong("contiguous-and-reversed", "in reverse order: chunk c").replace("c * world_size + rank", "rank * num_chunks + num_chunks - 1 - c")
+wrong("contiguous-and-reversed", "in reverse order: chunk c").replace(
+    "c * world_size + rank", "rank * num_chunks + num_chunks - 1 - c"
+)
 wrong("every-pth", "cut into chunks").body("""
     mine = weights[rank::world_size]
     return [mine[c * size : (c + 1) * size] for c in range(num_chunks)]

@@ -86,7 +86,9 @@ def crossed(
         for event in answer.events:
             if event.dtype not in ("", dtype):
                 raise CheckFailed(
-                    f"rank {event.rank} calls {event.op} with {event.dtype} numbers", dtype, "That is the batch's dtype."
+                    f"rank {event.rank} calls {event.op} with {event.dtype} numbers",
+                    dtype,
+                    "That is the batch's dtype.",
                 )
         return expect_each_sent(answer, messages, sent, enough)
 
@@ -100,7 +102,9 @@ def in_microbatches(batch: Tensor, size: int) -> Judgement:
     def judge(answer: Answer) -> None:
         expect_only_messages(answer)
         for rank in range(len(answer.results) - 1):
-            sent = [event.bytes // batch[0].nbytes for event in answer.events if (event.rank, event.op) == (rank, "send")]
+            sent = [
+                event.bytes // batch[0].nbytes for event in answer.events if (event.rank, event.op) == (rank, "send")
+            ]
             if sent != wanted:
                 why = "micro_batch_size is the number of rows in a microbatch: batch.split(micro_batch_size)."
                 raise CheckFailed(
@@ -268,17 +272,17 @@ def wrong_sends(stages: Stages, batch: Tensor) -> dict[str, Stages]:
 def go_back(stages: Stages, inputs: list[Tensor], sent: Callable[[Tensor, Tensor, Tensor, bool], Tensor]) -> Stages:
     """The gradients of each stage, from its input, and from what the next one has `sent` back."""
     found: Stages = []
+    of_next: list[Tensor] = []  # the gradients of the next stage's y and x
     for stage, x in zip(reversed(stages), reversed(inputs), strict=True):
         leaves, x = [w.clone().requires_grad_() for w in stage], x.clone().requires_grad_()
         y = mlp.forward(leaves, x)
-        is_last = not found
-        if is_last:
-            [gradient] = torch.autograd.grad(mlp.loss_of(y), y, retain_graph=True)
+        if of_next:
+            gradient = sent(y, of_next[0], of_next[1], len(found) == 1)
         else:
-            gradient = sent(y, of_output, of_input, len(found) == 1)
-        of_output = gradient
-        [of_input, *of_leaves] = torch.autograd.grad(y, [x, *leaves], gradient, retain_graph=True)
-        found.insert(0, of_leaves)
+            [gradient] = torch.autograd.grad(mlp.loss_of(y), y, retain_graph=True)
+        of_input, *of_leaves = torch.autograd.grad(y, [x, *leaves], gradient, retain_graph=True)
+        of_next = [gradient, of_input]
+        found.insert(0, list(of_leaves))
     return found
 
 
@@ -420,12 +424,12 @@ ADVICE_ON_STEPS = {
         "A backward finds a y without its graph: keep y itself until then, and send y.detach()."
     ),
     r"got <class 'NoneType'>": (
-        "It sends None, the .grad of a tensor that has none: is it the .grad of x, did x require a gradient before it was "
-        "used, and does each B take out the x of its own microbatch and chunk?"
+        "It sends None, the .grad of a tensor that has none: is it the .grad of x, did x require a gradient before it "
+        "was used, and does each B take out the x of its own microbatch and chunk?"
     ),
     r"only has room for|the rest of that tensor stays": (
-        "The two ranks are at different microbatches: does each B take out what its own F has kept, is a buffer as long "
-        "as its microbatch, and is each message handed over once?"
+        "The two ranks are at different microbatches: does each B take out what its own F has kept, is a buffer as "
+        "long as its microbatch, and is each message handed over once?"
     ),
     r"local variable 'gradient'": (
         "A B without a gradient: every stage but the last receives one, on the last rank too if it has several chunks."
@@ -438,8 +442,8 @@ ADVICE_ON_CHUNKS = {
         "the last rank sends on the outputs of all its stages but the last."
     ),
     "finished without receiving": (
-        "It is the stage that decides who sends and receives, not the rank: with chunks, rank 0 receives the input of all "
-        "its stages but the first, and the last rank the gradient of all its stages but the last."
+        "It is the stage that decides who sends and receives, not the rank: with chunks, rank 0 receives the input of "
+        "all its stages but the first, and the last rank the gradient of all its stages but the last."
     ),
 }
 
@@ -524,14 +528,17 @@ def expect_order(answer: Answer) -> None:
 
 def batch_of_each(answer: Answer) -> dict[Event, tuple[str, int]]:
     """{a call: (its line, how many batches its rank had begun by then)}: what calls of one batch have in common."""
-    begun = [[r.start for r in answer.run.regions if (r.rank, r.name) == (rank, BATCH)] for rank in range(len(answer.results))]
+    begun = [
+        [r.start for r in answer.run.regions if (r.rank, r.name) == (rank, BATCH)]
+        for rank in range(len(answer.results))
+    ]
     return {e: (e.where, bisect_right(sorted(begun[e.rank]), e.start)) for e in answer.events}
 
 
 def expect_steps_taken(
     answer: Answer, schedules: list[list[RawStep]], chunks: int, microbatches: Sequence[Tensor]
 ) -> None:
-    """Raise CheckFailed unless each rank sends to its neighbours in the order of its steps, one microbatch each time."""
+    """Raise CheckFailed unless each rank sends to its neighbours in the order of its steps, a microbatch each time."""
     ranks = len(schedules)
     for rank, steps in enumerate(schedules):
         wanted = []
@@ -576,7 +583,9 @@ def first_stuck(mine: list[Event], theirs: list[Event], batches: Mapping[Event, 
 def going_on(queue: list[Event], batches: Mapping[Event, Any]) -> list[Event]:
     """The calls at the head of a queue that may go on at the same time."""
     first, *rest = queue[:2]
-    same_batch = [e for e in rest if first.is_async and e.is_async and batches[e] == batches[first] and e.op != first.op]
+    same_batch = [
+        e for e in rest if first.is_async and e.is_async and batches[e] == batches[first] and e.op != first.op
+    ]
     return [first, *same_batch]
 
 
@@ -607,7 +616,7 @@ def expect_few_kept(answer: Answer, schedules: list[list[RawStep]], tensor: int)
             raise CheckFailed(
                 f"rank {rank} holds up to {messages} tensors that it has sent or received",
                 f"{MESSAGES_HELD} at most, with room for copies",
-                "Most of them arrived long ago: keep a sent tensor in `sends` alone, and a received one for its step alone.",
+                "Most have arrived long ago: keep what is sent in `sends` alone, and what is received until its step.",
             )
     return f"live microbatches by rank: {counts}, as the schedule says."
 
@@ -746,7 +755,9 @@ def why_miscounted(steps: Schedule, microbatches: int, chunks: int) -> str:
         if len(set(of_rank)) < len(of_rank):
             return "Some steps come twice." + " Each whole group before counts P microbatches." * (chunks > 1)
         if 0 < backwards < most == warm_up(of_rank):
-            return "All its forwards run ahead, and some backwards are missing: `ahead` is never more than the forwards."
+            return (
+                "All its forwards run ahead, and some backwards are missing: `ahead` is never more than the forwards."
+            )
         if len(of_rank) < 2 * most:
             return "Are the backwards after the last forward missing? Or the forwards of the warm-up?"
     return ""

@@ -10,21 +10,26 @@ from torch.distributed import distributed_c10d as c10d
 
 from ...recording.regions import region
 
-BATCH = "batch_isend_irecv"  # the name of a region, without length, where such a call begins
-CHECK = "_check_p2p_op_list"  # what that function of torch calls first; wrapped, it leaves the student's line on the stack
+BATCH = "batch_isend_irecv"  # the name of a region without length: where such a call begins
+# What that function of torch calls first. This one is wrapped, so that the student's line stays on the stack.
+FIRST = "_check_p2p_op_list"
 
 
 def marking_batches(
     function: Callable[..., Any], *given: Any, rank: int, world_size: int, counted: bool = False, **same: Any
 ) -> Any:
     """function(...), on real ranks; on virtual ones, which share torch, nothing is marked (`counted`)."""
+    if counted:
+        return function(*given, rank=rank, world_size=world_size, **same)
+    first: Callable[[Any], None] = getattr(c10d, FIRST, ignore)
 
     def mark(operations: Any) -> None:
         with region(BATCH):
-            check(operations)
+            first(operations)
 
-    check = getattr(c10d, CHECK, None)
-    if counted or check is None:
+    with mock.patch.object(c10d, FIRST, mark, create=True):
         return function(*given, rank=rank, world_size=world_size, **same)
-    with mock.patch.object(c10d, CHECK, mark):
-        return function(*given, rank=rank, world_size=world_size, **same)
+
+
+def ignore(_: Any) -> None:
+    """Where a later torch has no such function, no batch is marked."""
