@@ -49,6 +49,9 @@ from .torch_private import (
 REDUCTIONS = ("all_reduce", "reduce")
 
 
+WAITED_TWICE = "This message's handle was waited for before. With Gloo a second wait() never returns: wait once for each."
+
+
 class RecordedWork(Work):
     """The handle of a recorded call.
 
@@ -72,8 +75,7 @@ class RecordedWork(Work):
         self.work, self.recorder, self.index = work, recorder, index
         self.is_async, self.is_message, self.senders = is_async, is_message, senders
         self.table = recorder.table
-        self.waited = False
-        self.ended = False
+        self.waited = self.ended = self.arrived = False
         if is_async:
             try:
                 work.get_future().add_done_callback(lambda _: self.end())
@@ -101,6 +103,8 @@ class RecordedWork(Work):
             self.recorder.wait(self.index)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        if self.is_message and self.arrived:
+            raise RuntimeError(WAITED_TWICE)
         work = self.asked()
         self.begin_to_wait()
         try:
@@ -110,6 +114,7 @@ class RecordedWork(Work):
             raise
         finally:  # even if it raises: the rank is no longer inside the call
             self.end()
+        self.arrived = True
         if self.senders:
             self.recorder.write(MessageSource(self.index, self.senders[source_rank_of(work)]))
         self.land()
