@@ -14,6 +14,7 @@ from tests.browser import open_browser, visit
 from utils import figures
 from utils.events.event import Event, Region
 from utils.events.memory_samples import MemoryNote
+from utils.figures.picture import DPI, NOTEBOOK
 from utils.figures.work import OTHER_WORK, SHADES
 from utils.report.memory import Memory
 from utils.report.run import Run
@@ -337,7 +338,7 @@ def test_sixteen_ranks_fit_on_a_screen():
     regions = [Region(rank, f"forward {i}", i, i + 0.9) for rank in range(16) for i in range(8)]
     calls = [call(rank, 0, "all_reduce", 1, 9) for rank in range(16)]
     picture = figures.timeline(run_of(calls, regions, 16))
-    assert picture.get_figheight() * 80 < 720
+    assert picture.get_figheight() * DPI < 720
     assert all(len(bars(picture, rank)) >= 9 for rank in range(16))
     assert texts(picture.axes[0]).count("forward 7") == 16
 
@@ -403,7 +404,7 @@ def test_a_timeline_of_too_many_lanes_shows_some_and_says_which():
     number, note = len(names(picture)), picture.axes[0].get_title()
     assert 60 <= number <= 64 and note.startswith(f"{number} of 200 different lanes")
     assert "finish (rank 77)" in note and "most (rank 33)" in note
-    assert picture.get_figheight() * 80 < 1000
+    assert picture.get_figheight() * DPI < 1080
     assert not world_of(64, kinds=64).timeline().axes[0].get_title()
 
 
@@ -425,7 +426,7 @@ def test_a_heatmap_has_numbers_up_to_sixteen_ranks(size, numbers):
     traffic = Run(size, "spawn", "gloo", [], [], sends(size), 1.0).traffic()
     picture = traffic.heatmap()
     assert texts(picture.axes[0]).count("8") == numbers
-    assert picture.get_figwidth() * 80 < 1000
+    assert picture.get_figwidth() * DPI < NOTEBOOK
     for run in (Run(size, "spawn", "gloo", [], [], events, 1.0) for events in (sends(size), [])):
         run.traffic().heatmap().png()
 

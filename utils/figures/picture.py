@@ -20,6 +20,10 @@ COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E
 KINDS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#2E7FBF"]
 BOLD = 0.62  # the width of a bold letter, as a part of the type's size
 INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"
+DPI = 96  # a browser's own, so that a point in a picture is a point on the page
+NOTEBOOK = 914  # pixels across an output of JupyterLab on a screen of 1366 x 768, its file browser open
+WIDEST = 9.5  # inches; a notebook shrinks what is wider
+TYPE = 9  # points, the smallest in any picture
 # In a dark theme, the paper becomes the theme's ground and the ink white, while hues stay; docs/book/_static/book.css
 # does the same. The first selector is JupyterLab's, the second VS Code's. Where a viewer ignores styles, as JupyterLab
 # does in a notebook that it doesn't trust, the paper is white.
@@ -43,7 +47,7 @@ class Picture(Figure):
 
     def png(self) -> bytes:
         content = io.BytesIO()
-        self.savefig(content, format="png", dpi=80, metadata={"Software": None})
+        self.savefig(content, format="png", dpi=DPI, metadata={"Software": None})
         return content.getvalue()
 
     def _repr_html_(self) -> str:
