@@ -14,7 +14,7 @@ from tests.browser import open_browser, visit
 from utils import figures
 from utils.events.event import Event, Region
 from utils.events.memory_samples import MemoryNote
-from utils.figures.picture import DPI, NOTEBOOK
+from utils.figures.picture import DEEP, DPI, NOTEBOOK, ground
 from utils.figures.work import OTHER_WORK, SHADES
 from utils.report.memory import Memory
 from utils.report.run import Run
@@ -123,6 +123,16 @@ def luminance(colour) -> float:
 @pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *figures.KINDS, *figures.WORK.values(), *OTHER_WORK}))
 def test_black_letters_are_readable_on_every_colour(colour):
     assert (luminance(colour) + 0.05) / 0.05 > 4.5  # what the web's accessibility guidelines require of text
+
+
+HUE_ROTATE = numpy.array([[-0.574, 1.43, 0.144], [0.426, 0.43, 0.144], [0.426, 1.43, -0.856]])  # CSS's, by 180 degrees
+
+
+@pytest.mark.parametrize("colour", sorted({*figures.WORK.values(), *OTHER_WORK, *itertools.chain(*SHADES.values())}))
+def test_letters_on_bars_are_readable_in_a_dark_theme(colour):
+    paper = DEEP if ground(colour) else 0
+    behind = (1 - paper) * numpy.array(to_rgb(colour)) + paper
+    assert 1.05 / (luminance((HUE_ROTATE @ (1 - behind)).clip(0, 1)) + 0.05) > 4.4
 
 
 # How eyes without green, red or blue cones see linear RGB: Machado, Oliveira and Fernandes 2009.

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from .collectives import enough_colours
-from .picture import COLOURS, GREY, INK, PAPER, Picture
+from .picture import COLOURS, GREY, INK, PAPER, Look, Picture, ground
 from .work import WORK
 
 STEPS = ("rows of the batch", "weights", "gradient", "after the all-reduce")
@@ -110,7 +110,8 @@ def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, 
 def bar(panel: Axes, start: float, length: float, top: float, colour: str, text: str) -> None:
     panel.add_patch(Rectangle((start, top), length, 0.34, facecolor=colour, edgecolor=INK, linewidth=0.8))
     if length > 0.018 * panel.get_xlim()[1] * len(text):
-        panel.text(start + length / 2, top + 0.17, text, ha="center", va="center", color="black", fontsize=9)
+        look: Look = {"ha": "center", "va": "center", "color": "black", "fontsize": 9, "bbox": ground(colour)}
+        panel.text(start + length / 2, top + 0.17, text, **look)
 
 
 def norms(world_size: int = 2, rows: int = 3, columns: int = 4) -> Picture:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from .picture import PAPER, TYPE, Look
+from .picture import TYPE, Look
 
 Box: TypeAlias = tuple[float, float, float, float]  # left, top, right, bottom
 CORNERS = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
@@ -37,8 +37,11 @@ class Pen:
             left, right = (start - self.start) / self.seconds, (end - self.start) / self.seconds
             self.boxes[what, *look.items()].append((left, y, right, y + height))
 
-    def label(self, start: float, end: float, y: float, height: float, name: str, on_stripes: bool = False) -> None:
-        """Writes the name in the middle of a bar, or only its number, or nothing, depending on the room."""
+    def label(self, start: float, end: float, y: float, height: float, name: str, bbox: Look | None) -> None:
+        """Writes the name in the middle of a bar, or only its number, or nothing, depending on the room.
+
+        bbox: what lies behind the letters, see `ground`.
+        """
         start, end = max(start, self.start), min(end, self.end)
         room = (end - start) / (self.end - self.start) * self.wide * 72  # points
         if height * self.tall * 72 < 1.1 * TYPE:
@@ -47,9 +50,8 @@ class Pen:
         fits = [text for text in texts if text and length(text) <= room]
         if fits:
             x = ((start + end) / 2 - self.start) / self.seconds
-            ground = {"facecolor": PAPER, "alpha": 0.7, "linewidth": 0, "pad": 0.4} if on_stripes else None
             look: Look = {"ha": "center", "va": "center_baseline", "color": "black", "fontsize": TYPE, "zorder": 5}
-            self.panel.text(x, y + height / 2, fits[0], bbox=ground, **look)
+            self.panel.text(x, y + height / 2, fits[0], bbox=bbox, **look)
 
     def finish(self) -> None:
         for (what, *look), boxes in self.boxes.items():

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from ..kit.pipeline_schedule import Schedules, Step, costs_of, read, run_through
-from .picture import GREY, INK, PAPER, TYPE, WIDEST, Look, Picture
+from .picture import GREY, INK, PAPER, TYPE, WIDEST, Look, Picture, ground
 from .work import SHADES
 
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
@@ -84,7 +84,8 @@ def box(panel: Axes, rank: int, start: float, end: float, text: str, room: float
     style: Look = {"edgecolor": INK, "linewidth": 0.7, **look}
     panel.add_patch(Rectangle((start, rank + 0.06), end - start, 0.88, **style))
     if 0.65 * len(text) * TYPE <= (end - start) * room * 72:
-        panel.text((start + end) / 2, rank + 0.5, text, ha="center", va="center_baseline", color="black", fontsize=TYPE)
+        letters: Look = {"ha": "center", "va": "center_baseline", "color": "black", "fontsize": TYPE}
+        panel.text((start + end) / 2, rank + 0.5, text, bbox=ground(style["facecolor"]), **letters)
 
 
 def legend(schedules: list[list[Step]], deadlocked: bool) -> list[Patch]:

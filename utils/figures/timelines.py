@@ -15,7 +15,7 @@ from ..events import bars
 from ..events.event import Event, Region
 from ..text import rank_sets
 from .pen import Pen
-from .picture import GREY, INK, PAPER, SECONDS, TYPE, WIDEST, Look, Picture, fitting, margin
+from .picture import GREY, INK, PAPER, SECONDS, TYPE, WIDEST, Look, Picture, fitting, ground, margin
 from .work import colours_of_work
 
 if TYPE_CHECKING:
@@ -209,7 +209,9 @@ def draw_compute(pen: Pen, regions: list[Region], y: float, height: float, colou
         top, tall, kind = y + depth * step, height - depth * step, bars.stem(region.name)
         look: Look = {"facecolor": colours[kind], "edgecolor": PAPER if depth else colours[kind], "linewidth": outline}
         pen.bar(region.start, region.end, top, tall, f"compute: {kind}", zorder=1 + depth / 100, **look)
-        pen.label(region.start, region.end, top, step if next_depth > depth else tall, region.name)
+        pen.label(
+            region.start, region.end, top, step if next_depth > depth else tall, region.name, ground(colours[kind])
+        )
 
 
 def draw_calls(pen: Pen, events: list[Event], y: float, height: float, colours: dict[str, str], last: float) -> None:
@@ -225,7 +227,9 @@ def draw_calls(pen: Pen, events: list[Event], y: float, height: float, colours: 
             look |= {"facecolor": to_rgba(colour, 0.25), "edgecolor": INK, "linestyle": ":"}
         kind = "asynchronous" if event.is_async else "blocking"
         pen.bar(event.start, end, y + row * tall, tall * 0.88, f"{kind}: {event.op}", **look)
-        pen.label(event.start, end, y + row * tall, tall * 0.88, event.op, on_stripes=not event.is_async)
+        pen.label(
+            event.start, end, y + row * tall, tall * 0.88, event.op, ground(colour, on_stripes=not event.is_async)
+        )
 
 
 def darker(colour: str) -> tuple[float, ...]:
