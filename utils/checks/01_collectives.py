@@ -367,7 +367,7 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
             answer,
             ["reduce_scatter", "all_gather"],
             [padded.nbytes, chunks[0].nbytes],
-            why="Build the all-reduce from these two, with chunks of ceil(x.numel() / P) elements.",
+            advice="Build the all-reduce from these two, with chunks of ceil(x.numel() / P) elements.",
         ),
     )
 

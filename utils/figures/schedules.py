@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from ..kit.pipeline_schedule import Schedules, Step, costs_of, read, run_through
-from .picture import GREY, INK, PAPER, Look, Picture
+from .picture import GREY, INK, PAPER, TYPE, WIDEST, Look, Picture, ground
 from .work import SHADES
 
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
@@ -19,7 +19,7 @@ DEADLOCK = "#CC2222"
 
 def pipeline(layers: list[str]) -> Picture:
     """The stages side by side, and what crosses their boundaries. layers[r]: the text in rank r's box."""
-    picture = Picture(11, 1.9, "activations go forward, the gradient of each stage's input comes back")
+    picture = Picture(WIDEST, 1.9, "activations go forward, the gradient of each stage's input comes back")
     panel = picture.add_axes((0.01, 0.02, 0.98, 0.78))
     panel.set(xlim=(-0.35, 2 * len(layers) - 0.65), ylim=(-0.1, 1.1))
     panel.axis("off")
@@ -36,7 +36,7 @@ def pipeline(layers: list[str]) -> Picture:
 def arrow(panel: Axes, start: float, end: float, height: float, words: str, colour: str) -> None:
     look: Look = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.8}
     panel.annotate("", (end, height), (start, height), arrowprops=look)
-    panel.text((start + end) / 2, height + 0.06, words, ha="center", va="bottom", color=INK, fontsize=10)
+    panel.text((start + end) / 2, height + 0.06, words, ha="center", va="bottom", color=INK, fontsize=9)
 
 
 def schedule(
@@ -59,7 +59,7 @@ def schedule(
         others = read(beside)
         ends += [slot.end for slot in run_through(others, costs_of(others) if given is None else given)[0]]
     end, ranks = max(ends, default=1.0), len(steps)
-    picture = Picture(11, 1.4 + 0.4 * ranks, title or "schedule")
+    picture = Picture(WIDEST, 1.4 + 0.4 * ranks, title or "schedule")
     panel = picture.subplots()
     picture.subplots_adjust(0.07, 0.87 / picture.get_figheight(), 0.985, 1 - 0.42 / picture.get_figheight())
     end = max(end, 4 * max(costs.values()))  # keeps the picture readable if nothing can run
@@ -68,7 +68,7 @@ def schedule(
     panel.set_xlabel("seconds", color=INK, fontsize=10)
     panel.tick_params(length=0, colors=INK, labelsize=10)
     panel.spines[:].set_visible(False)
-    room = 0.9 * 11 / end  # inches per second
+    room = 0.9 * WIDEST / end  # inches per second
     for rank, step, start, stop in slots:
         colours = COLOURS[step.kind]
         box(panel, rank, start, stop, str(step.microbatch), room, facecolor=colours[step.chunk % len(colours)])
@@ -83,9 +83,9 @@ def schedule(
 def box(panel: Axes, rank: int, start: float, end: float, text: str, room: float, **look: Any) -> None:
     style: Look = {"edgecolor": INK, "linewidth": 0.7, **look}
     panel.add_patch(Rectangle((start, rank + 0.06), end - start, 0.88, **style))
-    size = min(10.0, (end - start) * room * 72 / (0.62 * len(text) + 0.3))
-    if size >= 5:
-        panel.text((start + end) / 2, rank + 0.5, text, ha="center", va="center_baseline", color="black", fontsize=size)
+    if 0.65 * len(text) * TYPE <= (end - start) * room * 72:
+        letters: Look = {"ha": "center", "va": "center_baseline", "color": "black", "fontsize": TYPE}
+        panel.text((start + end) / 2, rank + 0.5, text, bbox=ground(style["facecolor"]), **letters)
 
 
 def legend(schedules: list[list[Step]], deadlocked: bool) -> list[Patch]:
