@@ -431,7 +431,6 @@ wrong("same-order-back", "in the reverse order of the first half").replace("reve
 wrong("middle-left-out", "Do your parts cover every element").replace(
     "part.tensor_split(2)", "part[: part.numel() // 2], part[-(part.numel() // 2) :]"
 )
-wrong("cuts-by-chunk", "gives two parts, even if one is empty", hidden=True).replace("tensor_split(2)", "chunk(2)")
 
 wrong, right = ANSWERS.to("halving-doubling-any-size")
 wrong("does-not-fold", "was called for a team of 3").function("return all_reduce(x, team, rank)")

@@ -116,9 +116,6 @@ CHUNKS = {
     "'tuple' object does not support item assignment": (
         "`tensor_split` returns a tuple of views of x: keep the list of clones that the function begins with."
     ),
-    "not enough values to unpack": (
-        "`chunk(2)` doesn't cut a tensor of one element: `tensor_split(2)` gives two parts, even if one is empty."
-    ),
 }
 
 
