@@ -24,6 +24,10 @@ wrong("scale-of-the-shard", "scaled by the inputs of the shard").replace(
     "/ fan_in**0.5", "/ (fan_in // tp_size if dim == 0 else fan_in) ** 0.5"
 )
 wrong("other-dimension", "along the other dimension").replace("chunk(tp_size, dim)", "chunk(tp_size, 1 - dim)")
+wrong("draws-the-transpose", "a part of the transpose").replace(
+    "torch.randn(fan_in, fan_out, generator=generator)", "torch.randn(fan_out, fan_in, generator=generator).T"
+)
+wrong("without-the-generator", "pass generator=generator").replace(", generator=generator", "")
 wrong("keeps-the-view", "a view keeps the whole weight", caught_by="memory").replace("[tp_rank].clone()", "[tp_rank]")
 right("scales-last-and-narrows").body("""
     whole = torch.randn(fan_in, fan_out, generator=generator)
@@ -44,10 +48,14 @@ wrong("sums-all-gradients", "each rank has its own columns").replace(
     "x.T @ grad_local", "all_reduce(x.T @ grad_local, tp_group)"
 )
 wrong("gathers-y", "the whole y").replace("x @ w_local + b_local", "all_gather(x @ w_local + b_local, tp_group)")
-wrong("sums-the-bias-too", "which of these results did the rank have already", caught_by="traffic").replace(
+wrong("sums-the-bias-too", "the others need no message", caught_by="traffic").replace(
     "grad_local.sum(0)", "all_reduce(grad_local.sum(0), tp_group)"
 )
-wrong("forgets-the-group", "pass tp_group to each collective").replace("w_local.T, tp_group)", "w_local.T)")
+wrong("forgets-the-group", "pass tp_group to each").replace("w_local.T, tp_group)", "w_local.T)")
+wrong("mean-of-the-bias", "the mean over the batch").replace("grad_local.sum(0)", "grad_local.mean(0)")
+wrong("weight-before-x", "in the order of the docstring").replace(
+    "grad_b_local = grad_local.sum(0)", "grad_b_local = grad_local.sum(0); grad_x, grad_w_local = grad_w_local, grad_x"
+)
 right("asynchronous").body("""
     grad_x = torch.einsum("bf,df->bd", grad_local, w_local).contiguous()
     handle = dist.all_reduce(grad_x, group=tp_group, async_op=True)  # beside the weight's gradient
@@ -75,12 +83,18 @@ wrong("sums-grad-first", "so add nothing up").replace(
     "grad_x_local = grad @", "grad = all_reduce(grad, tp_group)\ngrad_x_local = grad @"
 )
 wrong("sums-the-bias-gradient", "so add nothing up").replace("grad.sum(0)", "all_reduce(grad.sum(0), tp_group)")
-wrong("gathers-the-inputs", "will do", caught_by="traffic").body("""
+wrong("gathers-the-inputs", "a partial sum, y", caught_by="traffic").body("""
     x, w = all_gather(x_local, tp_group, dim=1), all_gather(w_local, tp_group, dim=0)
     y = x @ w + bias
     grad_x_local, grad_w_local, grad_bias = grad @ w_local.T, x_local.T @ grad, grad.sum(0)
 """)
-wrong("all-ranks-for-the-group", "y is").replace("x_local @ w_local, tp_group)", "x_local @ w_local)")
+wrong("all-ranks-for-the-group", "pass tp_group to each").replace("x_local @ w_local, tp_group)", "x_local @ w_local)")
+wrong("mean-of-the-products", "the mean of the products").replace(
+    "x_local @ w_local, tp_group)", "x_local @ w_local, tp_group) / dist.get_world_size(tp_group)"
+)
+wrong("shares-grad-out", "needs no share of it").replace(
+    "grad_x_local = grad @", "grad = grad / dist.get_world_size(tp_group)\ngrad_x_local = grad @"
+)
 wrong("a-share-of-the-bias-gradient", "so it needs the whole gradient").replace(
     "grad_bias = grad.sum(0)", "grad_bias = grad.sum(0) / dist.get_world_size(tp_group)"
 )
@@ -107,9 +121,10 @@ wrong("sums-in-place-what-is-contiguous", "It is not yours").replace(
     "return all_reduce(grad_partial, ctx.tp_group), None",
     "total = grad_partial.contiguous()\ndist.all_reduce(total, group=ctx.tp_group)\nreturn total, None",
 )
-wrong("all-ranks-for-the-group", "the gradient of x is").replace(
+wrong("all-ranks-for-the-group", "pass tp_group to each").replace(
     "all_reduce(grad_partial, ctx.tp_group)", "all_reduce(grad_partial)"
 )
+wrong("one-gradient", "None for tp_group").replace("ctx.tp_group), None", "ctx.tp_group)")
 wrong("hook-on-x-itself", "only the gradient that comes back through f").function("""
     x.register_hook(lambda grad: all_reduce(grad, tp_group))
     return x
@@ -145,6 +160,12 @@ wrong("sums-its-input", "Something writes in place").replace(
     "return all_reduce(x_partial, tp_group)", "dist.all_reduce(x_partial, group=tp_group)\nreturn x_partial.clone()"
 )
 wrong("bare-verb", "That is no gradient").function("return all_reduce(x_partial, tp_group)")
+wrong("gradient-for-rank-0", "zero on this rank").replace(
+    "return all_reduce", "ctx.first = dist.get_rank(tp_group) == 0\nreturn all_reduce"
+).replace("grad, None", "grad * ctx.first, None")
+wrong("all-ranks-for-the-group", "pass tp_group to each").replace(
+    "all_reduce(x_partial, tp_group)", "all_reduce(x_partial)"
+)
 wrong("shares-the-gradient-out", "with factor 1").replace(
     "return all_reduce", "ctx.size = dist.get_world_size(tp_group)\nreturn all_reduce"
 ).replace("grad, None", "grad / ctx.size, None")
@@ -179,6 +200,15 @@ class GatherFromShards(torch.autograd.Function):
 def gather_from_shards(x_local, tp_group):
     return GatherFromShards.apply(x_local, tp_group)
 """)
+wrong("without-moving-dimensions", "in a different order").replace(
+    "return all_gather(x_local, tp_group, dim=-1)",
+    "rows = all_gather(x_local.unsqueeze(0), tp_group, dim=0)\nreturn rows.reshape(*x_local.shape[:-1], -1)",
+)
+wrong("every-tth-number", "every t-th number").replace(
+    "grad.chunk(tp_size, dim=-1)[tp_rank]", "grad[..., tp_rank::tp_size]"
+)
+wrong("all-ranks-for-the-group", "pass tp_group to each").replace("x_local, tp_group, dim=-1", "x_local, dim=-1")
+wrong("rank-among-all", "dist.get_rank(tp_group)").replace("dist.get_rank(ctx.tp_group)", "dist.get_rank()")
 right("plain-list").replace(
     "ctx.tp_group = tp_group\nreturn all_gather(x_local, tp_group, dim=-1)",
     "ctx.width, ctx.tp_group = x_local.shape[-1], tp_group\n"
@@ -211,9 +241,7 @@ wrong("f-after-the-product", "with f after the product").replace(
 wrong("f-for-the-bias", "b_down's gradient was summed over the ranks").replace(
     "g(y_partial) + b_down", "g(y_partial) + f(b_down)"
 )
-wrong("sums-forward-twice", "which of these results did the rank have already", caught_by="traffic").replace(
-    "return", "g(h_local)\nreturn"
-)
+wrong("sums-forward-twice", "One g, for y", caught_by="traffic").replace("return", "g(h_local)\nreturn")
 wrong("f-twice", "one more all_reduce", caught_by="time").body("""
     ones = torch.ones(x.shape[-1], dtype=x.dtype)
     f(x)
@@ -228,6 +256,9 @@ wrong("approximate-gelu", "approximation by tanh").body("""
     h = gelu(f(x) @ w_up_local + b_up_local, approximate="tanh")
     return g(h @ w_down_local) + b_down
 """)
+wrong("relu", "relu in place of gelu").replace("gelu(", "torch.relu(")
+wrong("g-before-gelu", "g before gelu").replace("gelu(f(x) @ w_up_local", "gelu(g(f(x) @ w_up_local)")
+wrong("f-and-g-exchanged", "f and g exchanged").replace("f(x)", "g(x)").replace("g(y_partial)", "f(y_partial)")
 right("by-linear").body("""
     linear = torch.nn.functional.linear
     h = linear(f(x), w_up_local.T, b_up_local)
@@ -259,6 +290,8 @@ wrong("masks-later-ranks-alone", "for tokens of earlier ranks").body("""
     index = tokens - tp_rank * rows
     y_partial = table_local[index.clamp(0, rows - 1)] * (index < rows).unsqueeze(-1)
 """)
+wrong("one-rank-on", "the row of the rank before").replace("tp_rank * rows", "(tp_rank + 1) * rows")
+wrong("one-rank-back", "the row of the rank after").replace("tp_rank * rows", "(tp_rank - 1) * rows")
 right("in-place-zeros").body("""
     first = tp_rank * rows
     others = (tokens < first) | (tokens > first + rows - 1)
@@ -276,12 +309,12 @@ wrong, right = ANSWERS.to("parallel-cross-entropy")
 wrong("starts-too-early", "off by one at the start").replace("(index >= 0)", "(index >= -1)")
 wrong("starts-too-late", "off by one at the start").replace("(index >= 0)", "(index > 0)")
 wrong("ends-too-early", "off by one at the end").replace("(index < words)", "(index < words - 1)")
-wrong("no-maximum", "something overflows").replace("logits_local - largest.unsqueeze(-1)", "logits_local")
+wrong("no-maximum", "an exponential overflows").replace("logits_local - largest.unsqueeze(-1)", "logits_local")
 wrong("maximum-of-its-own", "all must subtract the same").replace(
     "all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)",
     "logits_local.max(dim=-1).values.detach()",
 )
-wrong("maximum-over-all-groups", "pass tp_group to each collective").replace("tp_group, op=", "None, op=")
+wrong("maximum-over-all-groups", "pass tp_group to each").replace("tp_group, op=", "None, op=")
 wrong("sum-of-its-own-words", "without the sum over the other ranks' words").replace(
     "total = g(shifted.exp().sum(-1))", "total = shifted.exp().sum(-1)"
 )
@@ -304,7 +337,17 @@ wrong("sum-by-the-verb", "autograd does not see the sum over the words").replace
     "total = g(shifted.exp().sum(-1))", "total = all_reduce(shifted.exp().sum(-1), tp_group)"
 )
 wrong("target-without-the-maximum", "subtract the maximum there too").replace("shifted.gather", "logits_local.gather")
-wrong("one-maximum-for-all-tokens", "a logarithm gets 0").replace(
+wrong("target-by-the-verb", "autograd does not see the target's logit").replace(
+    "of_target = g(torch.where(mine, found, 0.0))", "of_target = all_reduce(torch.where(mine, found, 0.0), tp_group)"
+)
+wrong("maximum-off-on-every-rank", "the ranks without the target add 0").replace(
+    "shifted.gather", "logits_local.gather"
+).replace("g(torch.where(mine, found, 0.0))", "g(torch.where(mine, found, 0.0) - largest)")
+wrong("sum-of-the-maxima", "the logarithm of 0").replace(", op=dist.ReduceOp.MAX", "")
+wrong("rank-among-all", "dist.get_rank(tp_group)").replace(
+    "index = targets - first", "index = targets - dist.get_rank() * words"
+)
+wrong("one-maximum-for-all-tokens", "the logarithm of 0").replace(
     "logits_local.max(dim=-1).values,", "logits_local.max().repeat(len(logits_local)),"
 )
 wrong("sum-of-the-losses", "return the mean").replace(".mean()", ".sum()")
@@ -325,7 +368,7 @@ wrong("forgets-f", "where is f?").replace("h = f(x)", "h = x")
 wrong("forgets-g", "Where is g?").replace(
     "g(found @ w_out.chunk(tp_size, dim=0)[tp_rank])", "found @ w_out.chunk(tp_size, dim=0)[tp_rank]"
 )
-wrong("f-three-times", "3 calls where 1 will do", caught_by="traffic").replace("h @ part", "f(x) @ part")
+wrong("f-three-times", "call f(x) once", caught_by="traffic").replace("h @ part", "f(x) @ part")
 wrong("every-rank-computes-everything", "each rank computes all heads").body("""
     h = f(x)
     q, k, v = (split_heads(h @ part, num_heads) for part in w_qkv.chunk(3, dim=1))
@@ -339,6 +382,27 @@ wrong("other-heads-thrown-away", "computed, then thrown away").body("""
     mine = attend(q, k, v).chunk(tp_size, dim=1)[tp_rank]
     return g(merge_heads(mine) @ w_out.chunk(tp_size, dim=0)[tp_rank])
 """)
+wrong("one-head-per-rank", "one head on each rank").replace("h @ part, heads_local", "h @ part, 1")
+wrong("all-heads-of-its-columns", "num_heads heads on each rank").replace(
+    "h @ part, heads_local", "h @ part, num_heads"
+)
+wrong("f-for-q-alone", "only some of q, k and v").replace(
+    "split_heads(h @ part, heads_local) for part in w_local",
+    """
+    split_heads(source @ part, heads_local) for source, part in zip((h, x, x), w_local)""",
+)
+wrong("head-after-head", "q, k and v of one head after the other").replace(
+    "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
+    "w_qkv.unflatten(1, (num_heads, 3, -1)).chunk(tp_size, 1)[tp_rank].transpose(1, 2).flatten(1).chunk(3, 1)",
+)
+wrong("every-tth-head", "every t-th head").replace(
+    "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
+    "[w.unflatten(1, (num_heads, -1))[:, tp_rank::tp_size].flatten(1) for w in w_qkv.chunk(3, dim=1)]",
+)
+wrong("g-before-w-out", "g stands after the product").replace(
+    "g(found @ w_out.chunk(tp_size, dim=0)[tp_rank])",
+    "g(torch.nn.functional.pad(found, (tp_rank * found.shape[-1], (tp_size - 1 - tp_rank) * found.shape[-1]))) @ w_out",
+)
 wrong("columns-of-w-out", "columns of w_out").replace(
     "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.chunk(tp_size, dim=1)[tp_rank].T"
 )
@@ -376,8 +440,15 @@ wrong("all-reduce-and-a-slice", "gives every rank the whole sum, reduce_scatter"
     "rank, size = dist.get_rank(tp_group), dist.get_world_size(tp_group)\n"
     "return all_reduce(x_partial, tp_group).chunk(size, dim=1)[rank].contiguous()",
 )
-wrong("all-ranks-for-the-group", "raised").replace(
+wrong("all-ranks-for-the-group", "pass tp_group to each").replace(
     "reduce_scatter(grad_partial, ctx.tp_group, dim=1)", "reduce_scatter(grad_partial, dim=1)"
+)
+wrong("features-joined", "joined along dimension 2").replace("x_local, tp_group, dim=1", "x_local, tp_group")
+wrong("scatters-a-shard", "A shard can't be scattered").replace(
+    "all_gather(x_local, tp_group, dim=1)", "reduce_scatter(x_local, tp_group, dim=1)"
+)
+wrong("scatters-the-batch", "pass dim=1").replace(
+    "reduce_scatter(x_partial, tp_group, dim=1)", "reduce_scatter(x_partial, tp_group)"
 )
 right("one-class").cell("""
     class Door(torch.autograd.Function):
@@ -411,6 +482,16 @@ wrong("norm-after-the-gather", "LayerNorm first, then gather", caught_by="memory
     "h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))\nh = gather(h_local)",
     "h = layer_norm(gather(x_local), f(norm_weight), f(norm_bias))",
 )
+wrong("norm-after-the-gather-without-f", "LayerNorm comes before gather").replace(
+    "h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))\nh = gather(h_local)",
+    "h = layer_norm(gather(x_local), norm_weight, norm_bias)",
+)
+wrong("f-after-the-norm", "other ranks' tokens after LayerNorm").replace("gather(h_local)", "gather(f(h_local))")
+wrong("f-after-the-gather", "the gradient summed twice").replace("gather(h_local)", "f(gather(h_local))")
+wrong("residual-after-the-norm", "the residual is x itself").replace("return x_local +", "return h_local +")
+wrong("no-statistics", "mean and variance").replace(
+    "layer_norm(x_local, f(norm_weight), f(norm_bias))", "x_local * f(norm_weight) + f(norm_bias)"
+)
 wrong("f-for-the-shards-too", "the gradient of w_up_local").replace("gelu(h @ w_up_local", "gelu(h @ f(w_up_local)")
 wrong("gathers-x-as-well", "One gather where the MLP begins", caught_by="traffic").replace(
     "h = gather(h_local)", "gather(x_local)\nh = gather(h_local)"
@@ -429,7 +510,8 @@ right("one-sum-for-all-three").body("""
 
 wrong, right = ANSWERS.to("dropout-generators")
 wrong("same-mask-in-all-shards", "all shards the same mask").replace("seed + 2718 + tp_rank", "seed + 2718")
-wrong("rank-0-has-one-seed", "add a constant as well").replace("seed + 2718", "seed")
+wrong("no-seed", "seed it from `seed`").replace("whole.manual_seed(seed)", "whole.manual_seed(2)")
+wrong("rank-0-has-one-seed", "add a constant").replace("seed + 2718", "seed")
 wrong("whole-tensors-differ", "their copies differ from then on").replace(
     "whole.manual_seed(seed)", "whole.manual_seed(seed + tp_rank)"
 )
@@ -476,7 +558,17 @@ wrong("takes-a-slice", "sum over the ranks", caught_by="score").replace(
     "(grad @ w_local.T).chunk(dist.get_world_size(ctx.tp_group), 1)[dist.get_rank(ctx.tp_group)].clone()",
 )
 wrong("forgets-the-weight", "a gradient for each argument", caught_by="score").replace(", grad_w, None", ", None, None")
-wrong("all-ranks", "the list of products", caught_by="score").replace(
+wrong("own-tokens", "from this rank's own tokens", caught_by="score").replace(
+    "x.flatten(0, 1).T @ grad.flatten(0, 1)",
+    "x_local.flatten(0, 1).T @ grad.split(x_local.shape[1], 1)[dist.get_rank(ctx.tp_group)].flatten(0, 1)",
+)
+wrong("sums-the-weight's-gradient", "so add nothing up", caught_by="score").replace(
+    "x.flatten(0, 1).T @ grad.flatten(0, 1)", "all_reduce(x.flatten(0, 1).T @ grad.flatten(0, 1), ctx.tp_group)"
+)
+wrong("joins-the-batch", "joined along the batch", caught_by="score").replace(
+    "all_gather(x_local, tp_group, dim=1) @", "all_gather(x_local, tp_group, dim=0) @"
+)
+wrong("all-ranks", "pass tp_group to each", caught_by="score").replace(
     "all_gather(x_local, tp_group, dim=1) @", "all_gather(x_local, None, dim=1) @"
 )
 wrong("four-ranks", "w_local's gradients", caught_by="score", hidden=True).replace(

@@ -340,7 +340,7 @@ class Review:
         nothing: object = None,
     ) -> object:
         """What a review says; the arguments are what a student may do differently."""
-        factors = self.factors | change
+        factors = {**self.factors, **change}
         for chosen in (chosen for size in sizes for chosen in combinations(factors, size)):
             if fits(self.busbw * combine([factors[one] for one in chosen]), self.claim):
                 return list(chosen)

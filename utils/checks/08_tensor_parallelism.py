@@ -6,9 +6,10 @@ What is right comes from one process on whole tensors, with autograd, and so do 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
+from itertools import product
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from ..kit.drivers.backward import drive, my_group
 from ..kit.drivers.outside_tensors import outside_tensors
 from ..kit.drivers.sharded import most_between
 from ..kit.transformer import attention, layer_norm, mlp
+from ..text.rank_sets import format_ranks
 from .answer import Answer, CheckFailed
 from .compare import Mistakes
 from .equality import alike
@@ -39,7 +41,7 @@ from .gradients import (
 )
 from .inputs import Draws
 from .marking import check
-from .oracles import Case, oracle
+from .oracles import Case, Drawing, oracle
 from .recorded import recorded_par
 from .runner import Runner
 from .scores import Measure
@@ -47,11 +49,53 @@ from .show import show
 from .traffic import expect_time
 
 Shape = tuple[int, ...]
+Groups = Sequence[Sequence[int]]
 Dtype = torch.dtype
 F32, F64 = torch.float32, torch.float64
 NEIGHBOURS = [[0, 1], [2, 3]]  # two groups side by side: neither is the whole world
 IN_NEIGHBOURS = {"size": 2, "shape": (2, 3), "groups": NEIGHBOURS}
 View = Callable[[Tensor], Tensor]
+
+
+CURE = "pass tp_group to each collective, and take this rank's place from dist.get_rank(tp_group)"
+NONE_FOR_THE_GROUP = "Backward returns one gradient for each argument of forward: None for tp_group, which has none."
+
+
+def in_teams(draw: Drawing) -> Drawing:
+    """As in_groups; a collective that goes beyond its rank's group is named, whatever the values have become."""
+    grouped = in_groups(draw)
+
+    @wraps(draw)
+    def draw_all(draws: Draws, *arguments: Any, groups: Groups = (), **named: Any) -> Case:
+        case = grouped(draws, *arguments, groups=groups, **named)
+        if not groups:
+            return replace(case, advice={**case.advice, "incorrect number of gradients": NONE_FOR_THE_GROUP})
+        own = partial(expect_own_group, groups=groups)
+        raised = {"raised": f"It works where tp_group is all ranks, but not in a smaller group: {CURE}."}
+        return replace(
+            case, before=own, explain=lambda *_: f"wrong only where tp_group is not all ranks: {CURE}", advice=raised
+        )
+
+    return draw_all
+
+
+def expect_own_group(answer: Answer, groups: Groups) -> None:
+    """Raise CheckFailed if a rank called a collective in a group that is not its own."""
+    for event in answer.events:
+        mine = next(group for group in groups if event.rank in group)
+        if event.peer is None and sorted(event.members) != sorted(mine):
+            raise CheckFailed(
+                f"rank {event.rank} called {event.op} in a group of ranks {format_ranks([*event.members])}",
+                f"its own group, ranks {format_ranks([*mine])}",
+                "Without tp_group, a collective goes to all ranks: pass tp_group to each, in both passes.",
+            )
+
+
+def in_another_order(*right: Any) -> Mistakes:
+    """The mistake of returning one of the other results in this one's place."""
+    values = [one for part in right for one in (part if isinstance(part, list) else [part])]
+    words = "the value of a different result: return them in the order of the docstring"
+    return {words: lambda got: any(alike(got, one) for one in values)}
 
 
 def as_it_is(x: Tensor) -> Tensor:
@@ -73,11 +117,11 @@ def normal_numbers(draws: Draws, *shapes: Shape) -> list[Tensor]:
 
 
 def draw_shard(function: Callable[..., Any], rank: int, world_size: int, **same: int) -> dict[str, Any]:
-    """A rank's shard, and the bytes of memory that it keeps alive."""
-    shard = function(tp_rank=rank, tp_size=world_size, **same)
+    """A rank's shard, the bytes of memory that it keeps alive, and whether a second call gives the same."""
+    shard, again = (function(tp_rank=rank, tp_size=world_size, **same) for _ in range(2))
     if not isinstance(shard, Tensor):
-        return {"shard": shard, "bytes": 0}
-    return {"shard": shard.clone(), "bytes": shard.untyped_storage().nbytes()}
+        return {"shard": shard, "bytes": 0, "repeats": True}
+    return {"shard": shard.clone(), "bytes": shard.untyped_storage().nbytes(), "repeats": alike(shard, again)}
 
 
 @oracle(values=[(4, 8, 12, 1), (2, 6, 4, 0)], memory=[(4, 8, 12, 0)])
@@ -106,6 +150,9 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
             whole[rank::size] if dim == 0 else whole[:, rank::size] for rank in ranks
         ],
         "a part cut along the other dimension": list(whole.tensor_split(size, 1 - dim)),
+        "a part of the transpose: draw (fan_in, fan_out) numbers": list(
+            drawn(seed, fan_out, fan_in).T.chunk(size, dim)
+        ),
     }
     return Case(
         same={"fan_in": fan_in, "fan_out": fan_out, "dim": dim, "seed": seed},
@@ -115,9 +162,20 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
         world_size=size,
         through=draw_shard,
         unpack=lambda got, _: {"": got["shard"]},
+        before=judge_repeats,
         values_first=True,
         memory=lambda answer: judge_kept_alive(answer, right[0].nbytes),
     )
+
+
+def judge_repeats(answer: Answer) -> None:
+    for rank, result in enumerate(answer.results):
+        if not result["repeats"]:
+            raise CheckFailed(
+                f"rank {rank}: two calls with the same seed return different numbers",
+                "the same numbers",
+                "They come from torch's own generator: pass generator=generator to torch.randn.",
+            )
 
 
 def judge_kept_alive(answer: Answer, wanted: int) -> str:
@@ -135,7 +193,7 @@ def judge_kept_alive(answer: Answer, wanted: int) -> str:
     values=[(2, 3, 2, 4), (4, 2, 3, 4), {"size": 2, "B": 2, "D": 3, "F": 2, "groups": NEIGHBOURS}],
     traffic=[(4, 2, 3, 8)],
 )
-@in_groups
+@in_teams
 def column_parallel(draws: Draws, size: int, B: int, D: int, F: int, dtype: Dtype = F32) -> Case:
     x, w, b, grad = whole_numbers(draws, dtype, (B, D), (D, F), (F,), (B, F))
     cut = {"w": 1, "b": 0, "y": 1}
@@ -155,35 +213,46 @@ def column_parallel(draws: Draws, size: int, B: int, D: int, F: int, dtype: Dtyp
         },
         "grad_b_local": {
             "this rank's `grad_local` itself: sum it over the batch": truth.part("y", grad),
+            "the mean over the batch: the gradient of a bias is the sum": truth.part("b", truth.gradients["b"] / B),
         },
     }
-    return truth.case_by_hand(mistakes, traffic=lambda answer: one_all_reduce(answer, x.nbytes, "x"))
+    return by_hand(truth, mistakes, x.nbytes, "grad_x")
 
 
-def one_all_reduce(answer: Answer, nbytes: int, of: str) -> str:
-    remark = f"one all_reduce, of {of}'s {nbytes} bytes, in the forward and backward pass together."
-    return expect_in_both(answer, [("all_reduce", nbytes)], remark)
+def by_hand(truth: Sharded, mistakes: dict[str, Any], nbytes: int, of: str) -> Case:
+    """The case of a layer that needs one all_reduce, of the result named `of`."""
+    remark = f"one all_reduce, of {nbytes} bytes, in the forward and backward pass together."
+    why = f"One of the four results is a partial sum, {of}. All-reduce that; the others need no message."
+    calls = partial(expect_in_both, calls=[("all_reduce", nbytes)], remark=remark, why=why)
+    case = truth.case_by_hand(mistakes, traffic=calls)
+    assert isinstance(case.right, dict)
+    for name in case.right:
+        others = [right for other, right in case.right.items() if other != name]
+        mistakes[name] = {**mistakes[name], **in_another_order(*others)}
+    return replace(case, mistakes=mistakes)
 
 
 @oracle(
     values=[(2, 3, 4, 2), (4, 2, 4, 3), {"size": 2, "B": 2, "F": 2, "D": 3, "groups": NEIGHBOURS}],
     traffic=[(4, 2, 8, 3)],
 )
-@in_groups
+@in_teams
 def row_parallel(draws: Draws, size: int, B: int, F: int, D: int, dtype: Dtype = F32) -> Case:
     x, w, bias, grad = whole_numbers(draws, dtype, (B, F), (F, D), (D,), (B, D))
     truth = Sharded(lambda x, w, bias: x @ w + bias, size, {"x": x, "w": w, "bias": bias}, grad, cut={"x": 1, "w": 0})
     y, (y_alone, _) = truth.y, truth.alone()
     of_bias, biases = truth.gradients["bias"], (size - 1) * bias
     why = "every rank has all of grad, so add nothing up"
+    share = f"the gradient divided by {size}: every rank has all of grad, and needs no share of it"
     mistakes = {
         "y": {
-            "the sum without the bias, on this rank": y - bias,
+            "the sum without the bias, on this rank: every rank adds it, after the sum": y - bias,
             f"the sum with the bias added {size} times, by every rank before the sum: add it once, after": y + biases,
             "the product of this rank's rows plus the bias: a partial sum, to be added up first": y_alone,
+            "the mean of the products, plus the bias: partial sums add up": (y - bias) / size + bias,
         },
-        "grad_x_local": truth.too_large("x", why),
-        "grad_w_local": truth.too_large("w", why),
+        "grad_x_local": {**truth.too_large("x", why), share: truth.part("x", truth.gradients["x"] / size)},
+        "grad_w_local": {**truth.too_large("w", why), share: truth.part("w", truth.gradients["w"] / size)},
         "grad_bias": truth.too_large("bias", why)
         | {
             "grad itself: sum it over the batch": grad,
@@ -192,7 +261,7 @@ def row_parallel(draws: Draws, size: int, B: int, F: int, D: int, dtype: Dtype =
             "zero: every rank has the bias, and every copy needs its gradient": 0 * of_bias,
         },
     }
-    return truth.case_by_hand(mistakes, traffic=lambda answer: one_all_reduce(answer, y.nbytes, "y"))
+    return by_hand(truth, mistakes, y.nbytes, "y")
 
 
 # ---- part 2
@@ -210,7 +279,7 @@ def in_a_sum(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
 
 @oracle(values=[(4, (2, 3)), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
-@in_groups
+@in_teams
 def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
     """spread: a view of a gradient, with other strides."""
     x, s = whole_numbers(draws, dtype, shape, shape)
@@ -218,7 +287,11 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
     total = torch.stack(grads).sum(0)
     right = {"output": 3 * x + s, "s": grads, "x": [total + 2 * grad for grad in grads]}
     mistakes: dict[str, Mistakes] = {
-        "output": {f"{size} times x: forward hands on x as it is": (size + 2) * x + s},
+        "output": {
+            f"what {size} x in place of f(x) leads to in f(x) + 2 x + s: forward hands on x as it is": (
+                (size + 2) * x + s
+            )
+        },
         "s": {
             "the sum over the ranks, though s did not go through f: you overwrote the tensor that backward was "
             "given. It is not yours": total
@@ -235,7 +308,7 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
 
 
 @oracle(values=[(4, (2, 3)), (2, (2, 6), F32, lambda x: x[:, ::2]), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
-@in_groups
+@in_teams
 def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
     xs = [spread(x) for x in draws.different_integers(size, shape, dtype, seed=1)]
     [grad], total = map(spread, whole_numbers(draws, dtype, shape)), torch.stack(xs).sum(0)
@@ -247,6 +320,7 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
         "x_partial": {
             f"{size} times too large: all ranks compute one and the same loss, so it counts once": size * grad,
             "a fraction of it: each summand enters the sum once, with factor 1": grad / size,
+            "zero on this rank: its summand enters the sum like those of other ranks": 0 * grad,
         },
     }
     right = {"output": total, "x_partial": grad}
@@ -255,7 +329,7 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
 
 
 @oracle(values=[(4, (3, 2)), (2, (2, 1, 3)), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
-@in_groups
+@in_teams
 def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
     xs = [spread(x) for x in draws.different_integers(size, shape, dtype, seed=1)]
     whole = torch.cat(xs, -1)
@@ -269,18 +343,30 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
             ),
             "the shards stacked: put them side by side": torch.stack(xs),
             "the sum of the shards: put them side by side": sum(xs),
+            "the right numbers in a different order: of each row, rank r's part is the r-th": (
+                lambda got: in_order(got, whole)
+            ),
         },
         "x_local": {
             f"{size} times too large: every rank already has the same gradient, so add nothing up": [
                 size * part for part in mine
             ],
             "rank 0's slice: this rank's is a different one": mine[0],
+            "every t-th number of a row: a shard is a block of consecutive ones": [
+                grad[..., rank::size] for rank in range(size)
+            ],
         },
     }
     right = {"output": whole, "x_local": mine}
     remark = "Every rank already had the whole gradient."
     calls = partial(expect_passes, forward=[("all_gather", xs[0].nbytes)], backward=[], remark=remark)
     return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, traffic=calls))
+
+
+def in_order(got: Any, right: Tensor) -> bool:
+    """Whether a tensor has the right numbers, though not in their places."""
+    same = isinstance(got, Tensor) and (got.shape, got.dtype) == (right.shape, right.dtype)
+    return same and torch.equal(got.detach().flatten().sort().values, right.flatten().sort().values)
 
 
 # ---- part 3
@@ -305,7 +391,8 @@ def megatron_mlp(
     x, w_up, b_up, w_down, b_down = whole.values()
     truth = Sharded(mlp, size, whole, grad, MLP_CUT)
     y, (y_alone, alone) = truth.y, truth.alone()
-    all_down = shards(w_down, size, 0).sum(0)
+    downs, biases = w_down.chunk(size), b_up.chunk(size)
+    all_down, ups = sum(downs), [x @ w for w in w_up.chunk(size, 1)]
     late = [
         serial(mlp, grad, **whole | {"w_up": w, "b_up": b, "w_down": all_down})[1]["x"]
         for w, b in zip(truth.part("w_up", w_up), truth.part("b_up", b_up), strict=True)
@@ -321,6 +408,14 @@ def megatron_mlp(
             "y with gelu's approximation by tanh: call gelu(h)": (
                 gelu(x @ w_up + b_up, approximate="tanh") @ w_down + b_down
             ),
+            "y with relu in place of gelu": (x @ w_up + b_up).relu() @ w_down + b_down,
+            "y with g before gelu: ranks have different features there, which don't add up": sum(
+                gelu(sum(ups) + b) @ w for b, w in zip(biases, downs, strict=True)
+            )
+            + b_down,
+            "y with f and g exchanged: f stands where x enters, g where partial sums leave": [
+                gelu(size * up + b) @ w + b_down for up, b, w in zip(ups, biases, downs, strict=True)
+            ],
         },
         "x": {
             "the contribution of this rank's columns: f is missing": alone["x"],
@@ -337,7 +432,12 @@ def megatron_mlp(
     return truth.case(
         mistakes,
         rtol=CLOSE,
-        traffic=partial(expect_passes, forward=one, backward=one),
+        traffic=partial(
+            expect_passes,
+            forward=one,
+            backward=one,
+            why=("One g, for y, and nothing else.", "One f, for x, and no more."),
+        ),
         clock=cluster,
         time=lambda answer: judge_mlp_time(answer, cluster, x.nbytes, x.nbytes // shape[-1] * F),
         values_first=alpha > 0,
@@ -396,7 +496,7 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
     truth = Sharded(lambda tokens, table: table[tokens], size, {"tokens": tokens, "table": table}, grad, {"table": 0})
     rank_of_row = torch.arange(size).repeat_interleave(rows).unsqueeze(-1)
     of_all = shards(truth.gradients["table"], size, 0)
-    totals = of_all.sum(1)
+    totals, none = of_all.sum(1), 0 * table[:rows]
     of_all[:, 0] += totals.cumsum(0) - totals  # the tokens of earlier ranks, in the nearest row
     of_all[:, -1] += totals.sum(0) - totals.cumsum(0)  # those of later ranks
     mistakes = {
@@ -412,6 +512,10 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
                 tokens
             ]
             + sum(part[0] * (tokens < rank * rows).unsqueeze(-1) for rank, part in enumerate(table.chunk(size))),
+            **{
+                f"the row of the rank {side}: rank r's first row is r * V/t": torch.cat(shifted)[tokens]
+                for side, shifted in (("before", [none, table[:-rows]]), ("after", [table[rows:], none]))
+            },
         },
         "table_local": truth.too_large("table", "g passes the gradient on, once")
         | {"the gradient of all tokens, other ranks' included": list(of_all)},
@@ -428,7 +532,7 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
     ],
     traffic=[(4, 6, 50)],
 )
-@in_groups
+@in_teams
 def parallel_cross_entropy(
     draws: Draws, size: int, N: int, words: int, shift: float = 0.0, unlikely: int = -1, apart: float = 0.0
 ) -> Case:
@@ -473,10 +577,16 @@ def parallel_cross_entropy(
             "the loss with the target's logit of this rank alone: the ranks without the target need it, too": [
                 loss(total, of_targets(z * (rank_of_word == rank))) for rank in range(size)
             ],
+            "the loss with the maximum subtracted on every rank: the ranks without the target add 0": loss(
+                total, of_targets(z) - (size - 1) * logits.amax(-1)
+            ),
         },
         "logits_local": {
             "the gradient of the target's logit alone: autograd does not see the sum over the words. Where is g?": (
                 truth.part("logits", -one_hot(targets, size * words).to(F64) / N)
+            ),
+            "the gradient of the sum over the words alone: autograd does not see the target's logit. Where is g?": (
+                truth.part("logits", z.softmax(-1) / N)
             ),
             **truth.too_large("logits", "g passes its gradient on, once"),
         },
@@ -492,7 +602,18 @@ def parallel_cross_entropy(
         ),
         in_all=True,
     )
-    return truth.case(mistakes, rtol=CLOSE, traffic=calls)
+    case = truth.case(mistakes, rtol=CLOSE, traffic=calls)
+    assert isinstance(case.right, dict)
+    return replace(case, mistakes={**case.mistakes, "": {**INFINITE, **case.mistakes[""]}})
+
+
+INFINITE: dict[str, Callable[[Any], bool]] = {
+    "infinite: an exponential overflows. Subtract the token's largest logit before": lambda got: alike(
+        got, torch.tensor(math.inf, dtype=F64)
+    ),
+    "the logarithm of 0: all exponentials of a token are 0. Subtract the token's own largest logit, over all ranks, "
+    "by op=dist.ReduceOp.MAX": lambda got: alike(got, torch.tensor(-math.inf, dtype=F64)),
+}
 
 
 @oracle(values=[(2, 2, 3, 8, 4)], traffic=[(2, 2, 3, 8, 4)])
@@ -507,10 +628,25 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
         mine = rank_of_row == rank
         return serial(lambda x, w_qkv, w_out: attention(x, w_qkv, w_out * mine, heads), grad, **whole)
 
+    def of_uses(rank: int) -> Tensor:
+        """x's gradients if only one rank's heads are seen: from where it makes q, from k, and from v."""
+        apart, mine = torch.block_diag(*w_qkv.chunk(3, 1)), w_out * (rank_of_row == rank)
+        _, gradients = serial(lambda xs: attention(xs, apart, mine, heads), grad, xs=torch.cat([x] * 3, -1))
+        return torch.stack(gradients["xs"].chunk(3, -1))
+
+    uses = torch.stack([of_uses(rank) for rank in range(size)])
+    in_part = [
+        torch.where(torch.tensor(through_f)[:, None, None, None], uses.sum(0), of_rank).sum(0)
+        for through_f in product((False, True), repeat=3)
+        if any(through_f) and not all(through_f)
+        for of_rank in uses
+    ]
     alone = [of_heads(rank) for rank in range(size)]
     rows, blocks = w_out.chunk(size), w_qkv.chunk(size, 1)
     in_blocks = [attention(x, w, part, heads // size) for w, part in zip(blocks, rows, strict=True)]
-    mistakes: dict[str, Mistakes] = {
+    every_tth = torch.arange(heads).view(size, -1).T.flatten()  # of heads, in place of neighbours
+    threes = w_qkv.unflatten(1, (heads, 3, -1)).transpose(1, 2).flatten(1)
+    mistakes: dict[str, dict[str, Any]] = {
         "output": {
             "the output of this rank's heads: a partial sum. Where is g?": [part for part, _ in alone],
             f"{size} times too large: each rank computes all heads": size * y,
@@ -519,15 +655,38 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the output if every rank takes rank 0's rows of w_out": attention(
                 x, w_qkv, torch.cat([rows[0]] * size), heads
             ),
+            "the output with every t-th head on a rank: its heads are consecutive": attention(
+                x, w_qkv, w_out.unflatten(0, (heads, -1))[every_tth].flatten(0, 1), heads
+            ),
+            "the output if w_qkv had q, k and v of one head after the other: first come all columns of q": attention(
+                x, threes, w_out, heads
+            ),
+            "the output with one head on each rank: split its columns into heads_local heads": attention(
+                x, w_qkv, w_out, size
+            ),
         },
         "x": {
             "the contribution of this rank's heads: where is f?": [gradients["x"] for _, gradients in alone],
             f"{size} times too large: f sums it over the ranks once": size * right["x"],
+            "the gradient with f for only some of q, k and v: all three are made of f(x)": (
+                lambda got: any(alike(got, wrong, CLOSE) for wrong in in_part)
+            ),
         },
+        "w_out": {"the gradient of all rows: g stands after the product with this rank's rows": right["w_out"]},
     }
+    if D % (size * heads) == 0:
+        mistakes["output"] |= {
+            "the output with num_heads heads on each rank: split its columns into heads_local heads": attention(
+                x, w_qkv, w_out, size * heads
+            )
+        }
     of_weights = {name: [gradients[name] for _, gradients in alone] for name in ("w_qkv", "w_out")}
     one = [("all_reduce", x.nbytes)]
-    calls = partial(expect_passes, forward=one, backward=one)
+    once = (
+        "One g, of the product with w_out, and no more.",
+        "One f: call f(x) once, and make q, k and v of its result.",
+    )
+    calls = partial(expect_passes, forward=one, backward=one, why=once)
     local = {"output": y, "x": right["x"], **of_weights}
     case = driven(size, whole, grad, local, mistakes, rtol=CLOSE, same={"num_heads": heads}, traffic=calls)
     with FlopCounterMode(display=False) as counter:
@@ -581,7 +740,7 @@ WAYS = ("gather", "scatter")
     ],
     traffic=[(way, 4, (2, 1, 3)) for way in WAYS],
 )
-@in_groups
+@in_teams
 def across_sequence(
     draws: Draws, direction: str, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is
 ) -> Case:
@@ -594,7 +753,9 @@ def across_sequence(
     summed = torch.stack(to_sum).sum(0)
     mine = list(summed.chunk(size, 1))
     joins = {
-        "the tokens joined along another dimension: tokens are dimension 1": torch.cat(to_join, 0),
+        f"the tokens joined along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
+        for dim in (0, -1)
+    } | {
         "this rank's own tokens, with zeros for the others: every rank's tokens belong there": [
             torch.cat([x * (other == rank) for other in range(size)], 1) for rank, x in enumerate(to_join)
         ],
@@ -609,6 +770,10 @@ def across_sequence(
     all_gather, reduce_scatter = [("all_gather", to_join[0].nbytes)], [("reduce_scatter", summed.nbytes)]
     forward, backward = (all_gather, reduce_scatter) if gathers else (reduce_scatter, all_gather)
     remark = f"That is for {direction!r}; the other direction is the other way round."
+    advice = {
+        r"split dimension [02] ": "Tokens are dimension 1: pass dim=1.",
+        r"split dimension 1 ": "A shard can't be scattered: is it all_gather that this pass needs?",
+    }
     return driven(
         size,
         {"x": xs},
@@ -616,6 +781,7 @@ def across_sequence(
         right={"output": None, join: torch.cat(to_join, 1), add: mine},
         mistakes={join: joins, add: sums},
         same={"direction": direction},
+        advice=advice,
         traffic=partial(expect_passes, forward=forward, backward=backward, remark=remark),
     )
 
@@ -639,6 +805,19 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
     x, y, grad_x, grad_y = (shards(t, size, 1) for t in (whole["x"], truth.y, truth.gradients["x"], grad))
     _, of_tokens = serial(half_a_layer, grad, **whole | {name: whole[name].expand(S, D) for name in SHARED})
     x_too_often = y + (size - 1) * x
+    norm = {"weight": whole["norm_weight"], "bias": whole["norm_bias"]}
+    of_mlp = {name: whole[name] for name in ("w_up", "b_up", "w_down", "b_down")}
+    normed, unnormed = (
+        layer_norm(whole["x"], **norm),
+        whole["x"] + mlp(whole["x"] * norm["weight"] + norm["bias"], **of_mlp),
+    )
+    added_up = shards(serial(mlp, grad, x=normed, **of_mlp)[1]["x"], size, 1).sum(0)
+    mixed = [of_y + serial(layer_norm, added_up, x=part, **norm)[1]["x"] for of_y, part in zip(grad_y, x, strict=True)]
+    parts = [truth.part(name, whole[name]) for name in MLP_CUT]
+    of_columns = [
+        serial(half_a_layer, grad, **whole | dict(zip(MLP_CUT, mine, strict=True)))[1]
+        for mine in zip(*parts, strict=True)
+    ]
     mistakes: dict[str, Mistakes] = {
         "output": {
             f"y with b_down added {size} times: it belongs after scatter, once": list(y + (size - 1) * b_down),
@@ -646,20 +825,31 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
             "y without the residual x": list(y - x),
             f"y with x added {size} times: x bypasses gather and scatter and goes straight to y": list(x_too_often),
             "the whole y: return this rank's tokens": truth.y,
+            "y with x after LayerNorm as the residual: the residual is x itself": list(y - x + shards(normed, size, 1)),
+            "y without LayerNorm's mean and variance": list(shards(unnormed, size, 1)),
         },
         "x_local": {
             **truth.too_large("x", "scatter's gradient must not be added up"),
+            "the gradient summed twice: gather's backward adds already, and f is for weights only": list(
+                grad_y + size * (grad_x - grad_y)
+            ),
+            "the gradient mixed with those of other ranks' tokens after LayerNorm: f is for weights only": mixed,
             "the gradient mixed with those of other ranks' tokens: f is for weights only": list(
                 grad_y + (grad_x - grad_y).sum(0)
             ),
         },
     }
     for name in SHARED:
-        mistakes[name] = {
+        of_shared: dict[str, Any] = {
             "the contribution of this rank's tokens: every rank has used its copy for its own tokens, so the "
             "gradients must be summed over the ranks": list(shards(of_tokens[name], size, 0).sum(1)),
             **truth.too_large(name, "it has already been summed over the ranks"),
         }
+        if name != "b_down":
+            of_shared["the contribution of this rank's columns to all tokens: LayerNorm comes before gather"] = [
+                gradients[name] for gradients in of_columns
+            ]
+        mistakes[name] = of_shared
     moves = [("all_gather", x[0].nbytes), ("reduce_scatter", grad.nbytes)]
     calls = partial(
         expect_passes,
@@ -738,15 +928,18 @@ def judge_kept(answer: Answer, tokens: int, *widths: int) -> str:
 
 
 def draw_masks(function: Callable[..., Any], rank: int, world_size: int, seed: int) -> dict[str, Any]:
-    """The first numbers of both generators, and of two that are made again with the same arguments."""
+    """The first numbers of both generators, of two that are made again alike, and of two with a different seed."""
     made = function(seed, rank)
     if not isinstance(made, tuple | list) or len(made) != 2 or not all(isinstance(g, torch.Generator) for g in made):
         return {"wrong": f"{type(made).__name__} {made!r}"[:80]}
     if made[0] is made[1]:
         return {"wrong": "one generator twice, so that what one draws changes what the other draws next"}
     whole, sharded = (torch.rand(8, generator=generator) for generator in made)
-    again = [torch.rand(8, generator=generator) for generator in function(seed, rank)]
-    return {"whole": whole, "sharded": sharded, "again": again}
+    again, changed = (
+        [torch.rand(8, generator=generator) for generator in function(number, rank)]
+        for number in (seed, seed - 1 if seed else 1)
+    )
+    return {"whole": whole, "sharded": sharded, "again": again, "changed": changed}
 
 
 @check("dropout-generators")  # no oracle: any seeds will do whose numbers differ where they should
@@ -776,8 +969,15 @@ def judge_generators(run: Runner, size: int, seed: int) -> None:
             raise CheckFailed(
                 f"rank {rank}: both generators draw {show(whole)}",
                 "different numbers",
-                "On tensor-parallel rank 0, tp_rank adds nothing to the seed: add a constant as well.",
+                "Both seeds come to the same number on this rank: add a constant that keeps them apart on every rank.",
             )
+        for name, numbers, other in (("whole tensors", whole, 0), ("shards", sharded, 1)):
+            if alike(numbers, result["changed"][other]):
+                raise CheckFailed(
+                    f"rank {rank}: for {name} the generator draws the same numbers with a different seed",
+                    "different numbers",
+                    "Then all runs drop the same numbers: seed it from `seed`.",
+                )
         for other in range(rank):
             if alike(sharded, results[other]["sharded"]):
                 raise CheckFailed(
@@ -833,7 +1033,7 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
     ]
     given: list[list[Any]] = [[None] * size for _ in range(3)]
     right: dict[str, list[Any]] = {name: [None] * size for name in ("y", "x", "w")}
-    unsummed: list[Any] = [None] * size
+    unsummed, of_own_tokens, summed, joined = (list[Any]([None] * size) for _ in range(4))
     for team, stack in zip(teams, drawn, strict=True):
         for place, rank in enumerate(team):
             mine = [(x.chunk(t, 1)[place], w.chunk(t, 1)[place], grad.chunk(t, 2)[place]) for x, w, grad in stack]
@@ -845,6 +1045,15 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
                 x.flatten(0, 1).T @ part.flatten(0, 1) for (x, *_), (*_, part) in zip(stack, mine, strict=True)
             ]
             unsummed[rank] = [(part @ w_local.T).chunk(t, 1)[place] for _, w_local, part in mine]
+            of_own_tokens[rank] = [
+                x_local.flatten(0, 1).T @ part.chunk(t, 1)[place].flatten(0, 1) for x_local, _, part in mine
+            ]
+            summed[rank] = [
+                x.flatten(0, 1).T @ torch.stack(grad.chunk(t, 2)).sum(0).flatten(0, 1) for x, _, grad in stack
+            ]
+            joined[rank] = [
+                torch.cat(x.chunk(t, 1)) @ w_local for (x, *_), (_, w_local, _) in zip(stack, mine, strict=True)
+            ]
     names = {
         "y": "the list of products",
         "x": "the list of x_local's gradients",
@@ -862,8 +1071,14 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
                 * size,
                 "a list of partial sums: every rank knows its own columns only, so sum over the ranks": unsummed,
             },
-            names["w"]: {"nothing: backward returns a gradient for each argument": [[None] * PRODUCTS] * size},
+            names["w"]: {
+                "nothing: backward returns a gradient for each argument": [[None] * PRODUCTS] * size,
+                "a list of gradients from this rank's own tokens: w_local meets the tokens of all ranks": of_own_tokens,
+                "a list of sums over the ranks: each rank has its own columns, so add nothing up": summed,
+            },
+            names["y"]: {"a list with the tokens joined along the batch: tokens are dimension 1": joined},
         },
+        before=partial(expect_own_group, groups=teams),
         unpack=lambda got, _: {names[name]: got[name] for name in names},
         through=drive_stack,
         unchanged=False,
