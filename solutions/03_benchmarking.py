@@ -739,12 +739,13 @@ for name, rate in limits.items():
 
 # %% [markdown]
 # Usually an all-reduce stays well below both: four ranks share the cores, and each byte is copied and added several
-# times along the way. On a GPU cluster the same picture tells you whether the network was set up properly.
+# times along the way. More than 100 % means that something else kept the machine busy while a limit was measured: run
+# both cells again. On a GPU cluster the same picture tells you whether the network was set up properly.
 
 # %% [markdown]
 # # Part 4 · Two numbers instead of a table
-# On the left the curve of the times is nearly flat: small sizes all take about as long. On the right it rises in
-# proportion to the size. So the time is roughly
+# Look at the times again. Small sizes all take about as long; for large ones, the time grows in proportion to the size.
+# So it is roughly
 #
 # $$ t(n) = \alpha + n \beta $$
 #

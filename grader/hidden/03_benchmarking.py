@@ -139,15 +139,15 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
     others = 1 - 1 / world_size
     factors = {
         "algbw: busbw has the factor of the collective": algbw,
-        "twice too much: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
-        "too large by a factor of P: `nbytes` is already the size of the whole": busbw * world_size,
+        "twice the right one: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
+        "P times the right one: `nbytes` is already the size of the whole": busbw * world_size,
         "P times too small: divide one rank's bytes by its time, not by P times that": busbw / world_size,
         "algbw with a factor of 2: P ranks need 2 (P - 1) / P": algbw * 2,
         "algbw with 2 (P - 1) instead of 2 (P - 1) / P": algbw * 2 * (world_size - 1),
         "0, because // rounds down: use /": 0.0,
     }
     if collective == "all_reduce":
-        factors["half of it: an all-reduce has two phases"] = busbw / 2
+        factors["half the right one: an all-reduce has two phases"] = busbw / 2
         factors["the result of rounding the factor down by //: use /"] = algbw * (2 * (world_size - 1) // world_size)
     elif collective in ("broadcast", "reduce"):
         factors["algbw times the factor of an all-gather, (P - 1) / P"] = algbw * others
@@ -290,10 +290,10 @@ def size_for(share: float, alpha: float, beta: float) -> Case:
         "share * alpha / beta: at that size the latency still takes most of the time": share * half,
         "for the share that is missing: s / (1 - s), not (1 - s) / s": half / odds,
         "1 / (1 - s) times alpha / beta: that is s / (1 - s) and one more": half / (1 - share),
-        "rounded: return it as it is": math.floor(odds * half * (1 - 1e-12)),
+        "the right size, rounded: return it as it comes out": math.floor(odds * half * (1 - 1e-12)),
     }
     if alpha:
-        mistakes["upside down: seconds divided by seconds per byte are bytes"] = odds / half
+        mistakes["the fraction upside down: seconds divided by seconds per byte are bytes"] = odds / half
     return Case(
         [[share], [alpha], [beta]],
         right=odds * half,
@@ -337,17 +337,19 @@ def meeting(one: Line, other: Line, right: float | None) -> Case:
     )
     mistakes = {
         f"None though they meet: {lost}": None,
-        "not above 0: return None": 0.0,
+        "0, and a size must be above 0: return None": 0.0,
         "infinite: with the same beta they never meet, so return None": math.inf,
         "the half-bandwidth size of the first": alpha_one / beta_one,
         "the half-bandwidth size of the second": alpha_other / beta_other,
     }
     if right:
-        mistakes["upside down: seconds divided by seconds per byte are bytes"] = 1 / right
+        mistakes["the fraction upside down: seconds divided by seconds per byte are bytes"] = 1 / right
         mistakes["the result of adding the betas: subtract them"] = abs(alpha_one - alpha_other) / (
             beta_one + beta_other
         )
-        mistakes["rounded: return the size as it comes out"] = (alpha_other - alpha_one) // (beta_one - beta_other)
+        mistakes["the right size, rounded: return it as it comes out"] = (alpha_other - alpha_one) // (
+            beta_one - beta_other
+        )
         mistakes["the right size with the wrong sign"] = -right
     elif beta_one != beta_other and alpha_one != alpha_other:
         below = (alpha_other - alpha_one) / (beta_one - beta_other)

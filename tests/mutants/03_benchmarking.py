@@ -33,7 +33,7 @@ wrong("longest-of-all-ranks", "the longest time of any rank", hidden=True).repla
     "slowest = torch.tensor(time.perf_counter() - start, dtype=torch.float64)\n"
     "dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\nreturn slowest.item()",
 )
-wrong("mean-of-two-calls", "2 calls of the operation").function("""
+wrong("mean-of-two-calls", "the time of 2 calls").function("""
     synchronize()
     dist.barrier()
     start = time.perf_counter()
@@ -85,7 +85,7 @@ wrong("float32", "rounded to float32").replace(
     "slowest = torch.tensor([time_one() for _ in range(repeats)])",
 )
 wrong("one-warm-up-at-least", "time_one was called", hidden=True).replace("range(warmup)", "range(max(1, warmup))")
-wrong("on-rank-0-alone", "though right on rank 0").replace(
+wrong("on-rank-0-alone", "though rank 0 has the right one").replace(
     "dist.all_reduce(slowest, op=", "dist.reduce(slowest, dst=0, op="
 )
 wrong("sorts-first", "sorting before the ranks were compared").replace(
@@ -176,7 +176,7 @@ right("table").body('return handed_in * {"all_gather": world_size, "gather": wor
 wrong, right = ANSWERS.to("bandwidths")
 wrong("always-two", "a factor of 2").replace("2 * others", "2")
 wrong("no-factor", "busbw has the factor").body("factor = 1")
-wrong("send-and-receive", "twice too much").replace("factor = others", "factor = 2 * others")
+wrong("send-and-receive", "twice the right one").replace("factor = others", "factor = 2 * others")
 wrong("all-reduce-once", "two phases").replace("factor = 2 * others", "factor = others")
 wrong("upside-down", "upside down").replace("(world_size - 1) / world_size", "world_size / (world_size - 1)")
 wrong("broadcast-like-the-others", "broadcast of 4 ranks").replace('("broadcast", "reduce")', "()")
@@ -247,7 +247,7 @@ wrong("rounds-before-multiplying", "rounded before they were multiplied").replac
     "if possible > 0:", "nbytes = possible or nbytes\nif possible > 0:"
 )
 wrong("without-the-largest", "without the largest").replace("possible > 0", "possible > 0 and nbytes < largest")
-wrong("floats", "Whole numbers are wanted").replace("sizes.append(possible)", "sizes.append(possible / 1)")
+wrong("floats", "return whole numbers").replace("sizes.append(possible)", "sizes.append(possible / 1)")
 wrong("raises-small-sizes", "leave them out").replace(
     "if possible > 0:", "possible = max(possible, world_size * itemsize)\nif possible > 0:"
 )
@@ -338,7 +338,7 @@ wrong("negative-sizes", "below 0").replace("size if size > 0 else None", "size")
 wrong("divides-by-zero", "Two lines with the same beta are parallel").replace("beta_one == beta_other", "False")
 wrong("absolute", "only meet below 0").replace("size if size > 0 else None", "abs(size)")
 wrong("infinite", "infinite").replace("return None", "return math.inf")
-wrong("zero-is-a-size", "not above 0", hidden=True).replace("size > 0", "size >= 0")
+wrong("zero-is-a-size", "must be above 0", hidden=True).replace("size > 0", "size >= 0")
 wrong("half-bandwidth", "half-bandwidth size of the first").body("return alpha_one / beta_one")
 wrong("only-one-order", "None though they meet").replace("beta_one == beta_other", "beta_one <= beta_other")
 wrong("small-betas-are-equal", "None though they meet").replace(
@@ -436,7 +436,7 @@ wrong("logarithm", "not log2(P)").replace("alpha / steps", "alpha / 2 / math.log
 wrong("two-whole-tensors", "not all of them").replace("steps / world_size / beta", "2 / beta")
 wrong("elements", "takes sizes in bytes").replace("fit(sizes, seconds)", "fit([n // 4 for n in sizes], seconds)")
 wrong("bandwidth-of-the-line", "1 / beta of the fitted line").replace("steps / world_size / beta", "1 / beta")
-wrong("upside-down", "the same factor twice").replace("steps / world_size / beta", "world_size / steps / beta")
+wrong("upside-down", "with the factor upside down").replace("steps / world_size / beta", "world_size / steps / beta")
 wrong("broadcasts", "called broadcast 3 times").replace("dist.all_reduce, x)", "dist.broadcast, x, src=0)")
 right("an-asynchronous-operation").replace(
     "partial(dist.all_reduce, x)", "lambda x=x: dist.all_reduce(x, async_op=True)"
@@ -450,7 +450,7 @@ wrong("other-way-round", "the other one", caught_by="score").replace(
     "return smallest, (took - smallest) / nbytes", "return (took - smallest) / nbytes, smallest"
 )
 wrong("steps-of-a-kilobyte", "times par", caught_by="score").replace("nbytes *= 2", "nbytes += 1024")
-wrong("starts-too-large", "There the bytes count", caught_by="score").replace(
+wrong("starts-too-large", "take part of the time", caught_by="score").replace(
     "seconds_of(1)", "seconds_of(2**16)"
 ).replace("nbytes = 1\n", "nbytes = 2**16\n")
 wrong("half-a-byte", "a whole number from 1 on", caught_by="score").replace("seconds_of(1)", "seconds_of(0.5)")

@@ -124,7 +124,9 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
 
     def waited(got: Any, rank: int) -> str:
         if calls[rank] > 1:
-            return f"from {calls[rank]} calls of the operation: call it once, and repeat in the next exercise"
+            return (
+                f"the time of {calls[rank]} calls, or their mean: call the operation once; the next exercise repeats it"
+            )
         if not late or not is_number(got) or abs(got - late) >= truth + 2 * barrier:
             return ""
         return BUSY if of_ranks[rank].get("queued") else LATE
@@ -196,7 +198,7 @@ def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, s
                 "Warm-up calls come on top of the repeats, and their times are thrown away.",
             )
         if alike(answer.results[0], right, 1e-15):
-            words = "wrong on this rank, though right on rank 0: all ranks need the result, so all_reduce"
+            words = "the wrong result, though rank 0 has the right one: every rank needs it, so use all_reduce"
             for rank, got in enumerate(answer.results):
                 expect(got, right, rank, {words: always}, rtol=1e-15)
 
@@ -387,7 +389,7 @@ def like_all(found: Sequence[object], reviews: Sequence[Review]) -> str:
     """The mistakes that lead to exactly what a student found in all claims, as sentences; "" if none does."""
     usual = [review.found_wrongly() for review in reviews]
     fitting = dict.fromkeys(of[0][0] for of in zip(*usual, strict=True) if [got for _, got in of] == list(found))
-    return " Or: ".join(list(fitting)[:2]).replace("Or: The", "Or: the")
+    return " Or: ".join(list(fitting)[:2])
 
 
 def why_not(got: object, right: list[str] | None, review: Review) -> str:
@@ -467,7 +469,7 @@ def fitted(sizes: list[int], times: list[float]) -> Case:
         rtol=1e-8,
         mistakes={
             **pairs,
-            "the slope of a line through the logarithms: that is a power law, and beta is in seconds per byte": (
+            "the slope of a line through the logarithms, an exponent: beta is in seconds per byte": (
                 lambda got: isinstance(got, list | tuple) and len(got) == 2 and alike(got[1], power, 1e-3)
             ),
             "the right line, but rounded: compute in float64": rounded,
@@ -662,7 +664,7 @@ def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, 
             | {
                 "1 / beta of the fitted line: per byte the ring has 2 (P - 1) / P times as much to send": 1
                 / fitted_beta,
-                "off by the same factor twice: it is 2 (P - 1) / P, not P / (2 (P - 1))": (world_size / steps) ** 2
+                "the result with the factor upside down: multiply 1 / beta by 2 (P - 1) / P": (world_size / steps) ** 2
                 * bandwidth,
             },
         },
@@ -725,7 +727,7 @@ def shortest_benchmark(_: Draws, alpha: float, beta: float, small_are_long: bool
                 share = got / right
                 raise CheckFailed(
                     f"{name} is {got:.3g}, "
-                    + (f"{100 * (share - 1):+.1f} % off" if 0 < share < 10 else f"and not {right:.3g}"),
+                    + (f", {100 * (share - 1):+.1f} % off" if 0 < share < 10 else f" instead of {right:.3g}"),
                     "5 % at most" if 0 < share < 10 else "",
                     why_it_is_off(name, got, right, answer.results[0]["calls"], (alpha, beta)),
                 )
@@ -757,5 +759,5 @@ def why_it_is_off(
         longest = f"The longest reading is only {max(times) / min(times):.2f} times the shortest."
         return f"{longest} With readings 2 % off, that is too small a difference."
     if name == "alpha" and beta * min(calls)[0] > 0.03 * alpha:
-        return f"The smallest size was {min(calls)[0]:,} bytes. There the bytes count, too."
+        return f"The smallest size was {min(calls)[0]:,} bytes. At that size the bytes already take part of the time."
     return ""
