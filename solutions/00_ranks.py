@@ -4,7 +4,7 @@
 #
 # A large model is trained by thousands of processes that behave like one. In this lesson you start a few, watch two of
 # them drift apart, and bring them back together. You let them find each other by hand, make them take turns, and break
-# them in two ways. By the end you can read what the machine says when it happens to you, which it will.
+# them in two ways. By the end you can read the report when it happens to you, as it will.
 #
 # Run each cell with Shift+Enter, from top to bottom.
 
@@ -30,16 +30,17 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU
 
 # %% [markdown]
 # ## Why: two replicas that drift apart
-# Nearly every large model is trained like this: several processes hold a copy of the model each, a **replica**. All
-# copies start out the same. Each process takes its share of every batch, computes a gradient and updates its copy.
+# The most common way to train on several GPUs is this: several processes each hold a copy of the model, a **replica**.
+# All replicas start out equal. Each process takes its share of every batch, computes a gradient and updates its
+# replica.
 #
 # Here are two processes that train the course's small model, an MLP, each on half of every batch. Something is missing
 # from the program. After 100 steps, how far apart are their weights, as a percentage of their size? **Predict**:
-# replace `...` by a number, and run the cell. Predictions earn no points, and you can skip them; but a guess that turns
-# out wrong is what you'll remember.
+# replace `...` with a number, and run the cell. Predictions earn no points, and you can skip them, but a guess that
+# turns out wrong is what you'll remember.
 
 # %%
-predict("percent that the replicas are apart", ...)
+predict("distance between the replicas, in %", ...)
 
 # %%
 def train_alone(rank, world_size, steps):
@@ -48,7 +49,7 @@ def train_alone(rank, world_size, steps):
     history = []
     for step in range(steps):
         batch = mlp.make_batch(batch_size=16, num_dim=16, seed=step)
-        mine = batch.chunk(world_size)[rank]  # half of the rows
+        mine = batch.chunk(world_size)[rank]  # its share of the rows
         optimizer.zero_grad()
         loss = mlp.loss_of(mlp.forward(weights, mine))
         loss.backward()
@@ -68,15 +69,15 @@ for step in (1, 2, 10, 100):
 
 # %% tags=["notebook-only"]
 reveal(
-    "percent that the replicas are apart",
+    "distance between the replicas, in %",
     percent_apart(weights_0, weights_1),
     why="Each replica follows the gradient of its own half, so after one step they are two different models. From then "
-    "on, each computes its gradient at a different place, and nothing ever pulls them together.",
+    "on, each computes its gradients from different weights, and nothing ever pulls the two together.",
 )
 
 # %% [markdown]
 # No error, no warning, and both losses fall as they should. Yet these are two models, each trained on half of the data.
-# Hardly more than one line is missing. To write it, you need to know what these processes are.
+# Little more than one line is missing. To write it, you need to know what these processes are.
 
 # %% [markdown]
 # # Part 1 · One program, many processes
@@ -118,23 +119,23 @@ counted = spawn(count, 4).results
 counted
 
 # %% tags=["notebook-only"]
-reveal("what rank 3 returns", counted[3], why="3 + 7 + 11. Its counter started at 0; nobody else added to it.")
-reveal("counter in the notebook", counter, why="The ranks have added to copies of their own.")
+reveal("what rank 3 returns", counted[3], why="3 + 7 + 11: its counter started at 0, and no other rank added to it.")
+reveal("counter in the notebook", counter, why="Each rank added to a copy of its own.")
 
 # %% [markdown]
-# Nobody handed out the work: each rank knew its part from `rank` and `world_size` alone. The opening program shares out
-# its rows in the same way. But what one rank **has** and another one needs must be **sent**.
+# Nobody handed out the work: each rank knew its part from `rank` and `world_size` alone. The opening program divides
+# its rows in the same way. But whatever one rank **has** and another one needs must be **sent**.
 
 # %% [markdown]
 # ## The identity of a rank
 #
-# Code deep inside a library gets no `rank` argument. It asks PyTorch's `torch.distributed`, here `dist`, which knows:
+# Code deep inside a library gets no `rank` argument. It asks `torch.distributed`, which we import as `dist`:
 # `dist.get_rank()` and `dist.get_world_size()`. A rank also needs to know **where** to put its tensors: `get_device()`
-# from `utils` says `cpu` here, and `cuda:2` on rank 2 of a machine with GPUs.
+# from `utils` returns `cpu` here, and `cuda:2` on rank 2 of a machine with GPUs.
 #
-# In an exercise, your lines take the place of `raise NotImplementedError()`. Run the cell, then the check below it: it
-# starts ranks that call your function, and tells you what it saw. Change your code and run both again, as often as you
-# like.
+# In an exercise, your lines take the place of `raise NotImplementedError()`. Run the cell, then the check below it,
+# which starts ranks that call your function and tells you what it saw. Change your code and run both again as often as
+# you like.
 #
 # <details><summary>Hint</summary>
 #
@@ -145,8 +146,8 @@ reveal("counter in the notebook", counter, why="The ranks have added to copies o
 def hello_ranks() -> dict:
     """Say who this process is. The function gets no arguments: ask the library.
 
-    Returns {"process": its number in the operating system, "rank": ...,
-    "world_size": ..., "device": its device's name, a string such as "cpu" or "cuda:2"}.
+    Returns {"process": its number in the operating system, "rank": an int,
+    "world_size": an int, "device": a string such as "cpu" or "cuda:2"}.
     """
     me = {"process": os.getpid()}
     ### BEGIN SOLUTION
@@ -167,8 +168,8 @@ check(hello_ranks, judges="values")
 # - **NCCL** moves tensors between NVIDIA GPUs. It looks at the wiring of the machine and the network, chooses the paths
 #   and the algorithm, and runs a small program on each GPU (a **kernel**) that copies and adds.
 #
-# Your program calls the same `dist` functions for both. `spawn` takes NCCL if each rank can have a GPU of its own, and
-# otherwise Gloo; this lesson asks for Gloo everywhere. What would it choose on this machine, for two ranks?
+# Your program calls the same `dist` functions for both. `spawn` uses NCCL if each rank can have a GPU of its own, and
+# Gloo otherwise; this lesson always asks for Gloo. What would `spawn` choose on this machine, for two ranks?
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 def where_am_i(rank, world_size):
@@ -180,12 +181,12 @@ spawn_anywhere(where_am_i, 2).results
 # %% [markdown]
 # ## Replicas in step
 #
-# Now for what is missing. `dist.all_reduce(x)` replaces `x`, on every rank, by the **sum** of all ranks' `x`. All ranks
-# call it together; it is one of eight such operations, the **collectives**, and the next lesson is about them.
+# Now for the missing line. `dist.all_reduce(x)` replaces `x`, on every rank, with the **sum** of all ranks' `x`. All
+# ranks call it together. It is one of eight such operations, the **collectives**, which the next lesson is about.
 #
-# The loss is a mean over rows. Each of $P$ ranks computes the mean over its own rows, and all have equally many. So the
-# gradient of the whole batch is the **mean** of the ranks' gradients. If every rank updates its replica with that, all
-# replicas stay equal, and each is what one process would have computed on the whole batch.
+# The loss is a mean over rows. Each of the $P$ ranks computes the mean over its own rows, and all have the same number
+# of them. So the gradient of the whole batch is the **mean** of the ranks' gradients. If every rank updates its replica
+# with that mean, the replicas stay equal, and each is what one process would have computed from the whole batch.
 #
 # Here the optimizer is plain gradient descent. AdamW scales each update by the gradient's own size, which would hide a
 # wrong factor.
@@ -197,7 +198,8 @@ spawn_anywhere(where_am_i, 2).results
 # <details><summary>Hint 2: the idea</summary>
 #
 # After `loss.backward()`, each `weight.grad` is the mean over this rank's rows. Sum it over the ranks and divide by
-# $P$, for each weight. `all_reduce` changes its tensor in place, so what you hand in is what the optimizer sees.
+# $P$, for each weight. `all_reduce` changes its tensor in place: give it `weight.grad` itself, which the optimizer
+# reads.
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
@@ -234,7 +236,7 @@ def replicas_in_step(
 check(replicas_in_step, judges="values")
 
 # %% [markdown]
-# The two replicas of the opening once more, and one process that has the whole batch:
+# The two replicas of the opening once more, now with plain gradient descent, and one process that has the whole batch:
 
 # %% tags=["notebook-only"]
 def train_together(rank, world_size, steps):
@@ -253,10 +255,10 @@ print("and agree with one process:", torch.allclose(one, serial, atol=1e-5))
 # %% [markdown]
 # ## Rendezvous by hand
 #
-# Until now `spawn` did something for you before your function began: it let the processes find each other. Each process
-# opens a socket and has an address, but nobody knows the addresses of the others. So they need one place that all of
-# them know beforehand: a **store**, in which each writes its address and reads those of the others. This meeting is
-# called the **rendezvous**.
+# So far `spawn` has done something for you before your function began: it let the processes find each other. Each
+# process opens a socket and has an address, but it doesn't know the others' addresses. So they need one place that all
+# of them know beforehand: a **store**, where each writes its own address and reads the others'. This meeting is called
+# the **rendezvous**.
 #
 # ```python
 # store = dist.FileStore(path, world_size)      # the place is a file: all ranks name the same path
@@ -268,10 +270,10 @@ print("and agree with one process:", torch.allclose(one, serial, atol=1e-5))
 # dist.destroy_process_group()                  # leave the group, close all connections
 # ```
 #
-# `init_process_group` waits: the last rank to arrive lets all of them go on. Every rank must come with a `rank` of its
-# own and the same `world_size`.
+# With Gloo, `init_process_group` waits until the last rank has arrived. (NCCL connects the ranks later, usually in
+# their first collective.) Every rank must come with a `rank` of its own and the same `world_size`.
 #
-# **Predict**: with Gloo every rank connects to every other one. How many connections do 4 ranks need? And 1,024?
+# **Predict**: with Gloo, every rank connects to every other rank. How many connections do 4 ranks need? And 1,024?
 
 # %%
 predict("connections among 4 ranks", ...)
@@ -289,16 +291,16 @@ reveal("connections among 1,024 ranks", connections[1024], why="$P (P - 1) / 2$:
 
 # %% [markdown]
 # In the exercise, four processes meet several times, each time in different company: first in pairs, say, and later
-# all together. For each meeting a rank is told the path of a file, its rank **in that meeting**, and how many come. Two
-# pairs that meet at the same time use two paths. No file is there yet.
+# all together. For each meeting a process is told the path of a file, its rank **in that meeting**, and how many come.
+# Two pairs that meet at the same time use two paths. The files don't exist yet.
 #
-# `dist.all_gather(everyone, mine)` fills the list `everyone` with the tensor `mine` of each rank, in the order of the
-# ranks.
+# To gather the numbers, use `dist.all_gather(everyone, mine)`. Here `everyone` is a list of as many tensors as there
+# are ranks, all shaped like `mine`; the call fills them with the `mine` of each rank, in the order of the ranks.
 #
 # <details><summary>Hint</summary>
 #
-# Two lines before the gathering: make the store, join the group. One line after it. All three are in the box above, and
-# all that they need comes with the meeting. What was joined must be left before the next meeting begins.
+# Two lines before the gathering: make the store, join the group. One line after it: leave the group. All three are in
+# the box above, and `path`, `rank` and `world_size` are all that they need.
 # </details>
 
 # %% exercise="rendezvous-by-hand" difficulty=2 minutes=12
@@ -308,9 +310,10 @@ def rendezvous_by_hand(
     """Go to each meeting, gather the numbers of all who come, and leave again.
 
     meetings: (path, rank, world size) of each: where it is, this process's rank in it,
-    and how many come. A file store at each path; backend "gloo".
-    Returns (the numbers gathered at each meeting, in the order of the ranks there;
-    whether there still is a process group afterwards).
+        and how many come. Meet at a file store at that path, with backend "gloo".
+    Returns (gathered, whether there still is a process group). `gathered` has one list
+    for each meeting: the numbers, not tensors, in the order of the ranks there. In the
+    end, no process group may be left.
     """
     dist.destroy_process_group()  # spawn has joined the ranks; now they are strangers
     gathered = []
@@ -330,7 +333,7 @@ check(rendezvous_by_hand, judges="values")
 
 # %% [markdown]
 # A file works where all ranks see the same disk. Across machines you use the other store: rank 0 runs a small server,
-# and everybody needs to know its host and port. Here rank 0 lets the system choose a free port and tells the others.
+# and all ranks need to know its host and port. Here rank 0 lets the system choose a free port and tells the others.
 
 # %% tags=["notebook-only"]
 def meet_over_tcp(rank, world_size):
@@ -352,9 +355,9 @@ spawn(meet_over_tcp, 3).results[0]
 
 # %% [markdown]
 # ### Launchers in real life
-# Something has to start the processes and tell each who it is, through **environment variables**. Those of torchrun are
-# the ones that `dist.init_process_group()` reads when you give it no store. SLURM's have other names, so a program
-# translates them.
+# Something has to start the processes and tell each one who it is, through **environment variables**.
+# `dist.init_process_group()` reads those of torchrun if you give it no store. SLURM uses different names, which a
+# program has to translate.
 #
 # | started by | starts | the rank is in | the meeting place is in |
 # |---|---|---|---|
@@ -376,12 +379,12 @@ spawn(meet_over_tcp, 3).results[0]
 # %% [markdown]
 # ## Barriers and ordered side effects
 #
-# Ranks run at the same time, and nobody knows who is faster. If all of them write to one file, the lines come in any
-# order. To put them in order you need a **barrier**: on every rank, `dist.barrier()` returns only when **every** rank
-# has called it.
+# Ranks run at the same time, and you can't know which is faster. If all of them write to one file, the lines come in
+# any order. To put them in order you need a **barrier**: on every rank, `dist.barrier()` returns only when **every**
+# rank has called it.
 #
-# So whatever a rank did **before** the barrier comes before whatever any rank does **after** it. You get no other order
-# between ranks.
+# So whatever any rank does **before** the barrier comes before whatever any rank does **after** it. A barrier promises
+# nothing else about order.
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 def no_order(rank, world_size, path):
@@ -393,8 +396,9 @@ def no_order(rank, world_size, path):
 spawn(no_order, 4, tempfile.mkdtemp() + "/lines").results[0]
 
 # %% [markdown]
-# `SharedFile(path)` has two methods: `append(line)` writes one line at once, `lines()` reads all lines that are there.
-# Run that cell again a few times: the order changes. (If you're lucky it doesn't, and that is the worst kind of bug.)
+# `SharedFile(path)` has two methods: `append(line)` writes a line in one piece, and `lines()` reads all lines written
+# so far. Run that cell a few more times: the order changes. (If it happens to stay the same, that is worse: a bug that
+# hides.)
 #
 # Now let the ranks write in a **given order**, and let all of them read once everything is written. Don't sleep and
 # hope. **Predict** for 4 ranks: how many barriers does each rank need, at least?
@@ -436,9 +440,9 @@ check(take_turns, judges="values")
 check(take_turns, judges="traffic")
 
 # %% [markdown]
-# The second check doesn't rely on luck: it looks at the record of the run and asks whether there is a barrier between
-# each turn and the next. You can look, too. Each rank has a lane: above, what it does; below, what it waits for. (A
-# **bubble** is time in which a rank has nothing to do.)
+# The second check doesn't rely on luck: it looks in the record of the run for a barrier between each turn and the next.
+# You can look at the record too. Each rank has a lane: above, what it does; below, what it waits for. (A **bubble** is
+# time in which a rank has nothing to do.)
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 def backwards(rank, world_size, path):
@@ -451,23 +455,24 @@ in_turns.timeline()
 reveal(
     "barriers on each rank",
     4,
-    why="One between each turn and the next makes three, and one more keeps the readers from reading before the last "
-    "line is written.",
+    why="One between each turn and the next makes three, and one more keeps ranks from reading before the last line is "
+    "written.",
 )
 
 # %% [markdown]
-# Real programs do this when rank 0 downloads the data and the others must not read it before it is there.
+# Real programs do this when rank 0 downloads the data and the others must not read it before it has arrived.
 
 # %% [markdown]
 # # Part 2 · Failures and their reports
-# Distributed programs fail in two ways: loudly, when a rank raises an error, and silently, when ranks wait for each
-# other forever. You will meet both often. Here is one of each, and reading the report is part of the exercise.
+# A distributed program can compute the wrong thing, as the opening one did. It can also stop, in two ways: loudly, when
+# a rank raises an error, and silently, when ranks wait for each other forever. You will meet both often. Here is one of
+# each, and reading the report is part of the exercise.
 
 # %% [markdown]
 # ## A failing rank
 #
-# Each rank has a list of numbers, and they want the average of **all** numbers. Run the cell, and read the report from
-# the top.
+# Each rank has a list of numbers, and together they want the average of **all** numbers. Run the cell, and read the
+# report from the top.
 
 # %% tags=["raises-exception"]
 def average_of_all(rank, world_size, lists):
@@ -479,14 +484,14 @@ def average_of_all(rank, world_size, lists):
 spawn(average_of_all, 4, [[10, 20], [30], [], [40, 50, 60]])
 
 # %% [markdown]
-# The first line says which rank raised what; below it is the line of your program; at the end is what the others were
-# doing. They are innocent: they waited for a rank that will never come.
+# The first line says which rank raised what, the lines below it say where, and the last line says what the others were
+# doing. They are innocent: they waited for a rank that would never come.
 #
 # **Without such a report** you would get one traceback from each rank, and most of them would come from innocent ranks:
 # "Connection closed by peer". Under torchrun, look for the **earliest** error; its summary calls it the root cause.
 #
-# Fix the program. The obvious fix, "an empty list has average 0", raises nothing. **Predict** what it returns, and what
-# it should return:
+# Fix the program. The obvious fix, "an empty list has average 0", raises no error. **Predict** what it returns, and
+# what it should return:
 
 # %%
 predict("what the obvious fix returns", ...)
@@ -499,7 +504,7 @@ averages, numbers = [15, 30, 0, 50], [10, 20, 30, 40, 50, 60]
 reveal(
     "what the obvious fix returns",
     sum(averages) / len(averages),
-    why="The average of the ranks' averages, 15, 30, 0 and 50. In it, `[30]` counts as much as `[10, 20]`, and the "
+    why="The average of the ranks' averages: 15, 30, 0 and 50. There, `[30]` counts as much as `[10, 20]`, and the "
     "empty list counts as a 0.",
 )
 reveal("the average of all numbers", sum(numbers) / len(numbers), why="210 divided by 6.")
@@ -510,23 +515,22 @@ reveal("the average of all numbers", sum(numbers) / len(numbers), why="210 divid
 #
 # <details><summary>Hint</summary>
 #
-# Sum two things over the ranks, and divide once, at the end. A rank with an empty list has something to contribute to
-# both: 0. It must make every call that the others make. (From whole numbers alone, `torch.tensor` makes integers, and
-# `sum([])` is the whole number 0: say `dtype=torch.float64`.)
+# Sum two things over the ranks, and divide once, at the end. A rank with an empty list adds 0 to both, and it must make
+# every call that the others make. (`torch.tensor` makes integers from whole numbers, and `sum([])` is the whole number
+# 0, so say `dtype=torch.float64`.)
 # </details>
 
 # %% exercise="one-failing-rank" difficulty=2 minutes=8
 def one_failing_rank(
     mine: list[float], rank: int, world_size: int
 ) -> tuple[float, dict]:
-    """Return the average of all numbers of all ranks, the same on every rank; and what
-    the report above said.
+    """Return the average of all numbers of all ranks, and what the report above said.
 
     mine: this rank's numbers, whole or not. Their count differs from rank to rank and
         may be 0, but not on all ranks.
-    Returns (average, reading). The reading has three entries: "raised", the rank that
-    raised; "error", the name of its error, a string; "waited", the list of the ranks
-    that were waiting for it.
+    Returns (average, reading). The average is a float, the same on every rank. The
+    reading has three entries: "raised", the rank that raised; "error", the name of its
+    error, a string; "waited", the list of the ranks that were waiting for it.
     """
     reading = {"raised": None, "error": None, "waited": None}
     ### BEGIN SOLUTION
@@ -546,8 +550,9 @@ check(one_failing_rank, judges="reading")
 # %% [markdown]
 # ## A deadlock
 #
-# Now the silent kind. Three ranks train. At each step they average their losses. When the loss is small enough they
-# leave the loop and meet at a barrier, to save the model together. These are their losses, step by step:
+# Now the silent kind. Three ranks train, and at each step they average their losses. When the loss is small enough,
+# they are meant to leave the loop and meet at a barrier, to save the model together. **Predict** from the losses of
+# each rank, step by step, and from the program below, how it ends and how many steps all ranks complete:
 
 # %%
 losses = [[6.0, 4.0, 2.0, 0.9], [5.0, 0.5, 1.0, 0.3], [7.0, 3.0, 0.6, 0.3]]
@@ -572,18 +577,18 @@ spawn(train, 3, losses)
 steps_of_each = [[loss < 1 for loss in mine].index(True) + 1 for mine in losses]
 
 # %%
-reveal("how it ends", "a deadlock", why="One waits at the barrier, the others in `all_reduce`.")
-reveal("steps that all ranks complete", min(steps_of_each), why="Then the first rank leaves the loop.")
+reveal("how it ends", "a deadlock", why="One rank waits at the barrier, the others in `all_reduce`.")
+reveal("steps that all ranks complete", min(steps_of_each), why="Then the first rank to see a loss below 1 leaves.")
 
 # %% [markdown]
-# `spawn` saw within moments that no rank can move any more. On a cluster you would see nothing at all until PyTorch's
-# timeout, which is 10 minutes with NCCL and 30 with Gloo, at the price of all those GPUs.
+# `spawn` saw within moments that no rank could move any more. On a cluster you would see nothing until PyTorch's
+# timeout, by default 10 minutes with NCCL and 30 with Gloo, and pay for all those GPUs meanwhile.
 #
 # Read the report: who waits where? Which rank is the odd one out, and what made it leave? The last sentence names the
 # rule that was broken: **every rank calls the same collectives in the same order**.
 #
 # ### A decision that all ranks share
-# The fix: a decision that all ranks must share has to be made from something that all ranks share.
+# The fix: if all ranks must decide the same, they have to decide from the same number.
 #
 # <details><summary>Hint</summary>
 #
@@ -628,7 +633,7 @@ check(one_deadlock, judges="reading")
 
 # %% [markdown]
 # # Part 3 · Why distribute at all
-# All this trouble: for what? There are two walls, and every large model hits both of them.
+# Why go to all this trouble? There are two walls, and every large model hits both of them.
 #
 # **Memory.** Training with the Adam optimizer in mixed precision keeps for **each** parameter:
 #
@@ -640,13 +645,14 @@ check(one_deadlock, judges="reading")
 # | Adam's average of the gradient, in float32 | 4 |
 # | Adam's average of its square, in float32 | 4 |
 #
-# That is 16 bytes, and the values that layers keep for the backward pass come on top.
+# That is 16 bytes per parameter. The values that layers keep for the backward pass come on top.
 #
 # **Time.** Training takes about 6 floating point operations (**FLOP**) for each parameter and each **token** (word
-# piece) that the model reads: 2 in the forward pass, 4 in the backward pass. A GPU reaches perhaps 40 % of its peak.
+# piece) that the model reads: 2 in the forward pass, 4 in the backward pass. In training, a GPU reaches perhaps 40 % of
+# its peak.
 #
-# **Predict**: does the state of a model of 7 billion parameters fit on a GPU of 80 GB? (GB are $10^9$ bytes everywhere
-# in this course.) And how many years does one of the fastest GPUs, an H100 with a peak of 989 TFLOP/s, take to train 70
+# **Predict**: does the state of a model of 7 billion parameters fit on a GPU of 80 GB? (In this course, a GB is always
+# $10^9$ bytes.) And how many years would a single H100, with a peak of 989 TFLOP/s in bfloat16, take to train 70
 # billion parameters on 15 trillion tokens?
 
 # %%
@@ -664,8 +670,8 @@ reveal("years on one GPU", years, why="6 · 70e9 · 15e12 FLOP, at 0.4 · 989e12
 # %% [markdown]
 # ## The smallest cluster
 #
-# Which wall comes first? A state that is cut into equal pieces must fit on the GPUs. And the work, shared perfectly,
-# must be done in the days that you have.
+# Which wall comes first? The state, cut into equal pieces, must fit on the GPUs. And the work, shared perfectly, must
+# be done in the days that you have.
 #
 # <details><summary>Hint</summary>
 #
@@ -677,12 +683,12 @@ reveal("years on one GPU", years, why="6 · 70e9 · 15e12 FLOP, at 0.4 · 989e12
 def smallest_cluster(
     parameters: float, tokens: float, days: float, gpu_memory: float, gpu_flops: float
 ) -> tuple[int, int]:
-    """The least number of GPUs that can hold a model's training state, and the least
-    number that can train it in `days` days.
+    """Return (the least number of GPUs that can hold a model's training state, the least
+    number that can train it in `days` days): two whole numbers, both at least 1.
 
     gpu_memory: bytes of one GPU; a state that fits exactly needs no further GPU.
     gpu_flops: FLOP per second that one GPU reaches (not its peak).
-    16 bytes per parameter; 6 FLOP per parameter and token. Both are at least 1.
+    Count 16 bytes per parameter, and 6 FLOP per parameter and token.
     """
     ### BEGIN SOLUTION
     by_memory = math.ceil(16 * parameters / gpu_memory)
@@ -694,8 +700,8 @@ def smallest_cluster(
 check(smallest_cluster, judges="values")
 
 # %% [markdown]
-# Some published models, trained within 60 days on GPUs of 80 GB that reach 40 % of 989 TFLOP/s. Parameters and tokens
-# are those that their authors report:
+# What would some published models need, to be trained within 60 days on GPUs of 80 GB that reach 40 % of 989 TFLOP/s?
+# Their authors report these numbers of parameters and tokens:
 
 # %%
 models = {
@@ -723,14 +729,15 @@ how_predictions_went()
 
 # %% [markdown]
 # # Recap
-# - A **rank** is a process. All ranks run one program, differ by their number, and share nothing that isn't sent.
+# - A **rank** is a process. All ranks run one program, differ only in their number, and share nothing that isn't sent.
 # - **Replicas** that don't average their gradients drift apart, and nothing raises an error.
-# - Ranks meet at a **store**. `init_process_group` returns when all have come; `destroy_process_group` leaves.
-#   `torchrun` and SLURM start the processes and tell each who it is.
-# - The only order between ranks is the one that you make: a **barrier**, or a message.
-# - One failing rank stops all of them, and the others are innocent. One rank that decides by itself is a deadlock.
+# - Ranks meet at a **store**. With Gloo, `init_process_group` returns when all have come; `destroy_process_group`
+#   leaves. `torchrun` and SLURM start the processes and tell each one who it is.
+# - The only order between ranks is the one that you make, by a **barrier** or a message.
+# - One failing rank stops all of them, and the others are innocent. A rank that makes a shared decision by itself
+#   causes a deadlock.
 # - The state of training takes 16 bytes per parameter, and the work 6 FLOP per parameter and token. Large models need
-#   many GPUs for their memory, and many more for time.
+#   many GPUs for their memory, and many more to finish in time.
 #
 # **The library.** A real program has `torch.distributed.init_process_group()` in its first lines and is started by
 # `torchrun`; that is all of the rendezvous. `DistributedDataParallel` averages the gradients.
@@ -748,20 +755,20 @@ how_predictions_went()
 #
 # How does a barrier work? Build one from messages. `dist.send(tensor, dst=3)` sends a tensor to rank 3, and
 # `dist.recv(tensor, src=0)` fills `tensor` with what rank 0 has sent; each waits for the other side. What is in the
-# tensor doesn't matter here: a message says "I have come", or "all have come".
+# tensor doesn't matter here: a message says "I am here", or "all are here".
 #
-# No rank may return before it knows that all others have come: from each of them, or from somebody who had heard of it.
-# The score is the time from the moment when all call the function until all have returned, on a virtual cluster of 8
-# ranks, where a message takes 10 µs and a rank sends one at a time.
+# No rank may return before it knows that all others have called the function: from a message of theirs, or from a rank
+# that already knew. The score is the time from the moment when all call the function until all have returned, on a
+# virtual cluster of 8 ranks, where a message takes 10 µs and a rank sends one at a time.
 #
-# Par: everybody tells rank 0, and rank 0 tells everybody. The limit: in 10 µs, the number of ranks that have heard of
-# one of them can double, and no faster.
+# **Par**: every rank tells rank 0, and rank 0 tells every rank. **The limit**: every 10 µs, the number of ranks that
+# know about a given rank can double at most.
 
 # %% exercise="barrier-by-hand" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
 def barrier_by_hand(rank: int, world_size: int) -> None:
-    """Return when all ranks have called this. Of dist, only send, recv, isend and irecv."""
+    """Return when all ranks have called this. Of dist, use send, recv, isend and irecv only."""
     word = torch.zeros(1)
     ### BEGIN SOLUTION
     if rank == 0:
@@ -777,17 +784,17 @@ def barrier_by_hand(rank: int, world_size: int) -> None:
 # %% [markdown]
 # <details><summary>Hint 1: what to look at</summary>
 #
-# Rank 0 is busy all the time, and the others wait for it. Who could tell somebody else meanwhile?
+# Rank 0 is busy all the time, and the others wait for it. Which of them could tell others meanwhile?
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
-# Let the ranks that know tell others, who tell others in turn.
+# Let the ranks that know tell others, which then tell others in turn.
 # </details>
 # <details><summary>Hint 3: beyond that</summary>
 #
-# First all to one, then one to all: must it be one after the other? After one exchange with a neighbour, you know of
-# two ranks. With whom do you exchange next, to know of four? (`handle = dist.isend(...)` sends without waiting;
-# `handle.wait()` waits.)
+# First all to one, then one to all: does one have to come after the other? After an exchange with a neighbour, you know
+# about two ranks. With which rank do you exchange next, to know about four? (`handle = dist.isend(...)` sends without
+# waiting; `handle.wait()` waits.)
 # </details>
 
 # %% check="barrier-by-hand" judges="score" points=3

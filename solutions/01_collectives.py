@@ -8,8 +8,8 @@
 # collectives.
 #
 # By the end of this lesson you will know what each of the eight leaves on every rank, and what it is built from. You
-# will have built some out of messages, some out of others, and you will have broken their rules, some of which fail
-# without a sound.
+# will have built some of them out of messages and some out of each other. And you will have broken their rules, and
+# seen which breaches stop the program and which only give wrong numbers.
 
 # %%
 from functools import partial
@@ -24,7 +24,7 @@ from utils.kit.predictions import how_predictions_went, predict, reveal
 
 check = checks_for("01_collectives")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU
-simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
+simulate = partial(simulate, rates="datasheet")  # so that you can compute its times by hand
 
 # %% [markdown]
 # ## Why: the same sum, a thousand times slower
@@ -32,8 +32,8 @@ simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promi
 # gradient, and at every step all of them need the **sum**. In bfloat16 one gradient is 16 GB. A fast network card moves
 # 50 GB a second in each direction.
 #
-# The obvious way: every GPU sends its gradient to GPU 0, which adds them up and sends the sum back. GPU 0 then takes in
-# 1,023 gradients and gives out 1,023 sums. In a good all-reduce every GPU sends about two gradients' worth of bytes,
+# The obvious way: every GPU sends its gradient to GPU 0, which adds them up and sends the sum back. GPU 0 then receives
+# 1,023 gradients and sends 1,023 sums. In a good all-reduce every GPU sends about two gradients' worth of bytes,
 # however many GPUs there are. **Predict** how long the obvious way takes, in seconds per training step.
 
 # %%
@@ -45,15 +45,15 @@ obvious = 2 * (gpus - 1) * gradient / link  # all in, all out, through one card
 good = 2 * (gpus - 1) / gpus * gradient / link  # each sends 2 (P - 1) / P gradients
 
 # %%
-reveal("seconds through GPU 0", obvious, unit="s", why="Eleven minutes: 1,023 gradients of 0.32 s each, in and out.")
+reveal("seconds through GPU 0", obvious, unit="s", why="Eleven minutes: 1,023 gradients of 0.32 s, in and then out.")
 
 # %%
 print(f"through GPU 0: {obvious:.0f} s a step     good all-reduce: {good:.2f} s", end="     ")
 print(f"{obvious / good:.0f} times faster")
 
 # %% [markdown]
-# Eleven minutes or less than a second, for the same numbers at the end. Lesson 02 builds the good one. First: what is
-# exchanged, and by what calls?
+# Eleven minutes or less than a second, for the same result. Lesson 02 builds the good one. First, though: what exactly
+# do ranks exchange, and by which calls?
 
 # %% [markdown]
 # ## Messages
@@ -93,7 +93,7 @@ reveal("both send first", "a deadlock", why="Each waits in `send` until the othe
 
 # %% [markdown]
 # The fix: let one of the two receive first, or start the send without waiting. `dist.isend` returns at once, with a
-# **handle**; `handle.wait()` waits.
+# **handle**; `handle.wait()` returns when the tensor has been sent.
 
 # %% tags=["notebook-only"]
 def swap(rank, world_size):
@@ -108,7 +108,7 @@ spawn(swap, 2).results
 
 # %% [markdown]
 # # Part 1 · Rooted collectives
-# In four of the eight collectives one rank, the **root**, has everything or gets everything.
+# In four of the eight collectives one rank, the **root**, has everything at the start or gets everything at the end.
 #
 # | collective | the root | the others |
 # |---|---|---|
@@ -133,8 +133,8 @@ figures.collective("gather", world_size=4, root=1)
 figures.collective("reduce", world_size=4, root=1)
 
 # %% [markdown]
-# **Every** rank makes the call, and all name the same root: that is what makes it a collective. What differs is who
-# hands in what. **Predict** for these four tensors and root 1: what does rank 2 hold after the scatter (a list of
+# **Every** rank makes the call, and all name the same root: that is what makes it a collective. What differs is what
+# each rank hands in. **Predict** for these four tensors and root 1: what does rank 2 hold after the scatter (a list of
 # numbers)? And what does it hold after the reduce: its own tensor, the sum, or neither?
 
 # %%
@@ -171,7 +171,7 @@ for name in after[0]:
 kinds = {tuple(held[2]): "its own", tuple(after[1]["reduce"]): "the sum"}
 
 # %% tags=["notebook-only"]
-reveal("rank 2 after the scatter", after[2]["scatter"], why="Chunk 2 of the root's tensor. Its own is never looked at.")
+reveal("rank 2 after the scatter", after[2]["scatter"], why="Chunk 2 of the root's tensor. Its own plays no part.")
 reveal(
     "rank 2 after the reduce",
     kinds.get(tuple(after[2]["reduce"]), "neither"),
@@ -181,10 +181,10 @@ reveal(
 
 # %% [markdown]
 # # Part 2 · Collectives from messages
-# There is no magic in a library: inside, a collective is sends and receives. Now you write all four, for any root and
+# Libraries do no magic: inside, a collective consists of sends and receives. Now you write all four, for any root and
 # any number of ranks. Two things trip everybody up once:
 #
-# - Nobody sends to itself. With one rank there is no message at all.
+# - No rank sends to itself. With one rank there is no message at all.
 # - Both sides must agree: for each `send` on one rank there is exactly one `recv` on the other.
 #
 # **Predict** for 4 ranks, root 1 and a tensor of 4,000 bytes: how many bytes does the root of your broadcast send?
@@ -246,13 +246,14 @@ _, root_sends = broadcast_run.traffic().sent(rank=1)
 reveal("bytes that the root sends", root_sends, unit="B", why="$P - 1$ times the tensor, one after the other.")
 
 # %% [markdown]
-# A full row: everything goes through the root. That is GPU 0 of the opening, and why libraries use trees and rings.
+# Only the root's row is filled: it sends everything itself, like GPU 0 in the opening. This is why libraries use trees
+# and rings.
 
 # %% [markdown]
 # ## Scatter
 #
 # Every rank brings an empty tensor for its chunk; only the root has the list of chunks. PyTorch's own scatter insists
-# that all chunks have the same size. Yours allows **different sizes**. What does the root do with its own chunk?
+# that all chunks have the same size. Yours must allow **different sizes**. What does the root do with its own chunk?
 
 # %% exercise="scatter-by-hand" difficulty=2 minutes=7
 def scatter_by_hand(
@@ -284,8 +285,8 @@ check(scatter_by_hand, judges="traffic")
 # %% [markdown]
 # ## Gather
 #
-# Now the arrows turn around: everyone sends to the root, and the root puts what comes from rank $r$ into row $r$. It
-# can receive into `rows[r]` directly.
+# Now the arrows turn around: everyone sends to the root, and the root puts what comes from rank $r$ into row $r$. A row
+# of a tensor is contiguous memory, so the root can receive straight into it.
 
 # %% exercise="gather-by-hand" difficulty=2 minutes=7
 def gather_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor | None:
@@ -316,8 +317,8 @@ check(gather_by_hand, judges="traffic")
 # %% [markdown]
 # ## Reduce
 #
-# The root could gather and then add. But that needs room for $P$ tensors. Do it with room for two: the `total`, and one
-# tensor that has just `arrived`.
+# The root could gather and then add, but that takes room for $P$ tensors. Do it with room for two: the `total`, and the
+# tensor that has just `arrived`. (The check doesn't measure memory.)
 
 # %% exercise="reduce-by-hand" difficulty=2 minutes=7
 def reduce_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor | None:
@@ -357,8 +358,8 @@ check(reduce_by_hand, judges="traffic")
 # | **all-reduce** | the whole sum | data parallelism |
 # | **all-to-all** | chunk $r$ of everyone's tensor, in rank order | mixture of experts |
 #
-# You can read the names: *all* says that every rank gets the result, *reduce* that values are added, *scatter* that
-# each rank gets one chunk.
+# The names say what happens: *all* means that every rank gets the result, *reduce* that values are added, *scatter*
+# that each rank gets one chunk.
 
 # %%
 figures.collective("all_gather", world_size=4)
@@ -373,8 +374,8 @@ figures.collective("all_reduce", world_size=4)
 figures.collective("all_to_all", world_size=4)
 
 # %% [markdown]
-# **Predict** for the same four tensors as before: what does rank 2 hold after the all-to-all? And what if you do it
-# **twice**: what does rank 2 hold then?
+# **Predict** for the same four tensors as before: what does rank 2 hold after the all-to-all (a list of numbers)? And
+# what does it hold if you do a second all-to-all on the results of the first?
 
 # %%
 predict("rank 2 after the all-to-all", ...)
@@ -405,21 +406,25 @@ after = spawn(unrooted, 4).results[2]
 after
 
 # %% tags=["notebook-only"]
-reveal("rank 2 after the all-to-all", after["all_to_all"], why="Chunk 2 of everyone. A reduce-scatter adds them.")
-reveal("rank 2 after two of them", after["twice"], why="What it had: an all-to-all is a transpose, as you'll see.")
+reveal("rank 2 after the all-to-all", after["all_to_all"], why="Everyone's chunk 2. A reduce-scatter adds them up.")
+reveal(
+    "rank 2 after two of them",
+    after["twice"],
+    why="What it had at first: an all-to-all is a transpose, as Part 4 shows, and the second one undoes the first.",
+)
 
 # %% [markdown]
-# In these calls the output comes first and the input second. If you swap them, many run and return garbage.
+# In these calls the output comes first and the input second. If you swap them in `all_to_all_single`, where both are
+# tensors, it runs all the same: the results are garbage, and your input is overwritten.
 
 # %% [markdown]
 # ## Process groups
-#
 # So far, a collective involved all ranks. Real programs have several kinds of parallelism at once, and each has its own
 # ranks to talk to: eight GPUs of a node share a layer, and GPU 0 of every node sums gradients with GPU 0 of the others.
 # Such a set of ranks is a **process group**, and every collective takes one:
 #
 # ```python
-# evens = dist.new_group([0, 2, 4])          # EVERY rank calls this, also ranks 1, 3 and 5
+# evens = dist.new_group([0, 2, 4])          # EVERY rank calls this, even ranks 1, 3 and 5
 # odds = dist.new_group([1, 3, 5])           # and in the same order
 # dist.all_reduce(x, group=evens)            # only ranks 0, 2 and 4 call this
 # dist.get_world_size(evens)                 # 3
@@ -427,7 +432,8 @@ reveal("rank 2 after two of them", after["twice"], why="What it had: an all-to-a
 # ```
 #
 # `src=` and `dst=` remain ranks of the whole world; `group_src=` and `group_dst=` count within the group. Without
-# `group=`, a call means everyone, so forgetting it gives wrong numbers or a deadlock.
+# `group=`, a call means everyone, so forgetting it gives wrong numbers or a deadlock. If a rank calls a collective of a
+# group that it isn't in, PyTorch prints a warning and does nothing.
 #
 # Put the ranks into a grid, row by row: with 3 columns, ranks 0, 1 and 2 are the first row. **Predict** for 6 ranks
 # in 3 columns: how many groups must each rank create, to have one for each row and each column?
@@ -436,7 +442,9 @@ reveal("rank 2 after two of them", after["twice"], why="What it had: an all-to-a
 predict("groups that each rank creates", ...)
 
 # %% [markdown]
-# ### Sums over a grid of ranks
+# ## Sums over a grid of ranks
+#
+# Create those groups, then sum `x` over your own row and over your own column.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -445,13 +453,13 @@ predict("groups that each rank creates", ...)
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
-# Every rank goes through all the lists and creates a group of each. It keeps the two groups that it is in. Then two
-# all-reduces, each of its own copy of `x`.
+# Every rank goes through all the lists and creates a group from each. It keeps the two groups that it is in. Then it
+# calls all-reduce twice, each time on a fresh copy of `x`.
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
 # `for members in rows:` make `group = dist.new_group(members)`, outside any `if`; then `if rank in members:` remember
-# it. The same for the columns, which are `range(c, world_size, columns)`.
+# it. Do the same for the columns: column `c` is `list(range(c, world_size, columns))`.
 # </details>
 
 # %% exercise="grid-sums" difficulty=3 minutes=14
@@ -486,20 +494,24 @@ check(grid_sums, judges="traffic")
 rows, columns = 2, 3
 
 # %%
-reveal("groups that each rank creates", rows + columns, why="All of them, not only its own two: `new_group` meets too.")
+reveal(
+    "groups that each rank creates",
+    rows + columns,
+    why="Those of all rows and columns, not just its own two: `new_group` is a call that every rank must make.",
+)
 
 # %% [markdown]
-# From here on, a function with an argument `group` must work in any group. `None` stands for all ranks, for every call
-# of `dist`.
+# From here on, a function with an argument `group` must work in any group. In every call of `dist`, `None` stands for
+# all ranks.
 
 # %% [markdown]
 # # Part 4 · How they fit together
 # Eight names, but not eight unrelated things. Some are two others in a row, one is a matrix transpose, and each has a
 # mirror image.
 #
-# First the easiest: **all-gather = gather + broadcast**. With your own two, from and to rank 0. It is correct, but
-# expensive. **Predict** for 8 ranks: how many times as many bytes does rank 0 send as it would if every rank sent its
-# own tensor once to each of the others?
+# First the easiest: **all-gather = gather + broadcast**. Below it is made of your own two functions, with rank 0 as the
+# root. That is correct, but expensive. **Predict** for 8 ranks: how many times as many bytes does rank 0 send as it
+# would if every rank simply sent its own tensor to each of the others?
 
 # %%
 predict("times as many bytes", ...)
@@ -514,10 +526,10 @@ def gather_then_broadcast(rank, world_size):
 for world_size in (2, 4, 8):
     messages, sent = spawn(gather_then_broadcast, world_size).traffic().sent(rank=0)
     direct = (world_size - 1) * 4000
-    print(f"{world_size} ranks: rank 0 sends {sent:7,} bytes; sending directly, each rank {direct:6,}")
+    print(f"{world_size} ranks: rank 0 sends {sent:7,} bytes; directly, {direct:6,} would do")
 
 # %% tags=["notebook-only"]
-reveal("times as many bytes", sent // direct, why="To each of the others it sends all eight tensors, not just its own.")
+reveal("times as many bytes", sent // direct, why="To each of the others it sends all eight tensors, not just one.")
 
 # %% [markdown]
 # ## All-reduce from its halves
@@ -542,8 +554,8 @@ figures.halves(world_size=3)
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
-# A zero tensor of $P$ times the size of a chunk; the numbers of `x` go in front. Its $P$ chunks are what the
-# reduce-scatter takes. What it gives is what the all-gather takes.
+# Make a tensor of zeros, $P$ times the size of a chunk, and put the numbers of `x` in front. Its $P$ chunks go into the
+# reduce-scatter, and what comes out goes into the all-gather.
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
@@ -582,7 +594,7 @@ check(all_reduce_from_halves, judges="traffic")
 # ## Distributed transpose
 #
 # Look at the picture of the all-to-all again and read it as a matrix of chunks: what was in column $r$, row $d$ is
-# afterwards in column $d$, row $r$. An all-to-all **is** a transpose, of chunks.
+# afterwards in column $d$, row $r$. An all-to-all **is** a transpose, with chunks for entries.
 #
 # Now transpose a real matrix. Rank $r$ holds a band of rows of $A$; afterwards it must hold a band of rows of $A^T$,
 # that is, a band of columns of $A$. No rank ever has the whole matrix. The all-to-all moves the blocks to the right
@@ -642,9 +654,9 @@ check(distributed_transpose, judges="traffic")
 # Why care? Backpropagation multiplies by the transposed matrix. If a layer does a broadcast in the forward pass, its
 # gradients need the dual of broadcast in the backward pass. Half of lesson 08 is this table.
 #
-# A dual is known by its inner products: $\langle C(x),\, y \rangle = \langle x,\, C^*(y) \rangle$ for all $x$ and $y$,
-# where $\langle a, b \rangle$ adds up the products of everything on all ranks. So you needn't take a pair on trust: you
-# can test it. Here are all eight on plain lists, exactly: `held[rank]` is what that rank holds.
+# You can recognise a dual by inner products: $\langle C(x),\, y \rangle = \langle x,\, C^*(y) \rangle$ for all $x$ and
+# $y$, where $\langle a, b \rangle$ adds up the products of everything on all ranks. So you needn't take a pair on
+# trust: you can test it. Here are all eight, on plain lists: `held[rank]` is what that rank holds.
 
 # %%
 def on_lists(collective, held, root=1):
@@ -656,6 +668,9 @@ def on_lists(collective, held, root=1):
         size = len(numbers) // len(held)
         return numbers[rank * size : (rank + 1) * size]
 
+    def chunks_of_all(rank):
+        return [number for numbers in held for number in chunk(numbers, rank)]
+
     return {
         "broadcast": [held[root] for _ in ranks],
         "scatter": [chunk(held[root], rank) for rank in ranks],
@@ -664,7 +679,7 @@ def on_lists(collective, held, root=1):
         "all_gather": [everything for _ in ranks],
         "reduce_scatter": [chunk(total, rank) for rank in ranks],
         "all_reduce": [total for _ in ranks],
-        "all_to_all": [[number for source in held for number in chunk(source, rank)] for rank in ranks],
+        "all_to_all": [chunks_of_all(rank) for rank in ranks],
     }[collective]
 
 # %% [markdown]
@@ -672,7 +687,7 @@ def on_lists(collective, held, root=1):
 
 # %% exercise="dual-of" difficulty=2 minutes=8
 def dual_of(collective: str) -> str:
-    """The collective that goes backwards when `collective` goes forwards.
+    """Return the dual of `collective`.
 
     Both are among "broadcast", "scatter", "gather", "reduce", "all_gather",
     "reduce_scatter", "all_reduce", "all_to_all".
@@ -684,8 +699,8 @@ def dual_of(collective: str) -> str:
     ### END SOLUTION
 
 # %% [markdown]
-# Your pairs, tested. Below, `inner` is the inner product over all ranks; a rank that holds nothing adds nothing. `x`
-# and `y` are random whole numbers, so equal means equal.
+# Now test your pairs. Below, `inner` is the inner product over all ranks; a rank that holds nothing adds nothing. `x`
+# and `y` are random whole numbers, so there are no rounding errors: the two products must be exactly equal.
 
 # %%
 def inner(left, right):
@@ -697,20 +712,22 @@ def random_numbers(numel):
 
 # %%
 torch.manual_seed(0)
-for name in ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all"):
+rooted_ones = ["broadcast", "scatter", "gather", "reduce"]
+for name in [*rooted_ones, "all_gather", "reduce_scatter", "all_reduce", "all_to_all"]:
     x = random_numbers(2 if name in ("gather", "all_gather") else 8)
     y = random_numbers(2 if name in ("scatter", "reduce_scatter") else 8)
     forwards = inner(on_lists(name, x), y)
-    backwards = inner(x, on_lists(dual_of(name), y))
-    print(f"{name:15} dual {dual_of(name):15} <C(x), y> = {forwards:5}   <x, C*(y)> = {backwards:5}")
+    dual = dual_of(name)
+    backwards = inner(x, on_lists(dual, y))
+    print(f"{name:14} dual {dual:14} <C(x), y> = {forwards:4}   <x, C*(y)> = {backwards:4}")
 
 # %% check="dual-of" judges="values" points=2
 check(dual_of, judges="values")
 
 # %% [markdown]
-# # Part 5 · Other operations, and other times
+# # Part 5 · Other operations, and asynchronous calls
 # A reduction need not be a sum. `dist.all_reduce(x, op=dist.ReduceOp.MAX)` takes the largest value. Each operation
-# works on each position of the tensor by itself:
+# works element by element:
 
 # %%
 def five_ways(rank, world_size):
@@ -727,7 +744,7 @@ spawn(five_ways, 4).results[0]
 # ## Global statistics
 #
 # Each rank has a shard of the data, and the shards have **different lengths**. What is the mean of all the data? `AVG`
-# gives the mean of the means, which is a different number. **Predict** it for the shards
+# gives the mean of the means, which is a different number. **Predict** this mean of the means for the shards
 # `[0, 0, 0]` and `[12]`.
 
 # %%
@@ -740,17 +757,18 @@ def mean_of_means(rank, world_size):
     dist.all_reduce(mean, op=dist.ReduceOp.AVG)
     return mean.item()
 
-of_means, of_all = spawn(mean_of_means, 2).results[0], torch.tensor([0.0, 0.0, 0.0, 12.0]).mean().item()
+of_means = spawn(mean_of_means, 2).results[0]
+of_all = torch.tensor([0.0, 0.0, 0.0, 12.0]).mean().item()
 
 # %%
 reveal(
     "the mean of the means",
     of_means,
-    why=f"It treats the short shard as if it were long. The mean of all four numbers is {of_all:g}.",
+    why=f"The one number counts as much as the three. The mean of all four numbers is {of_all:g}.",
 )
 
 # %% [markdown]
-# Later you'll see the same mistake as a wrong gradient, in the last batch of an epoch. What must be summed instead?
+# In lesson 05 you'll see the same mistake as a wrong gradient, in an uneven batch. What must you sum instead?
 #
 # <details><summary>Hint</summary>
 #
@@ -793,16 +811,19 @@ check(global_statistics, judges="values")
 # handle.wait()                                # from here on x holds the sum
 # ```
 #
-# Between the two, neither read nor write `x`: it may hold your numbers, the sum, or half of each, and a test on a quiet
-# machine won't show it. If you drop the handle, you will never know when it is done.
+# Between the two, neither read nor write `x`: it may hold your numbers, the sum, or half of each. An ordinary test on a
+# quiet machine won't show that mistake; the checks here do, because they fill tensors in flight with NaN. If you drop
+# the handle, you will never know when the call is done. `handle.is_completed()` asks without waiting, but a loop around
+# it doesn't replace `wait()`: it keeps the CPU busy, and it also ends if the call has **failed**. Only `wait()` raises
+# the error.
 #
-# Start all of them first, then do the local work, then wait for **each**. "Start one, wait for it, start the next" is
-# the slow program in disguise.
+# In this exercise, start all of the sums first, then do the local work, then wait for **each**. "Start one, wait for
+# it, start the next" would be the slow program in disguise.
 #
 # <details><summary>Hint</summary>
 #
-# Three steps: one loop that starts, the local work, one loop that waits. The local work reads `tensors`. The network
-# has the copies.
+# Three steps: one loop that starts the calls, the local work, one loop that waits. Let the calls sum copies: the local
+# work can then read `tensors`.
 # </details>
 
 # %% exercise="launch-then-wait" difficulty=2 minutes=9
@@ -814,8 +835,8 @@ def launch_then_wait(
 
     tensors: the same shapes and dtypes on every rank, left unchanged.
     Returns ([sum of tensors[0], sum of tensors[1], ...], largest number in this rank's
-    own tensors). Every all_reduce is started before the first is waited for; each
-    handle's wait() is called.
+    own tensors). One all_reduce per tensor: all are started before the first is
+    waited for, and all have been waited for when you return.
     """
     ### BEGIN SOLUTION
     sums = [x.clone() for x in tensors]
@@ -836,8 +857,9 @@ check(launch_then_wait, judges="traffic")
 check(launch_then_wait, judges="time")
 
 # %% [markdown]
-# Is the waiting time really used? `region` names a stretch of compute, and `timeline` draws who did what when: each
-# rank's compute in the upper half of its lane, what it had on the network in the lower half. Here both go on at once.
+# Do the two really overlap? `region` names a stretch of compute, and `timeline` draws who did what and when: each
+# rank's compute in the upper half of its lane, and its calls to the network in the lower half. Here both go on at once.
+# A *bubble* is time in which a rank computes nothing.
 
 # %% tags=["nbval-ignore-output"]
 def compute_meanwhile(rank, world_size):
@@ -862,8 +884,9 @@ spawn(compute_meanwhile, 2).timeline(within="step")
 # 3. **Same shape and dtype**, on every rank.
 # 4. **Contiguous memory.** The numbers lie side by side, without gaps.
 #
-# Nobody checks them for you: at a thousand ranks, checking would cost more than the collective. Break them here, where
-# it is cheap. **Predict** how each of these four ends:
+# By default nobody checks them, since that would take one more collective before each of yours. (To have PyTorch do it,
+# set the environment variable `TORCH_DISTRIBUTED_DEBUG=DETAIL`.) Break them here, where it is cheap. **Predict** how
+# each of these four ends:
 #
 # - Rule 1: only rank 0 of 3 ranks calls `all_reduce`.
 # - Rule 3: rank 2 brings 2 numbers, the others bring 5, since its last batch is shorter.
@@ -896,11 +919,15 @@ spawn(different_shape, 3)
 
 # %%
 reveal("only rank 0 calls", "a deadlock", why="It waits for two ranks that have long finished.")
-reveal("a shorter tensor", "a deadlock", why="Look at rank 2 in the report: it has finished, and believes all is well.")
+reveal(
+    "a shorter tensor",
+    "a deadlock",
+    why="The others wait for numbers that rank 2 never had. It has finished, and believes all is well.",
+)
 
 # %% [markdown]
 # Those were loud. Now the quiet ones. Rule 2: this may happen when gradients are sent "as soon as they are ready". The
-# sum of `a` should be 4, and that of `b` should be 400.
+# sum of `a` should be 4, and the sum of `b` should be 400.
 
 # %%
 def different_order(rank, world_size):
@@ -913,10 +940,10 @@ spawn(different_order, 2).results
 
 # %% [markdown]
 # No error, no deadlock. Rank 0's `a` was added to rank 1's `b`: the network matches calls by their order and knows
-# nothing of your variables. Had the two tensors been of different sizes, it would have been a deadlock, and you would
-# have been lucky. So: the same calls, in one fixed order, on every rank.
+# nothing of your variables. With tensors of different sizes it could have been a deadlock, and you would have been
+# lucky. So make the same calls, in one fixed order, on every rank.
 #
-# Rule 3 again: one rank counts in whole numbers. The sum should be 2 everywhere.
+# Rule 3 again: here one rank has whole numbers. The sum should be 2 everywhere.
 
 # %% tags=["raises-exception"]
 def different_dtype(rank, world_size):
@@ -928,20 +955,25 @@ spawn(different_dtype, 2)
 
 # %%
 reveal("a different order", "wrong numbers", why="Rank 0's `a` met rank 1's `b`.")
-reveal("a different dtype", "wrong numbers", why="The error came afterwards, and from `spawn`, not from PyTorch.")
+reveal(
+    "a different dtype",
+    "wrong numbers",
+    why="Each rank takes the other's bytes for its own dtype. The error came afterwards, and not from PyTorch.",
+)
 
 # %% [markdown]
-# PyTorch didn't object: each rank printed its "sum" and went on. The error comes from `spawn`, which compares what the
-# ranks have called once all have finished. On a cluster, nobody does that for you.
+# PyTorch didn't object: each rank printed its "sum" and went on. The error comes from `spawn`, which compares the
+# ranks' calls once all have finished. On a cluster, nobody does that for you.
 #
-# Both dtypes take 4 bytes per number, and the network moves bytes. 1065353216 is what the four bytes of the float 1.0
-# mean if you read them as a whole number. With float64 on one side the sizes differ, and a rank crashes or hangs.
+# Both dtypes take 4 bytes per number, and the network moves bytes. 1065353216 is what you get if you read the four
+# bytes of the float 1.0 as a whole number. With float64 on one side the sizes would differ, and a rank would crash or
+# hang.
 
 # %% [markdown]
 # ## All-reduce of a view
 #
-# Rule 4. A column of a matrix, `x[:, 0]`, or every other number, `x[::2]`, is a **view**: its numbers have gaps between
-# them. Here each of 2 ranks sums every other number of 8 ones. It should give `[2, 1, 2, 1, 2, 1, 2, 1]`.
+# Rule 4. A column of a matrix, `x[:, 0]`, or every other number, `x[::2]`, is a **view** with gaps between its numbers.
+# Here two ranks, with 8 ones each, sum every other number. That should give `[2, 1, 2, 1, 2, 1, 2, 1]`.
 
 # %% tags=["raises-exception"]
 def sum_a_view(rank, world_size):
@@ -953,15 +985,18 @@ spawn(sum_a_view, 2)
 
 # %% [markdown]
 # Again PyTorch didn't object, and only `spawn` noticed afterwards. Gloo was told "four numbers, starting here" and took
-# the first four in memory, gaps and all. (NCCL, on GPUs, refuses such a view with an error.) Write an all-reduce that
-# is right for any view. Remember that the caller looks at `view`, so the sum has to end up **in** it.
+# the first four in memory, gaps and all. (NCCL, on GPUs, refuses such a view with an error.) The order in memory counts
+# too: if one rank hands in a transposed matrix and the others don't, numbers of different places are added.
+#
+# Write an all-reduce that is right for any view. Remember that the caller looks at `view`, so the sum has to end up
+# **in** it.
 
 # %% exercise="all-reduce-any-view" difficulty=2 minutes=7
 def all_reduce_any_view(view: Tensor, rank: int, world_size: int) -> Tensor:
     """Sum `view` over all ranks, in place, whatever its strides are; return it.
 
-    view: same shape and dtype on every rank, contiguous or not; overwritten with the
-        sum. One all_reduce.
+    view: same shape and dtype on every rank; its strides may differ from rank to rank.
+        Overwritten with the sum. One all_reduce.
     """
     ### BEGIN SOLUTION
     packed = view.contiguous()  # a copy without gaps; `view` itself if it has none
@@ -977,8 +1012,8 @@ check(all_reduce_any_view, judges="values")
 # ## Agreement before the call
 #
 # The last exercise turns a silent error into a loud one. Before the all-reduce, every rank learns everyone's shape and
-# dtype; if they differ, **every** rank raises the same error. Every rank, because if only the odd one raised, the
-# others would wait for it forever.
+# dtype; if they differ, **every** rank raises the same error. If only the odd one did, the others would wait for it
+# forever.
 #
 # `dist.all_gather_object(everyone, mine)` gathers small Python objects: `everyone` is a list of length $P$ to fill. A
 # rank is "odd" if it differs from rank 0. Name each odd rank and what it brought, and what rank 0 brought:
@@ -993,8 +1028,8 @@ check(all_reduce_any_view, judges="values")
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
-# If each rank computes the odd ranks from that list, and from nothing else, all of them come to the same decision and
-# the same sentence.
+# If each rank works out the odd ranks from that list alone, all of them reach the same decision and build the same
+# sentence.
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
@@ -1015,7 +1050,8 @@ def agree_or_explain(x: Tensor, rank: int, world_size: int) -> Tensor:
     ### BEGIN SOLUTION
     everyone = [None] * world_size
     dist.all_gather_object(everyone, mine)
-    odd = [f"rank {r} brought {everyone[r]}" for r in range(world_size) if everyone[r] != everyone[0]]
+    odd_ranks = [r for r in range(world_size) if everyone[r] != everyone[0]]
+    odd = [f"rank {r} brought {everyone[r]}" for r in odd_ranks]
     if odd:
         raise ValueError(f"{', '.join(odd)}, but rank 0 brought {everyone[0]}")
     ### END SOLUTION
@@ -1038,12 +1074,13 @@ spawn(different_shape_again, 3)
 
 # %% [markdown]
 # It costs one more small collective, every time. So do it in tests and while you develop, not in every training step.
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL` does the same, and more, before every collective.
 
 # %% [markdown]
 # # Part 7 · The opening, on 1,024 GPUs
 # This lesson began with a claim about 1,024 GPUs. Four processes can't confirm it, but a **virtual cluster** can:
 # `simulate` runs a rank program, unchanged, with a thread for each rank, each with a clock of its own. Tensors have
-# sizes and no values, and a message takes as long as it would on a link of that cluster. Nothing is measured, so the
+# sizes but no values, and a message takes as long as it would on a link of that cluster. Nothing is measured, so the
 # times are the same in every run.
 #
 # The obvious way, on one node of eight GPUs: all in, then all out, through GPU 0.
@@ -1065,19 +1102,22 @@ def obvious(rank, world_size):
 simulate(obvious, 8, cluster="dgx-h100").timeline()
 
 # %% [markdown]
-# Seven of eight wait nearly all the time. And with 1,024, compared with PyTorch's own all-reduce?
+# Seven of the eight GPUs wait nearly all the time. What about 1,024 of them, compared with PyTorch's own all-reduce?
 
 # %% tags=["notebook-only"]
 def good(rank, world_size):
     dist.all_reduce(torch.empty(8_000_000_000, dtype=torch.bfloat16))
 
-through_one, all_reduce = (simulate(program, 1024, cluster="dgx-h100") for program in (obvious, good))
-print(f"through GPU 0: {through_one.elapsed:.0f} s a step     all-reduce: {all_reduce.elapsed:.2f} s")
+through_one = simulate(obvious, 1024, cluster="dgx-h100")
+all_reduce = simulate(good, 1024, cluster="dgx-h100")
+print(f"through GPU 0: {through_one.elapsed:.0f} s a step", end="     ")
+print(f"all-reduce: {all_reduce.elapsed:.2f} s")
 all_reduce.costs()
 
 # %% [markdown]
-# Eleven minutes indeed; adding up takes some seconds more than the opening had counted. The good one is better than
-# promised: such a node has eight network cards, and `costs` says how all of them are used. Lesson 02 builds that.
+# Eleven minutes indeed, and some seconds for the additions, which the opening left out. The good one does better than
+# promised: each node has eight network cards, and the algorithm that `costs` names uses all of them. Lesson 02 builds
+# that one too.
 
 # %% [markdown]
 # ### How your predictions went
@@ -1097,7 +1137,7 @@ how_predictions_went()
 # - **all-reduce = reduce-scatter + all-gather.** all-gather = gather + broadcast. all-to-all = transpose.
 # - Duals, which is what the backward pass needs: broadcast and reduce, scatter and gather, all-gather and
 #   reduce-scatter; all-reduce and all-to-all are their own.
-# - Broken rules are not always loud. A different order, or a view with gaps, can simply give wrong numbers.
+# - Not every broken rule raises an error. A different order, or a view with gaps, can simply give wrong numbers.
 #
 # **The library.** You called `torch.distributed` throughout; the same program runs on GPUs when the backend is NCCL
 # instead of Gloo. For one flat tensor in and one out it also has `all_gather_single` and `reduce_scatter_single`
@@ -1115,15 +1155,16 @@ how_predictions_went()
 # ## All-gather of uneven tensors
 #
 # All-gather wants tensors of one size. Here each of eight GPUs has a tensor of its own length, some long and some
-# short, as with the tokens of a batch or the experts' shares of them. All ranks know all the lengths. Bring everything
-# to everyone, as fast as you can.
+# short, as with sentences in a batch, or the tokens that each expert gets. All ranks know all the lengths. Bring
+# everything to everyone, as fast as you can.
 #
 # Only messages take time: 10 µs each, and then they flow at 10 GB/s, in and out of each rank. You may use any call of
-# `dist`, and `simulate` charges each collective what the best algorithm for it takes.
+# `dist`, and `simulate` charges each collective the time of the best algorithm for it. Your function is also judged on
+# other numbers of ranks and other lengths, all of them as uneven as these.
 #
 # Par is what this lesson's padding leads to: all tensors are padded to the longest. The limit is a bound that no
-# algorithm can beat: the rank with the shortest tensor must receive all the others. Reach par and you have the extra
-# credit. How far beyond can you get?
+# algorithm can beat: the rank with the shortest tensor must receive all the others. Reach par, and you have the extra
+# credit. How far beyond it can you get?
 
 # %%
 LENGTHS = [60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500]  # float32, each rank
@@ -1139,8 +1180,8 @@ LENGTHS = [60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500]  # float32, each 
 # </details>
 # <details><summary>Hint 3: beyond par</summary>
 #
-# The slow part is that one rank has so much. What if the long tensors were shared out first, so that every rank had
-# equally much to contribute? `all_to_all_single` takes sizes for what it sends and for what it receives.
+# It is slow because one rank has so much. What if the long tensors were shared out first, so that all ranks had the
+# same amount to contribute? `all_to_all_single` takes sizes for what it sends and for what it receives.
 # </details>
 
 # %% exercise="uneven-all-gather" difficulty=5 minutes=20
@@ -1152,8 +1193,8 @@ def uneven_all_gather(
     """Return the tensors of all ranks one after another, in rank order, on every rank:
     as fast as possible, by any calls of dist.
 
-    x: (lengths[rank],), of one dtype on all ranks; left unchanged. Lengths may be 0,
-        but not on all ranks. Returns (sum(lengths),).
+    x: (lengths[rank],), of one dtype on all ranks; left unchanged. A length may be 0.
+    Returns (sum(lengths),).
     """
     ### BEGIN SOLUTION
     padded = x.new_zeros(max(lengths))
@@ -1168,7 +1209,7 @@ check(uneven_all_gather, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress
-# What has passed since this kernel was started, and what is left.
+# The table shows what has passed since you started this kernel, and what is left.
 
 # %% tags=["notebook-only"]
 check.summary()

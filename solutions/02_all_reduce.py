@@ -2,12 +2,12 @@
 # # All-reduce from scratch
 # *you need: lesson 01.*
 #
-# In data parallelism every GPU computes a gradient, and at every step all of them need the sum. That is one all-reduce
-# of all gradients, step after step, for weeks. So people have looked for good algorithms for decades.
+# In data parallelism every GPU computes a gradient, and every GPU needs the sum of them all: one all-reduce in every
+# step, for weeks. People have been looking for good algorithms since long before there were GPUs.
 #
-# You write the important ones, from plain messages: through one rank, a tree, a ring, halving and doubling, and one for
-# machines that are many nodes of many GPUs. By the end you can say which of them is fastest for how many bytes, and
-# why, before you run it. Then you compare yours with the library's.
+# You will write the important ones, from plain messages: through a single rank, up and down a tree, around a ring, by
+# halving and doubling, and one for clusters of many nodes with many GPUs each. By the end you will be able to say which
+# of them is fastest for how many bytes, and why, before you run it. You will also compare yours with the library's.
 
 # %%
 import math
@@ -32,16 +32,17 @@ spawn = partial(spawn, backend="gloo")
 simulate = partial(simulate, rates="datasheet")
 
 # %% [markdown]
-# ## Why: no single good way
-# A message of $n$ bytes takes some time before its first byte arrives, however short it is: the **latency** $\alpha$.
-# Then its bytes flow, $B$ of them a second: the **bandwidth**. So one message takes
+# ## Why: no single best algorithm
+# However short a message is, some time passes before its first byte arrives: the **latency** $\alpha$. From then on its
+# bytes flow at $B$ bytes per second: the **bandwidth**. So a message of $n$ bytes takes
 #
 # $$\alpha + \frac{n}{B}$$
 #
 # That is the **alpha-beta model** ($\beta = 1/B$). Take 1,024 GPUs with $\alpha$ = 5 µs and $B$ = 50 GB/s, and two
-# all-reduces: the gradient of a model with 8 billion parameters (16 GB), and one number that says whether anybody's
+# all-reduces: the gradient of a model with 8 billion parameters (16 GB), and one number that says whether any rank's
 # gradient has overflowed (4 bytes). The naive algorithm is lesson 01's: everything goes to one rank and comes back out.
-# The times of a tree and a ring are the virtual cluster's; by the end you will have derived and checked them.
+# The times of the tree and the ring come from the virtual cluster's formulas; by the end you will have derived them
+# yourself and checked them.
 
 # %%
 # only messages take time
@@ -54,13 +55,13 @@ for what, nbytes in (("16 GB  ", 16e9), ("4 bytes", 4)):
     print(f"{what}   naive {naive:10.6f} s   tree {prices['tree']:8.6f} s   ring {prices['ring']:8.6f} s")
 
 # %% [markdown]
-# For the gradient the ring takes less than a second, the tree ten times as long, the naive way eleven minutes. For the
-# single number it is the other way round: the tree is a hundred times faster than the ring. There is no best
-# all-reduce. There is a best one for $n$ bytes on $P$ ranks.
+# For the gradient, the ring takes less than a second, the tree ten times as long, and the naive way eleven minutes. For
+# the single number it is the other way round: the tree is a hundred times faster than the ring. There is no best
+# all-reduce, only a best one for $n$ bytes on $P$ ranks.
 
 # %% [markdown]
 # ## The rules of the game
-# **A team.** Every function of this lesson gets a `team`, a list of ranks, and works among these ranks alone, in that
+# **A team.** Every function in this lesson gets a `team`, a list of ranks, and works among these ranks alone, in that
 # order. A rank's position in the list is its **place**. Neighbours, roots and chunks go by place; messages go to ranks:
 #
 # ```python
@@ -70,22 +71,22 @@ for what, nbytes in (("16 GB  ", 16e9), ("4 bytes", 4)):
 # team[place - 1]             # the rank on my left; place 0 gets team[-1], the last
 # ```
 #
-# Most teams are simply all ranks, `list(range(world_size))`. Smaller ones come in Part 4, where one all-reduce is made
-# of others among parts of the world.
+# Most teams are simply all ranks, `list(range(world_size))`. Smaller ones come in Part 4, where you build one
+# all-reduce from others that work among parts of the world.
 #
 # **Tensors** here are one-dimensional and contiguous, with any number of elements (even none) and any dtype. `x` is
 # left unchanged; the result has memory of its own.
 #
-# **Everybody gets the same bits.** Floats don't add up to the same in every order: `(a + b) + c` and `a + (b + c)` may
-# differ in the last digit. If each rank added in an order of its own, replicas of a model would drift apart. So each
-# number is added up once, and the result is copied.
+# **Everybody gets the same bits.** The sum of floats depends on the order of the additions: `(a + b) + c` and
+# `a + (b + c)` may differ in the last digit. If each rank added in an order of its own, the replicas of a model would
+# drift apart. So each number is added up once, on one rank, and the result is copied.
 #
-# **Only messages**: `send`, `recv`, `isend`, `irecv`. The checks look at three things:
+# **Only messages**: use `send`, `recv`, `isend` and `irecv` alone. The checks look at three things:
 #
 # - **values**: every rank holds the right numbers,
 # - **traffic**: how many messages each rank sent, and how many bytes,
 # - **time** on a virtual cluster. There a rank can send one message and receive one at the same time, but not two in
-#   the same direction. In the cluster below only messages take time: 10 µs each, and then 10 GB a second.
+#   the same direction. On the cluster below only messages take time: 10 µs each, plus their bytes at 10 GB/s.
 
 # %%
 ALPHA, BANDWIDTH = 10e-6, 10e9  # seconds; bytes a second, one way
@@ -99,17 +100,17 @@ def textbook(gpus: int, nodes: int = 1, inter: Link = None) -> Cluster:
 
 # %% [markdown]
 # # Part 1 · Through one rank, and up a tree
-# Two algorithms that send the whole tensor every time. They are short, and they are where everybody begins.
+# Two algorithms in which every message carries the whole tensor. They are short, and they are where everybody begins.
 
 # %% [markdown]
 # ## Naive all-reduce
 #
-# The first algorithm that comes to mind, and a good baseline. Everybody sends to place 0, which adds what arrives and
-# sends the sum back to everybody.
+# This is the first algorithm that comes to mind, and a good baseline. Everybody sends to place 0, which adds up what
+# arrives and sends the sum back to everybody.
 #
-# **Predict** for 8 ranks: how many messages does place 0 send and receive, together? And how many microseconds does all
-# of it take, if each message takes 20 and place 0 handles one at a time? Predictions earn no points, and you can skip
-# them; but a guess that turns out wrong is what you'll remember.
+# **Predict** for 8 ranks: how many messages does place 0 send and receive, together? And how many microseconds does the
+# whole all-reduce take, if a message takes 20 and place 0 handles one at a time? Predictions earn no points and you can
+# skip them, but a guess that turns out wrong is what you'll remember.
 
 # %%
 predict("messages of place 0", ...)
@@ -145,7 +146,8 @@ check(naive_all_reduce, judges="values")
 check(naive_all_reduce, judges="traffic")
 
 # %% [markdown]
-# The same on the virtual cluster, for 8 ranks and 100 kB, which takes 10 µs of latency and 10 µs of bytes a message.
+# Here it is on the virtual cluster, for 8 ranks and 100 kB: each message takes 10 µs of latency and 10 µs for its bytes.
+# In the timeline, each rank has a lane for the messages that it sends and receives.
 
 # %% tags=["notebook-only"]
 def naive_program(rank, world_size):
@@ -159,26 +161,26 @@ run.timeline()
 of_place_0 = sum(0 in (event.rank, event.peer) for event in run.events if event.op == "send")
 
 # %%
-reveal("messages of place 0", of_place_0, why="It receives P - 1, one after the other, and then sends P - 1.")
+reveal("messages of place 0", of_place_0, why="It receives P - 1 messages, one after the other, and then sends P - 1.")
 reveal(
     "microseconds, the naive way",
     round(run.elapsed * 1e6, 3),
-    why="All wait for that one rank: $2 (P - 1)(\\alpha + n/B)$.",
+    why="Everybody waits for that one rank: $2 (P - 1)(\\alpha + n/B)$.",
 )
 
 # %% [markdown]
 # ## Tree all-reduce
 #
-# While place 0 receives from place 1, places 2 and 3 stand idle: they could add their two tensors meanwhile. Then only
-# half as many sums are left. Do that again, and again:
+# While place 0 receives from place 1, places 2 and 3 are idle, yet they could be adding their two tensors. If all places
+# pair up like that, only half as many tensors are left to add. Then pair up again, and again:
 
 # %%
 figures.tree(size=8)
 
 # %% [markdown]
-# This is a **binomial tree**. In the round with distance $d$ = 1, 2, 4, ... a place that is a multiple of $2d$ receives
-# from the place $d$ further on, which is then done. After $\lceil \log_2 P \rceil$ rounds place 0 has the sum. Then the
-# sum goes back down the same tree, with the distances in reverse order and the arrows reversed.
+# This is a **binomial tree**. In the round with distance $d$ (1, then 2, 4, ...) each place that is a multiple of $2d$
+# receives from the place $d$ further on, whose part is then done. After the last round place 0 has the sum, which goes
+# back down the same tree, with the distances in reverse order and the arrows turned round.
 #
 # The number of ranks need not be a power of two: in the picture for 6, a place without a partner does nothing in that
 # round.
@@ -187,8 +189,8 @@ figures.tree(size=8)
 figures.tree(size=6)
 
 # %% [markdown]
-# **Predict** for $P = 8$: how many messages are there in all? And how many message times does it take, one after the
-# other?
+# **Predict** for $P = 8$, up and down together: how many messages are sent in all? And how long does it take, as a
+# multiple of the time of one message?
 
 # %%
 predict("messages of a tree of 8", ...)
@@ -197,15 +199,15 @@ predict("message times of a tree of 8", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Take 8 places and the round with $d = 2$. Who has to send, who has to receive, and who is done already? Divide each
-# place by $2d = 4$ and look at the remainder.
+# Take 8 places and the round with $d = 2$. Which of them must send, which must receive, and which are already done?
+# Divide each place by $2d = 4$ and look at the remainder.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
 # Remainder $d$: this place has a parent, $d$ places before it. Remainder 0: it has a child $d$ places further on, if
-# there is such a place. Any other remainder: nothing to do. On the way down the same pairs meet, and the arrow turns
-# round.
+# there is such a place. Any other remainder: it has nothing to do in this round. On the way down the same pairs meet,
+# and the message goes the other way.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -221,15 +223,14 @@ def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
     place 0, and down again.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    2 (P - 1) messages of n elements in all; at most ceil(log2 P) rounds up, and as many
-    down. On the way down a place sends to the child furthest away first, and has waited
-    for that before it begins to send to the next.
+    2 (P - 1) messages of n elements in all, in ceil(log2 P) rounds up and as many down.
+    On the way down a place sends to the child furthest away first.
     """
     place, size = team.index(rank), len(team)
     total, arrived = x.clone(), torch.empty_like(x)
     # 1, 2, 4, ..., all below P
     distances = [2**level for level in range((size - 1).bit_length())]
-    # here: up, where numbers are added; then down, where the sum is copied
+    # first up the tree, where numbers are added, then down, where the sum is copied
     ### BEGIN SOLUTION
     for distance in distances:  # up: add
         if place % (2 * distance) == distance:
@@ -256,9 +257,10 @@ check(tree_all_reduce, judges="time")
 
 # %% [markdown]
 # ### Your tree, measured
-# As many messages as the naive way, $2(P-1)$, but many at the same time. This stopwatch runs algorithms in turn and
-# reads the clock of every rank; what counts is the slowest. On a virtual cluster that clock is virtual, so the cell
-# shows the same on every machine. You'll use it for the rest of the lesson.
+# The tree sends as many messages as the naive way, $2(P-1)$, but many of them at the same time. The stopwatch below runs
+# several algorithms in turn and reads the clock on every rank; the slowest rank is the one that counts. On a virtual
+# cluster the clock is virtual too, so the numbers are the same on every machine. You'll use it for the rest of the
+# lesson.
 
 # %%
 def stopwatch(rank, world_size, algorithms, sizes, repeats=1):
@@ -293,7 +295,11 @@ def tree_program(rank, world_size):
 run = simulate(tree_program, 8, cluster=textbook(8))
 
 # %%
-reveal("messages of a tree of 8", sum(map(sum, run.traffic().messages)), why="As many as the naive way.")
+reveal(
+    "messages of a tree of 8",
+    sum(map(sum, run.traffic().messages)),
+    why="As many as the naive way: every place but 0 sends its sum up once, and gets the total once.",
+)
 reveal(
     "message times of a tree of 8",
     round(run.elapsed / 20e-6, 6),
@@ -301,14 +307,14 @@ reveal(
 )
 
 # %% [markdown]
-# $P - 1$ against $\log_2 P$. But each message still carries all $n$ bytes, and most of the time most of the ranks have
-# nothing to do. For 16 GB that is a waste.
+# So the tree takes $2\lceil \log_2 P \rceil$ rounds instead of $2(P-1)$. But each message still carries all $n$ bytes,
+# and most ranks are idle most of the time. For 16 GB that is a waste.
 
 # %% [markdown]
 # # Part 2 · Around a ring
-# The tree's waste is that half of the ranks fall silent after the first round, and place 0 does all the last work. Give
-# every rank **its own chunk** of the sum to complete, and all are busy all the time. Lesson 01 showed that an
-# all-reduce falls into two halves, and you build it that way: reduce-scatter, then all-gather.
+# In the tree, half of the ranks have nothing more to do after the first round, and place 0 is on its own in the last.
+# Give every rank **its own chunk** of the sum to complete, and all of them are busy all the time. Lesson 01 showed that
+# an all-reduce is a reduce-scatter followed by an all-gather, and that is how you will build it.
 #
 # Any number of elements must work, so chunks may differ in length by one. `x.tensor_split(P)` cuts that way: 7 elements
 # on 3 ranks become chunks of 3, 2 and 2; 2 elements become 1, 1 and 0. The chunks are **views**: they share memory with
@@ -321,9 +327,9 @@ reveal(
 # ## Ring reduce-scatter
 #
 # The ranks sit in a ring. In each of $P - 1$ steps every rank passes **one chunk** to its neighbour on the right, and
-# adds the chunk that comes from the left to its own. Numbers pile up as they travel: a chunk that has gone all the way
-# round has been added to by everybody. In the picture each row is one chunk; the letters say whose numbers are in it,
-# and an arrow is a message. The last place's message leaves on the right and comes in on the left: it is a ring.
+# adds the chunk that comes from the left to its own. The sums grow as they travel: once a chunk has gone all the way
+# round, everybody has added to it. In the picture each row is one chunk, the letters say whose numbers are in it, and
+# an arrow is a message. The last place's message leaves on the right and comes in on the left, because it is a ring.
 
 # %%
 figures.ring(size=4, step=0)
@@ -332,9 +338,9 @@ figures.ring(size=4, step=0)
 figures.ring(size=4, step=1)
 
 # %% [markdown]
-# In step 0 place $p$ sends chunk $p - 1$. In the next step it sends what it has just added to, and so on.
-# **Predict** for 4 ranks and 1 MB: how many kilobytes does one rank send in all? And in which step, from 0 on, does
-# place 0 complete chunk 0? (The picture is of step 2.)
+# In step 0 place $p$ sends chunk $p - 1$. In the next step it sends the chunk that it has just added to, and so on.
+# **Predict** for 4 ranks and 1 MB: how many kilobytes does one rank send in all? And in which step, counting from 0,
+# does place 0 complete chunk 0?
 
 # %%
 predict("kB that one rank of the ring sends", ...)
@@ -344,8 +350,9 @@ predict("the step in which chunk 0 is complete", ...)
 figures.ring(size=4, step=2)
 
 # %% [markdown]
-# A thick frame means complete. All ranks send at the same time, so nobody may wait for its own send before it receives:
-# lesson 01 had that deadlock. Both at once is what every algorithm from here on needs, so it has a name, `exchange`.
+# A thick frame means that a chunk is complete. All ranks send at the same time, so no rank may wait for its send to
+# finish before it starts to receive: that was a deadlock in lesson 01. Every algorithm from here on needs to do both at
+# once, so the next cell begins with a function for it, `exchange`.
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -356,9 +363,9 @@ figures.ring(size=4, step=2)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# In step $s$ place $p$ sends chunk $p - 1 - s$, and its left neighbour, by the same rule, sends the chunk before that
-# one. All numbers are modulo $P$. What arrives is as long as the chunk that it is added to, and chunks differ in
-# length.
+# In step $s$ place $p$ sends chunk $p - 1 - s$. By the same rule its left neighbour sends the chunk before that one. All
+# these numbers are modulo $P$. The chunk that arrives is as long as the chunk that it is added to, which may not be as
+# long as the one you send.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -382,8 +389,8 @@ def ring_reduce_scatter(x: Tensor, team: list[int], rank: int) -> Tensor:
     `sum.tensor_split(P)[place]`.
 
     x: (n,), the same n and dtype on every rank; left unchanged.
-    Messages only from a place to the next one, P - 1 of them, each one chunk; sent and
-    received at the same time.
+    Each place sends P - 1 messages of one chunk each, all to the next place, and receives
+    at the same time as it sends.
     """
     place, size = team.index(rank), len(team)
     right, left = team[(place + 1) % size], team[place - 1]
@@ -421,14 +428,14 @@ reveal("the step in which chunk 0 is complete", messages - 1, why="Every place c
 # %% [markdown]
 # ## Ring all-gather
 #
-# Now place $p$ owns chunk $p$, complete. Once more around the ring: pass on what arrived last, but **copy**, don't add.
-# In step 0 everybody sends its own chunk.
+# Now place $p$ owns chunk $p$, complete. Go round the ring once more: each place passes on what it received last, but
+# **copies** what arrives instead of adding it. In step 0 everybody sends its own chunk.
 #
-# The trap is the index: in the first half place $p$ began with chunk $p - 1$, now it begins with chunk $p$.
-# Reduce-scatters that end with chunk $p + 1$ on place $p$ are common in other people's code. Both are fine, but the
-# two halves have to agree; an index that is off by one sums everything and puts it in the wrong place.
+# Watch the index. In the first half place $p$ began with chunk $p - 1$; now it begins with chunk $p$. In other people's
+# code you will often find a reduce-scatter that ends with chunk $p + 1$ on place $p$. Either is fine as long as the two
+# halves agree: if they are off by one, every sum is right and in the wrong position.
 #
-# **Predict**: in which step, from 0 on, does place 0 of 4 receive chunk 1?
+# **Predict**: in which step, counting from 0, does place 0 of 4 receive chunk 1?
 
 # %%
 predict("the step in which chunk 1 arrives", ...)
@@ -439,13 +446,13 @@ def ring_all_gather(mine: Tensor, numel: int, team: list[int], rank: int) -> Ten
 
     mine: chunk `place` of a tensor that was cut by `tensor_split(P)`; left unchanged.
     Returns (numel,), the same on every rank.
-    Messages only from a place to the next one, P - 1 of them, each one chunk; sent and
-    received at the same time.
+    Each place sends P - 1 messages of one chunk each, all to the next place, and receives
+    at the same time as it sends.
     """
     place, size = team.index(rank), len(team)
     right, left = team[(place + 1) % size], team[place - 1]
     whole = mine.new_zeros(numel)
-    chunks = whole.tensor_split(size)  # views: what is written into them is in `whole`
+    chunks = whole.tensor_split(size)  # views: what you write into them is in `whole`
     ### BEGIN SOLUTION
     chunks[place].copy_(mine)
     for step in range(size - 1):
@@ -474,14 +481,14 @@ reveal(
 # %% [markdown]
 # ## Ring all-reduce
 #
-# Put the halves together. They are arguments, so that you can swap in others, and so that this exercise is judged on
-# its own.
+# Put the two halves together. They are arguments, so that you can swap in others, and so that this exercise is judged
+# on its own.
 #
-# **Predict** the bytes that one rank sends, as a multiple of $n$: with 4 ranks, and with 400.
+# **Predict** the bytes that one rank sends, as a multiple of $n$: with 4 ranks, and with 100.
 
 # %%
 predict("times n, 4 ranks", ...)
-predict("times n, 400 ranks", ...)
+predict("times n, 100 ranks", ...)
 
 # %% exercise="ring-all-reduce" difficulty=1 minutes=5
 def ring_all_reduce(
@@ -491,6 +498,8 @@ def ring_all_reduce(
     one `all_gather`.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
+    reduce_scatter(x, team, rank) and all_gather(mine, numel, team, rank): as above. They
+    are called once each; each rank sends 2 (P - 1) messages, one chunk in each.
     """
     ### BEGIN SOLUTION
     mine = reduce_scatter(x, team, rank)
@@ -509,14 +518,16 @@ check(ring_all_reduce, judges="time")
 
 # %%
 reveal("times n, 4 ranks", 2 * 3 / 4, why="$2 (P - 1) / P$: each half of the algorithm sends all chunks but one.")
-reveal("times n, 400 ranks", 2 * 399 / 400, why="Always less than 2, however many ranks there are.")
+reveal("times n, 100 ranks", 2 * 99 / 100, why="Always less than 2, however many ranks there are.")
 
 # %% [markdown]
-# As long as the ranks do the adding, no algorithm can make do with less. (A switch that adds can: each rank sends its
-# $n$ bytes once and gets $n$ back. NVIDIA calls that SHARP, and NVLS between the GPUs of a node.)
+# As long as the ranks do the adding, no algorithm can make the busiest rank send less than $2(P-1)/P \cdot n$. A switch
+# that adds breaks this bound: each rank sends its $n$ bytes into the network once and gets the sum back once, so for
+# many ranks it sends about half of what it sends in a ring. NVIDIA calls this SHARP on InfiniBand switches, and NVLink
+# SHARP (NVLS) between the GPUs of a node.
 #
 # ### Your ring, measured
-# $2(P-1)$ steps, and every rank sends and receives in each of them. Here for 4 ranks and 400 kB.
+# In each of the $2(P-1)$ steps every rank sends and receives. Here it is for 4 ranks and 400 kB.
 
 # %% tags=["notebook-only"]
 def ring_program(rank, world_size):
@@ -527,8 +538,8 @@ print(f"{run.elapsed * 1e6:.0f} µs, predicted {2 * 3 * (10 + 10)}")
 run.timeline()
 
 # %% [markdown]
-# A step takes $\alpha + (n/P)/B$, so the whole ring $2(P-1)\left(\alpha + \frac{n}{PB}\right)$. For large $n$ that is
-# $P$ times faster than the naive way. For small $n$ it gains nothing: as many steps, one after the other.
+# A step takes $\alpha + (n/P)/B$, so the whole ring takes $2(P-1)\left(\alpha + \frac{n}{PB}\right)$. For large $n$
+# that is $P$ times faster than the naive way. For small $n$ the ring gains nothing, because it has just as many steps.
 
 # %% tags=["notebook-only"]
 algorithms = {"naive": naive_all_reduce, "ring": ring_all_reduce}
@@ -539,24 +550,25 @@ for size in (2, 4, 8, 16):
 
 # %% [markdown]
 # # Part 3 · Halving and doubling
-# The tree has few rounds, the ring has few bytes. Can you have both? Yes, if the tensor gets **smaller** in each round.
+# The tree has few rounds, the ring sends few bytes. Can you have both? Yes, if messages get **smaller** from round to
+# round.
 #
-# Two ranks at a distance of $P/2$ exchange halves: one takes the lower half of the numbers and completes it, the other
-# the upper half. Each then works on its half alone, with a partner at distance $P/4$, and so on. After $\log_2 P$
-# rounds everybody has one $P$-th of the sum. That is a reduce-scatter. Run the same exchanges in reverse order and you
-# get the all-gather.
+# Two ranks at a distance of $P/2$ exchange halves: one keeps the lower half of the tensor and adds its partner's lower
+# half, the other does the same with the upper half. From then on each works on its half alone, with a partner at
+# distance $P/4$, and so on. After $\log_2 P$ rounds everybody has one $P$-th of the sum. That is a reduce-scatter. Run
+# the same exchanges in reverse order and you get the all-gather.
 
 # %%
 figures.halving(size=8)
 
 # %% [markdown]
-# A bar is the tensor, cut in eight. Green is what a place keeps and completes in this round, orange what it gives to
-# its partner; what it no longer works on is empty.
+# A bar is the tensor, cut into eight. Green is the part that a place keeps and adds to in this round, orange is the part
+# that it gives to its partner, and the part that it no longer works on is empty.
 
 # %% [markdown]
-# Partners are easy to find in binary: $d$ is a power of two, and `place ^ d` (exclusive or) flips the one bit that has
-# the value $d$. So 2 = `010` and 6 = `110` are partners at distance 4, each the other's. `place & d` is not zero
-# for the one that has the bit.
+# Partners are easy to find in binary. $d$ is a power of two, and `place ^ d` (exclusive or) flips the bit whose value is
+# $d$. So 2 = `010` and 6 = `110` are each other's partners at distance 4. `place & d` tells the two apart: it is zero
+# for the one without the bit, and not for the other. As (place, partner, has the bit):
 
 # %%
 [(place, place ^ 4, bool(place & 4)) for place in range(8)]
@@ -564,8 +576,8 @@ figures.halving(size=8)
 # %% [markdown]
 # ## Halving-doubling
 #
-# **Predict** for 8 ranks and 1 MB: how many kilobytes does a rank send in each of the 3 rounds of the first half, as a
-# list?
+# **Predict** for 8 ranks and 1 MB: how many kilobytes does a rank send in each of the 3 rounds of the first half? Give a
+# list of three numbers.
 
 # %%
 predict("kB in each round", ...)
@@ -573,16 +585,16 @@ predict("kB in each round", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Each round of the first half needs three things: `partner`, a rank; `keep`, the half to complete; `give`, the other
-# half. The second half needs the same three again, in reverse order, so note them in a list. What a place works on
-# begins as all of `total`; after each round it is what it has kept.
+# Each round of the first half needs three things: `partner`, a rank; `keep`, the half that stays; `give`, the other half.
+# The second half needs the same three again, in reverse order, so note them in a list. A place begins with all of
+# `total`; in each later round it works on what it kept in the one before.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
 # Partners differ in one bit of their places. One of them keeps `lower`, the other `upper`: `place & distance` tells
 # which. On the way back you hold `keep`, complete, and your partner holds `give`, complete. Both are views of
-# `total`, so change what is in them: a new tensor would be no part of it.
+# `total`, so write into them: a new tensor would not be part of `total`.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -597,14 +609,15 @@ def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return the sum of `x` over a team of 1, 2, 4, 8, ... ranks, on each of them.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    2 log2 P messages a rank, half as many elements in each round as in the one before,
-    then twice as many. Where n is a multiple of P that is 2 (P - 1) / P * n elements.
-    Sent and received at the same time.
+    Each rank sends 2 log2 P messages: in the first half, each has half as many elements
+    as the message before it, in the second half, twice as many. Where n is a multiple of
+    P, that is 2 (P - 1) / P * n elements in all. A rank receives at the same time as it
+    sends.
     """
     place, distance = team.index(rank), len(team) // 2
     total = x.clone()
-    # here: halve, P/2, P/4, ..., 1 places apart; then undo it, with the same partners
-    # in reverse order
+    # first halve, with partners P/2, P/4, ..., 1 places away; then double, with the same
+    # partners in reverse order
     ### BEGIN SOLUTION
     part, rounds = total, []  # part: what this rank still works on, a view of `total`
     while distance:
@@ -642,22 +655,22 @@ of_rank_0 = [event.bytes / 1e3 for event in run.events if event.rank == 0 and ev
 reveal(
     "kB in each round",
     of_rank_0[:3],
-    why="In all 7/8 of 1 MB, and once more as much on the way back. As few bytes as a ring, in 6 rounds instead of 14.",
+    why="That is 7/8 of 1 MB in all, and as much again on the way back: as few bytes as a ring, in 6 rounds, not 14.",
 )
 
 # %% [markdown]
 # ## Halving-doubling on any number of ranks
 #
-# 6 is not a power of two. MPICH, an MPI library, makes it one. The largest power of two that fits is 4, so 2 ranks are
-# **extra**. Each extra rank hands its numbers to one of the first 4, which adds them to its own; these 4 do the
-# all-reduce; then the extra ranks get the result.
+# 6 is not a power of two, but there is a way to reduce it to one, which MPICH, an MPI library, uses too. The largest
+# power of two that fits is 4, so 2 ranks are **extra**. Each extra rank hands its numbers to a partner of its own among
+# the first 4, which adds them to its own numbers. These 4 do the all-reduce, and then the partners send the result back.
 
 # %%
 figures.folding(size=6)
 
 # %% [markdown]
-# The fold costs two messages of **all** $n$ bytes. **Predict**: for 1 MB on 9 ranks, about how many times as long does
-# it take as on 8?
+# The fold costs two more messages, each with **all** $n$ bytes. **Predict**: about how many times as long does an
+# all-reduce of 1 MB take on 9 ranks as on 8?
 
 # %%
 predict("9 ranks take longer than 8, times", ...)
@@ -665,7 +678,8 @@ predict("9 ranks take longer than 8, times", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Which ranks are extra, and which rank does each of them talk to? Draw it for 6: places 4 and 5 with places 0 and 1.
+# Which ranks are extra, and which rank does each of them talk to? Draw it for 6, where places 4 and 5 talk to places 0
+# and 1.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
@@ -677,9 +691,9 @@ predict("9 ranks take longer than 8, times", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# An extra rank sends `x` to `team[place - power]` and then receives `total` from there. The others: `if place <
-# extra`, receive from `team[place + power]` and add; then `total = all_reduce(total, team[:power], rank)`; then, `if
-# place < extra`, send `total` back.
+# An extra rank sends `x` to `team[place - power]` and then receives `total` from there. Each of the others first
+# receives from `team[place + power]` and adds, if `place < extra`; then calls
+# `total = all_reduce(total, team[:power], rank)`; then sends `total` back, if `place < extra`.
 # </details>
 
 # %% exercise="halving-doubling-any-size" difficulty=3 minutes=12
@@ -687,11 +701,11 @@ def halving_doubling_any_size(x: Tensor, team: list[int], rank: int, all_reduce=
     """Return the sum of `x` over a team of any size, on each of its ranks.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    all_reduce(x, team, rank): works for teams of 1, 2, 4, 8, ... ranks; all of its team
-    must call it.
-    With P' the largest power of two that is not above P, each of the P - P' extra ranks
-    sends one message of n elements before and receives one after, and `all_reduce`
-    works among P' ranks.
+    all_reduce(x, team, rank): returns the sum over a team of 1, 2, 4, 8, ... ranks, all
+    of which must call it.
+    P' is the largest power of two that is not above P. Each of the P - P' extra ranks has
+    a partner of its own, to which it sends n elements before `all_reduce` and from which
+    it receives n after; `all_reduce` works among the other P' ranks.
     """
     place, size = team.index(rank), len(team)
     power = 2 ** (size.bit_length() - 1)  # P'
@@ -722,7 +736,7 @@ check(halving_doubling_any_size, judges="traffic")
 check(halving_doubling_any_size, judges="time")
 
 # %% [markdown]
-# The fold, beside your prediction:
+# Here is what the fold costs:
 
 # %% tags=["notebook-only"]
 def folded(rank, world_size):
@@ -735,13 +749,13 @@ print(f"1 MB: {on_8 * 1e6:.0f} µs on 8 ranks, {on_9 * 1e6:.0f} µs on 9: {on_9 
 reveal(
     "9 ranks take longer than 8, times",
     on_9 / on_8,
-    why="The fold's two messages carry all bytes, and so do the 6 rounds on 8 ranks together, nearly twice.",
+    why="The 6 rounds on 8 ranks carry nearly $2n$ bytes in all, and the two messages of the fold carry another $2n$.",
 )
 
 # %% [markdown]
 # ### The four algorithms, measured
-# Four algorithms from 64 bytes to 64 MB on 16 virtual ranks, then on 12. Both axes are logarithmic: a step to the right
-# is ten times the bytes, a step up ten times the time.
+# Here are all four, from 64 bytes to 64 MB, on 16 virtual ranks and then on 12. Both axes are logarithmic: equal
+# distances are equal factors.
 
 # %%
 ALGORITHMS = {
@@ -759,8 +773,7 @@ def curves(size):
     return {name: [(nbytes, seconds[name, nbytes][0]) for nbytes in sizes] for name in ALGORITHMS}
 
 def beside(curves):
-    """Print how many times as long as halving-doubling each takes for the most bytes.
-    """
+    """Print the time of each for the most bytes, as a multiple of halving-doubling's."""
     times = {name: points[-1][1] for name, points in curves.items()}
     print("64 MB:", ", ".join(f"{name} {times[name] / times['halving-doubling']:.2f}" for name in times))
 
@@ -774,34 +787,33 @@ beside(on_12)
 figures.time_curves(on_12, "all-reduce on 12 ranks: α = 10 µs, 10 GB/s")
 
 # %% [markdown]
-# On the left all curves are flat: latency dominates, so the number of rounds counts. On the right all rise with the
-# same slope: bandwidth dominates, so bytes count. Where two curves cross, one algorithm stops being better than the
-# other. On 16 ranks nothing beats halving-doubling. On 12 the fold costs it the lead for large tensors, and the ring
-# wins there.
+# On the left all curves are flat: latency dominates, so the number of rounds counts. On the right they all rise with the
+# same slope: bandwidth dominates, so bytes count. Where two curves cross, one algorithm stops being the faster of the
+# two. On 16 ranks nothing beats halving-doubling. On 12 the fold costs it the lead for large tensors, and the ring wins.
 #
-# Why, then, are rings everywhere? The model gives every pair of ranks a link of its own. In a real network the partner
-# at distance $P/2$ is at the other end of the building, and everybody's messages meet in the same few cables. A ring
-# talks to its neighbour only.
+# Why, then, are rings everywhere? In the model every pair of ranks has a link of its own. In a real network the partner
+# at distance $P/2$ is at the other end of the building, and everybody's messages share the same few cables. In a ring,
+# each rank only ever sends to its neighbour.
 
 # %% [markdown]
 # # Part 4 · Nodes
-# GPUs live in nodes, 8 in each, say. Inside a node they are connected by something fast (NVLink: 450 GB/s), between
-# nodes by something slow (a network card of 50 GB/s for each GPU). A flat ring over all of them is as slow as its
-# slowest link: in every step somebody's chunk crosses from one node to the next, and all wait for it.
+# GPUs come in nodes of 8, say. Inside a node they are connected by something fast (on an H100, NVLink: 450 GB/s each
+# way), between nodes by something slow (a network card of 50 GB/s for each GPU). A flat ring over all of them is as slow
+# as its slowest link: in every step some rank's chunk crosses from one node to the next, and everybody waits for it.
 #
-# Better: do as much as possible inside, so that little is left to send across. Call a rank's position within its node
-# its **seat**, and let $L$ ranks be on each node:
+# It is better to do as much as possible inside the nodes, so that little is left to send across. Let there be $L$ ranks
+# on each node, and call a rank's position within its node its **seat**:
 
 # %%
 figures.two_levels(nodes=2, local=4)
 
 # %% [markdown]
 # 1. Reduce-scatter **inside** each node: afterwards seat $s$ of each node has chunk $s$ of the node's sum.
-# 2. All-reduce **across** the nodes, among the ranks of the same seat: $1/L$ of the bytes each, all seats at the same
-#    time.
+# 2. All-reduce **across** the nodes, among the ranks with the same seat: each has $1/L$ of the bytes, and all seats work
+#    at the same time.
 # 3. All-gather **inside** each node.
 #
-# This is where teams pay off: you call the functions that you already have on parts of the world.
+# This is where teams pay off: you call the functions that you already have, on parts of the world.
 
 # %% [markdown]
 # ## Hierarchical all-reduce
@@ -816,7 +828,7 @@ predict("times n to the other node", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# The three functions work on any team. So all you need are two teams: the ranks of your node, and the ranks of your
+# The three functions work on any team. So all you need is two teams: the ranks on your node, and the ranks with your
 # seat.
 # </details>
 #
@@ -828,7 +840,7 @@ predict("times n to the other node", ...)
 # <details><summary>Hint 3: almost the code</summary>
 #
 # `inside = team[node * local : (node + 1) * local]` and `across = team[seat::local]`. Then `reduce_scatter` inside,
-# `all_reduce` of your chunk across, `all_gather` inside; the last one wants to know how many elements `x` has.
+# `all_reduce` your chunk across, and `all_gather` inside; the last one needs to know how many elements `x` has.
 # </details>
 
 # %% exercise="hierarchical-all-reduce" difficulty=3 minutes=12
@@ -841,15 +853,15 @@ def hierarchical_all_reduce(
     all_reduce=ring_all_reduce,
     all_gather=ring_all_gather,
 ) -> Tensor:
-    """Return the sum of `x` over the team, on each of its ranks: inside the nodes,
-    across them, inside the nodes.
+    """Return the sum of `x` over the team, on each of its ranks: reduce-scatter inside
+    the nodes, all-reduce across them, all-gather inside.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
     team: the ranks of the first node, then those of the second, and so on; `local`
     ranks on each node.
-    The three are called as you know them: reduce_scatter(x, team, rank), all_reduce(x,
-    team, rank) and all_gather(mine, numel, team, rank). Between nodes goes 1 / local of
-    the elements.
+    Call the functions that you are given: reduce_scatter(x, team, rank), all_reduce(x,
+    team, rank) and all_gather(mine, numel, team, rank). What is all-reduced across is
+    1 / local of the elements.
     """
     place = team.index(rank)
     node, seat = place // local, place % local
@@ -879,15 +891,16 @@ sent = simulate(nodes_program, 8, cluster=textbook(8)).traffic().bytes[0]
 
 # %%
 reveal("times n inside the node", sum(sent[:4]) / 1e6, why="A ring of 4: 2 · 3/4.")
-reveal("times n to the other node", sum(sent[4:]) / 1e6, why="A ring of 2, for a quarter of the bytes: 2 · 1/2 · 1/4.")
+reveal("times n to the other node", sum(sent[4:]) / 1e6, why="A ring of 2 with a quarter of the bytes: 2 · 1/2 · 1/4.")
 
 # %% [markdown]
 # ### Across nodes, measured
-# 4 nodes of 8 ranks. Between nodes the bandwidth is a tenth, the latency twice that inside. **Predict** for 8 MB: how
-# many times more bytes does a whole **node** send to the others with a flat ring than with yours?
+# Now 4 nodes of 8 ranks. Between nodes the bandwidth is a tenth of that inside, and the latency twice as high.
+# **Predict** for 8 MB: the flat ring makes a whole **node** send how many times the bytes to other nodes that your
+# hierarchical all-reduce does?
 
 # %%
-predict("a node sends with the flat ring, times", ...)
+predict("bytes a node sends out, flat ring / yours", ...)
 
 # %% tags=["notebook-only"]
 slow = Link(2 * ALPHA, BANDWIDTH / 10)
@@ -905,48 +918,54 @@ for name in candidates:
     sent = run.traffic().bytes
     per_rank = [sum(sent[rank][other] for other in range(32) if other // 8 != rank // 8) for rank in range(32)]
     most, node = max(per_rank) / 1e6, sum(per_rank[:8]) / 1e6
-    print(f"{name:13} {run.elapsed * 1e3:4.1f} ms; to other nodes at most ", end="")
-    print(f"{most:5.2f} MB a rank, {node:5.2f} MB a node")
+    print(f"{name:13} {run.elapsed * 1e3:4.1f} ms; sent to other nodes: ", end="")
+    print(f"busiest rank {most:5.2f} MB, whole node {node:5.2f} MB")
     of_node[name] = node
 
 # %% tags=["notebook-only"]
 reveal(
-    "a node sends with the flat ring, times",
+    "bytes a node sends out, flat ring / yours",
     of_node["flat ring"] / of_node["hierarchical"],
-    why="The flat ring crosses each border with one chunk at a time, so a node doesn't send much more.",
+    why="In the flat ring only one rank of a node sends to other nodes, one small chunk in each step. That isn't much more.",
 )
 
 # %% [markdown]
-# Look at the last column. It is often said that a hierarchical all-reduce cuts the traffic between nodes by the number
-# of GPUs in a node. For each **rank** it does. For a **node** hardly: the flat ring crosses each border with one
-# message a step, and that is one rank of eight at work. The gain: eight network cards share the load that one had
-# to carry, and the slow latency counts $2(M-1)$ times for $M$ nodes, instead of $2(P-1)$ times.
+# Look at the last column. It is often said that a hierarchical all-reduce divides the traffic between nodes by the number
+# of GPUs in a node. For the busiest **rank** it does, roughly. For a whole **node** it hardly changes anything: the flat
+# ring sends one chunk per step from each node to the next, and it is always the same one of the eight ranks that sends
+# it. There are two gains. Eight network cards share the load that one had to carry, and the slow latency is paid
+# $2(M-1)$ times for $M$ nodes, instead of $2(P-1)$ times.
+#
+# NCCL gets the first gain without leaving the ring. It runs several rings at once, its **channels**, each with a share of
+# the bytes and an order of its own, so that each leaves the node through a different network card. The second gain stays:
+# for many nodes, a flat ring has too many steps, so there NCCL prefers trees, or switches that add.
 
 # %% [markdown]
 # # Part 5 · All-to-all
-# One more collective, because how you get there matters as much. In an all-to-all each rank has a different chunk for
-# each of the others, so nothing can be added up or passed on: $P - 1$ messages per rank, and that is that.
+# One more collective, in which the **order** of the messages is everything. In an all-to-all each rank has a different
+# chunk for each of the others. There is nothing to add up, and passing chunks on through others would only send them
+# more than once, so each rank sends $P - 1$ messages.
 
 # %% [markdown]
 # ## Pairwise all-to-all
 #
-# $P - 1$ messages, but in which order? If all send to place 0 first, then all to place 1, there is a queue in front of
-# one door and all other doors stand open. In a **pairwise** exchange, in step $s$ place $p$ sends to place $p + s$ and
-# receives from place $p - s$: each rank has exactly one guest.
+# If everybody sends to place 0 first, then to place 1, and so on, there is a long queue at one rank while all the others
+# have nothing to receive. In a **pairwise** exchange, place $p$ sends to place $p + s$ in step $s$ and receives from
+# place $p - s$ (modulo $P$). So in every step each rank receives exactly one message.
 
 # %%
 figures.pairwise(size=4)
 
 # %% exercise="pairwise-all-to-all" difficulty=2 minutes=10
 def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
-    """Return chunk `place` of everybody's `x`, one after the other in the order of
-    their places.
+    """Return chunk `place` of everybody's `x`, one after the other, in the order of the
+    places that they come from.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Chunks are those of
     `tensor_split(P)`.
     Returns (P * elements in chunk `place`,).
-    P - 1 messages a rank, one to each other place, in P - 1 steps: in each it sends one
-    and receives one, then the next step begins.
+    Each rank sends one message to each other place. There are P - 1 steps: in each, every
+    rank sends one message and receives one.
     """
     place, size = team.index(rank), len(team)
     chunks = x.tensor_split(size)
@@ -969,7 +988,7 @@ check(pairwise_all_to_all, judges="traffic")
 check(pairwise_all_to_all, judges="time")
 
 # %% [markdown]
-# How much does the order matter? Here are both, with 8 ranks and 80 kB each.
+# How much does the order matter? Here are both orders, on 8 ranks with 80 kB each.
 
 # %% tags=["notebook-only"]
 def in_rank_order(x, team, rank):
@@ -990,14 +1009,14 @@ print(f"in rank order {queue * 1e6:.0f} µs, pairwise {doors * 1e6:.0f} µs: {qu
 
 # %% [markdown]
 # # Part 6 · Which one, when?
-# A library has several algorithms and picks one for each call. It can't try them all, so it computes what each would
-# take. You do that now.
+# A library has several algorithms and picks one for each call. It can't try them all, so it computes how long each would
+# take. Now you do the same.
 
 # %% [markdown]
 # ## The time of an all-reduce
 #
-# Count the rounds of each algorithm, and the bytes that go through the busiest rank in them. You have predicted and
-# measured all of it; now write it down, for any $P$. Remember two things: a tree has a whole number of rounds, and
+# Count the rounds of each algorithm, and the bytes that the busiest rank sends in them. You have predicted and measured
+# all of this; now write it down for any $P$. Remember that a tree has a whole number of rounds, and that
 # halving-doubling folds when $P$ is not a power of two.
 
 # %% exercise="all-reduce-seconds" difficulty=2 minutes=10
@@ -1008,12 +1027,12 @@ def all_reduce_seconds(algorithm: str, size: int, nbytes: int, alpha: float, ban
     algorithm: "naive", "tree", "ring" or "halving-doubling".
     alpha: seconds that a message takes at least. bandwidth: bytes a second. Adding
     takes no time.
-    Where chunks are needed, take them as nbytes / size, without rounding.
+    Parts of a tensor are fractions of nbytes, such as nbytes / size, without rounding.
     """
     # the largest power of two that is not above `size`
     power = 2 ** (size.bit_length() - 1)
     whole = alpha + nbytes / bandwidth  # one message with everything in it
-    # halving-doubling: what the extra ranks add
+    # halving-doubling: what the two messages of the extra ranks take
     fold = 2 * whole if size > power else 0
     ### BEGIN SOLUTION
     if algorithm == "naive":
@@ -1032,7 +1051,7 @@ def all_reduce_seconds(algorithm: str, size: int, nbytes: int, alpha: float, ban
 check(all_reduce_seconds, judges="values")
 
 # %% [markdown]
-# Formula and virtual cluster should agree to the last digit. Do they, for your code?
+# Your formulas and the virtual cluster should agree to the last digit that is printed. Do they?
 
 # %% tags=["notebook-only"]
 for size in (4, 6):
@@ -1048,15 +1067,15 @@ for size in (4, 6):
 #
 # $$2 \lceil \log_2 P \rceil \left(\alpha + \frac{n}{B}\right) = 2 (P - 1) \left(\alpha + \frac{n}{P B}\right)$$
 #
-# On 2 and 3 ranks they have the same number of rounds, so the ring wins as soon as there is a byte: the crossover is
-# at 0. Think before you compute: with twice the bandwidth, does the tree win more often, or less?
+# On 2 and 3 ranks both have the same number of rounds, so the ring wins from the first byte, and the crossover is at 0.
+# Think before you compute: with twice the bandwidth, does the tree win more often, or less often?
 
 # %% exercise="crossover" difficulty=2 minutes=8
 def crossover(size: int, alpha: float, bandwidth: float) -> float:
-    """The number of bytes above which a ring all-reduce is faster than a tree among
-    `size` ranks (2 or more).
+    """Return the number of bytes above which a ring all-reduce is faster than a tree,
+    among `size` ranks (2 or more).
 
-    alpha: seconds. bandwidth: bytes a second. Not rounded.
+    alpha: seconds. bandwidth: bytes a second. The result is not rounded.
     """
     rounds = (size - 1).bit_length()  # of the tree, one way: log2 P, rounded up
     ### BEGIN SOLUTION
@@ -1074,20 +1093,21 @@ for size in (4, 8, 64, 1024):
 
 # %% [markdown]
 # With twice the bandwidth the crossover is twice as high, so the tree wins more often: bytes have become cheaper, and
-# saving them is what the ring is good at. Here are both for 12 ranks; the dotted line is found from the two curves.
+# saving bytes is what the ring is good at. Here are both on 12 ranks. The dotted line is where the two measured curves
+# cross; your formula should give the same number.
 
 # %% tags=["notebook-only"]
 print(f"crossover(12): {crossover(12, ALPHA, BANDWIDTH) / 1e3:.1f} kB")
 figures.time_curves({name: on_12[name] for name in ("tree", "ring")}, "tree and ring on 12 ranks")
 
 # %% [markdown]
-# A hundred kilobytes is the gradient of a small layer. Send such layers one by one over a ring, and latency is all
-# you pay. So data parallelism packs them into large buckets first (lesson 05).
+# A hundred kilobytes is the gradient of a small layer. If you send such layers around a ring one by one, nearly all of
+# the time is latency. So data parallelism packs them into large buckets first (lesson 05).
 
 # %% [markdown]
 # ## Choosing the algorithm
 #
-# Don't build on thresholds: they change with $P$, $\alpha$ and $B$. Compute and compare.
+# Don't rely on fixed thresholds: they change with $P$, $\alpha$ and $B$. Compute each candidate's time and compare.
 
 # %% exercise="choose-algorithm" difficulty=2 minutes=6
 def choose_algorithm(
@@ -1098,10 +1118,10 @@ def choose_algorithm(
     candidates=("naive", "tree", "ring", "halving-doubling"),
     seconds=all_reduce_seconds,
 ) -> str:
-    """The name of the fastest of the candidates; of several that are equally fast, the
-    one that stands first.
+    """Return the name of the fastest of the candidates; of several that are equally fast,
+    the one that comes first.
 
-    seconds(algorithm, size, nbytes, alpha, bandwidth): what an algorithm takes.
+    seconds(algorithm, size, nbytes, alpha, bandwidth): how long an algorithm takes.
     """
     ### BEGIN SOLUTION
     return min(candidates, key=lambda name: seconds(name, size, nbytes, alpha, bandwidth))
@@ -1119,9 +1139,9 @@ for nbytes in (400, 40_000, 4_000_000, 400_000_000):
 # %% [markdown]
 # ## An all-reduce for any tensor
 #
-# And this is the all-reduce that a library offers: any shape, any strides, and the caller need not know the algorithm.
-# A tensor may be a column of a matrix, with gaps between its numbers, and messages know no gaps. So: flatten, choose,
-# run, restore the shape.
+# This is the all-reduce that a library offers: it takes any shape and any strides, and the caller need not know the
+# algorithm. A tensor may be a column of a matrix, with gaps between its numbers in memory, but a message can't have
+# gaps. So: flatten, choose, run, restore the shape.
 
 # %% exercise="all-reduce" difficulty=2 minutes=10
 def all_reduce(
@@ -1134,14 +1154,14 @@ def all_reduce(
     algorithms: dict = None,
 ) -> Tensor:
     """Return the sum of `x` over the team, on each of its ranks, by the algorithm that
-    is fastest for its bytes.
+    `choose` names for its bytes.
 
     x: the same shape (any) and dtype on every rank, contiguous or not; left unchanged.
     Returns x.shape.
     choose(nbytes, size, alpha, bandwidth): the name of the algorithm to use. nbytes
     counts bytes, not elements.
-    algorithms: {name: function(x, team, rank)}, ALGORITHMS unless given; they want one
-    dimension and no gaps.
+    algorithms: {name: function(x, team, rank)}, ALGORITHMS unless given. Each takes a
+    one-dimensional, contiguous tensor.
     """
     algorithms = algorithms or ALGORITHMS
     ### BEGIN SOLUTION
@@ -1159,37 +1179,38 @@ check(all_reduce, judges="traffic")
 
 # %% [markdown]
 # ### Your selector, measured
-# 12 virtual ranks, as in the picture above. The dots of `all_reduce` should lie on the lowest curve everywhere.
+# Here it is on 12 virtual ranks, as in the picture above. The dots of your `all_reduce` should lie on the lowest curve
+# everywhere.
 
 # %% tags=["notebook-only"]
 chosen = {"chosen": partial(all_reduce, alpha=ALPHA, bandwidth=BANDWIDTH)}
 seconds = slowest(simulate(stopwatch, 12, chosen, sizes, cluster=textbook(12)))
 dots = [(nbytes, seconds["chosen", nbytes][0]) for nbytes in sizes]
 best = [min(points[at][1] for points in on_12.values()) for at in range(len(sizes))]
-print("time beside the best:", *(f"{mine / least:.2f}" for (_, mine), least in zip(dots, best)))
+print("time / time of the best:", *(f"{mine / least:.2f}" for (_, mine), least in zip(dots, best)))
 figures.time_curves({**on_12, "chosen": dots}, "all-reduce on 12 ranks, and the one that is chosen", dots="chosen")
 
 # %% [markdown]
-# # Part 7 · In real time, beside the library
+# # Part 7 · Your machine, and the library
 # The virtual cluster says what the model says. What does your machine say? Below, four real processes run your
-# algorithms and Gloo's own `dist.all_reduce` in turn, and the table shows the time of each as a multiple of Gloo's.
-# Below 1 yours is faster.
+# algorithms and Gloo's own `dist.all_reduce` in turn, and the table shows each one's time as a multiple of Gloo's.
+# Where a number is below 1, yours is faster.
 #
-# **Predict**: for 16 MB, how many times faster than the naive way is your ring on this machine? The model says 4 times.
+# **Predict**: for 16 MB, how many times as fast as the naive way is your ring on this machine? The model says 4 times.
 
 # %%
 predict("the ring is faster than the naive way, times", ...)
 
 # %% tags=["nbval-ignore-output"]
 def gloo(x, team, rank):
-    """The library's, on the whole world."""
+    """The library's all-reduce, over all ranks."""
     total = x.clone()
     dist.all_reduce(total)
     return total
 
 def beside_gloo(seconds, nbytes, name):
-    """Median of the ratios of what ran one after the other; the first two rounds only
-    warm up.
+    """The median ratio of two runs, one right after the other. The first two rounds are
+    warm-up.
     """
     pairs = list(zip(seconds[name, nbytes], seconds["gloo", nbytes]))
     return median(mine / library for mine, library in pairs[2:])
@@ -1208,22 +1229,22 @@ naive, ring = (median(seconds[name, 16_000_000][2:]) for name in ("naive", "ring
 reveal(
     "the ring is faster than the naive way, times",
     round(naive / ring, 2),
-    why="Where all ranks share one memory, total bytes count, not the bytes of the busiest rank.",
+    why="Where all ranks share one memory, it is the total number of bytes that counts, not the busiest rank's.",
 )
 
 # %% [markdown]
-# The numbers differ from machine to machine, and a little from run to run: run the cell twice before you believe a
-# difference. How to read them:
+# The numbers differ from machine to machine, and somewhat from run to run: run the cell twice before you believe a
+# difference. Here is how to read them.
 #
 # - **Small messages.** Gloo's all-reduce is a ring at every size, unless it is told otherwise. With few bytes a ring
 #   pays for $2(P-1)$ steps, one after the other. So an algorithm with fewer rounds can beat the library even in
-#   Python: look for numbers below 1 in the first rows. Your own ring makes the same steps as Gloo's, but each of them
-#   in Python.
+#   Python: look for numbers below 1 in the first rows. Your own ring takes the same steps as Gloo's, but in Python.
 # - **Large messages.** If you have no more cores than ranks, the ring is nowhere near 4 times as fast as the naive way,
-#   and perhaps not faster at all. Is the model wrong? No: what it assumes does not hold here. It gives every rank a
-#   link of its own. Your ranks are processes of one machine, and a message is a copy in its memory, made by one of its
-#   cores. When all cores are busy copying, it does not matter who sends a byte, only how many bytes there are in all.
-#   (On a machine with many idle cores several copies can go on at once, and the ring gains back a part.)
+#   and perhaps no faster at all. Is the model wrong? No, but an assumption of it doesn't hold here: that every rank has
+#   a link of its own. Your ranks are processes on one machine, and a message is a copy in its memory, made by one of
+#   its cores. When all cores are busy copying, it doesn't matter which rank sends a byte, only how many bytes there are
+#   in all. (On a machine with many idle cores several copies can go on at once, and the ring wins back part of its
+#   lead.)
 #
 # So count the bytes of **all** ranks together:
 
@@ -1237,18 +1258,19 @@ for name in ALGORITHMS:
     print(f"{name:17} busiest rank sends {max(sent):6,} bytes, all together {sum(sent):6,}")
 
 # %% [markdown]
-# All four send $2(P-1)n$ bytes in all. What differs is how they are spread over the ranks. On one shared memory the
-# spread gains at most what idle cores can copy at the same time; on a cluster, where each rank has its own link, it is
-# everything.
+# All four send $2(P-1)n$ bytes in all. They differ in how these bytes are spread over the ranks. With one shared memory,
+# spreading them gains at most what idle cores can copy at the same time. On a cluster, where each rank has a link of its
+# own, it makes all the difference.
 #
-# Had you measured on a laptop only, you might have concluded that rings are useless. So measure a program where it will
+# Had you only measured on a laptop, you might have concluded that rings are useless. So measure a program where it will
 # run, or count what will be scarce there.
 
 # %% [markdown]
 # # Part 8 · Sixteen gigabytes on 256 GPUs
-# Lesson 01 began with a gradient of 16 GB on 1,024 GPUs, 128 nodes of 8: eleven minutes through GPU 0, and it promised
-# that this lesson builds the good one. Here it is, on a quarter of that machine, 32 nodes, so that you don't wait long
-# for this cell. Inside nodes your rings; across them your halving-doubling, as 32 is a power of two.
+# Lesson 01 began with a gradient of 16 GB on 1,024 GPUs, 128 nodes of 8. Through GPU 0 it took eleven minutes, and the
+# lesson promised that you would build something better here. This is it, on a quarter of that machine, 32 nodes, so that
+# you don't have to wait long for the cell. It uses your rings inside the nodes, and your halving-doubling across them,
+# since 32 is a power of two.
 
 # %% tags=["notebook-only"]
 def yours(rank, world_size):
@@ -1263,9 +1285,9 @@ print(f"yours {hand_written.elapsed:.3f} s, torch's all-reduce on this cluster {
 print(f"through GPU 0: {2 * 255 * 16e9 / 50e9:.0f} s")
 
 # %% [markdown]
-# You are within a few hundredths of a second of the library, down from almost three minutes. All 1,024 GPUs would need
-# two more rounds each way between nodes, and hardly more bytes per rank: about as long. (The difference: yours also
-# pays for copying and adding, which the cluster's own all-reduce does for free.)
+# You are within a few hundredths of a second of the library, down from almost three minutes. On all 1,024 GPUs it would
+# take about as long: two more rounds each way between nodes, and hardly more bytes per rank. (Yours takes longer than
+# the library's because it also pays for copying and adding, which the virtual cluster's own all-reduce does for free.)
 
 # %% [markdown]
 # ### How your predictions went
@@ -1277,46 +1299,47 @@ how_predictions_went()
 # # Recap
 # For $P$ ranks and $n$ bytes:
 #
-# | algorithm | rounds, $\alpha$ each | time for the bytes, times $n/B$ | busiest rank sends |
+# | algorithm | rounds, each costs $\alpha$ | time for the bytes, in $n/B$ | busiest rank sends |
 # |---|---|---|---|
 # | naive | $2(P-1)$ | $2(P-1)$ | $(P-1)\,n$ |
 # | binomial tree | $2\lceil\log_2 P\rceil$ | $2\lceil\log_2 P\rceil$ | $\lceil\log_2 P\rceil\,n$ |
 # | ring | $2(P-1)$ | $2(P-1)/P$ | $2(P-1)/P \cdot n$ |
 # | halving-doubling, $P = 2^k$ | $2\log_2 P$ | $2(P-1)/P$ | $2(P-1)/P \cdot n$ |
 #
-# - Few rounds for small messages, few bytes for large ones; between them a **crossover**, some multiple of
-#   $\alpha B$.
-# - **Hierarchical**: as much as possible over the fast links; then all network cards of a node work at the same time.
-# - Add each number once, then copy: all ranks hold the same bits.
-# - The order of messages is part of an algorithm: the same all-to-all takes longer if all knock at one door.
-# - A model holds where its assumptions hold. On one shared memory total bytes count, not the bytes of each rank.
+# - Small messages need few rounds, large ones few bytes; between them lies a **crossover**, some multiple of $\alpha B$.
+# - A **hierarchical** all-reduce does as much as possible over the fast links, and keeps all network cards of a node
+#   busy at the same time.
+# - Add each number once, then copy it: all ranks hold the same bits.
+# - The order of the messages is part of an algorithm: the same all-to-all takes longer if everybody sends to the same
+#   rank first.
+# - A model holds where its assumptions hold. With one shared memory the total number of bytes counts, not each rank's.
 #
-# **The library.** NCCL has rings, and trees in pairs, cut in pieces that follow each other through the tree, so that
-# it too keeps all links busy. It doesn't run one ring but several at once, its **channels**, each with its share of the
-# bytes and an order of its own, so that every network card of a node is in use. On NVSwitch machines the switch itself
-# can add. NCCL picks by message size and topology, much as you did; `NCCL_ALGO` forces one. Gloo uses a ring.
-# `dist.new_group` makes a group of ranks, which was a `team` here.
+# **The library.** NCCL has rings and double binary trees: two trees, each with half of the data, cut into pieces that
+# follow one another up and down, so that all links stay busy. Both run in several channels at once, over all network
+# cards of a node. Where switches can add (NVLS inside a node, SHARP between nodes), a rank sends less than
+# $2(P-1)/P \cdot n$. NCCL picks by message size and topology, much as you did; `NCCL_ALGO` forces one. Gloo uses a
+# ring. `dist.new_group` makes a group of ranks, which you have met here as a `team`.
 #
 # **The paper.** Thakur, Rabenseifner, Gropp: *Optimization of collective communication operations in MPICH*
-# (International Journal of High Performance Computing Applications, 2005). Halving-doubling, the fold, and the
+# (International Journal of High Performance Computing Applications, 2005). It has halving-doubling, the fold, and the
 # selection by size, as in this lesson.
 
 # %% [markdown]
 # # Challenge
-# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+# This is an open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
 
 # %% [markdown]
 # ## Many tensors of mixed sizes
 #
-# A model doesn't have one gradient but one per layer, from a bias of a few numbers to a matrix of many. Here are
+# A model has not one gradient but one for each parameter, from a bias of a few numbers to a large matrix. Here are
 # sixteen of them, on three nodes of four GPUs. Sum them all, on every rank, as fast as you can.
 #
-# Only messages take time, and a rank sends one at a time. Inside a node a message takes 10 µs and flows at 10 GB/s;
-# between nodes 20 µs and 2.5 GB/s. You may send whatever you like to whomever you like.
+# Only messages take time, and a rank sends one at a time. Inside a node a message takes 10 µs, plus its bytes at
+# 10 GB/s; between nodes it takes 20 µs, plus its bytes at 2.5 GB/s. You may send any rank whatever you like.
 #
-# Par is what this lesson's functions reach when you put them together well. The limit is a bound that no algorithm can
-# beat: each rank's share of all bytes that must be sent, at the speed of the links, after a single latency. Reach par
-# and you have the extra credit. How far beyond can you get?
+# Par is what this lesson's functions reach when you combine them well. The limit is a bound that no algorithm can beat:
+# each rank's share of all bytes that must be sent, at the speed of the links, after a single latency. If you reach par,
+# you get the extra credit. How far beyond can you go?
 
 # %%
 LAYERS = [64, 16_384, 64, 16_384, 256, 24_576, 64, 9_216, 48, 12_288, 1, 18_432, 512, 16_384, 7, 5_320]
@@ -1333,14 +1356,14 @@ def three_nodes():
 #
 # <details><summary>Hint 2: the idea of par</summary>
 #
-# Lesson 05 will call it a bucket: concatenate the tensors, all-reduce once, and split the sum. The nodes matter too:
-# most bytes should stay inside one.
+# Concatenate the tensors, all-reduce once, and split the sum. (Lesson 05 calls this a bucket.) The nodes matter too: most
+# bytes should stay inside one.
 # </details>
 #
 # <details><summary>Hint 3: beyond par</summary>
 #
-# On four ranks halving takes two rounds where a ring takes three, with the same bytes. Across three nodes, is there a
-# way with fewer rounds that sends more bytes? Put numbers in before you write it.
+# On four ranks halving takes two rounds where a ring takes three, with the same bytes. And across three nodes, would it
+# pay to send more bytes in fewer rounds? Work it out in numbers before you write it.
 # </details>
 
 # %% exercise="mixed-sizes" difficulty=5 minutes=20

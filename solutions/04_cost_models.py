@@ -35,8 +35,10 @@ from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.slow_memory import SlowMemory, unwritten
 
 check = checks_for("04_cost_models")
-spawn = partial(spawn, backend="gloo")  # this lesson measures the CPU, with or without GPUs
-simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
+# this lesson measures the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
+# peaks and bandwidths as promised: times can be computed by hand
+simulate = partial(simulate, rates="datasheet")
 
 # %% [markdown]
 # ## Why: sixteen times the price
@@ -127,9 +129,10 @@ def bandwidth_of_levels(
     """The bandwidth of each level of a memory hierarchy, in bytes/s.
 
     nbytes, seconds: copy i copied nbytes[i] bytes in seconds[i].
-    fixed: seconds that starting a copy takes, part of each of the times. A copy that took
-        less than 1.1 times that says little: leave it out.
-    levels: {name: bytes that fit in it}, smallest first; the last has room for everything.
+    fixed: seconds that starting a copy takes, part of each of the times. A copy that
+        took less than 1.1 times that says little: leave it out.
+    levels: {name: bytes that fit in it}, smallest first; the last has room for
+        everything.
     Returns {name: median bandwidth of its copies}, without levels that have no copy.
     """
     rates = {name: [] for name in levels}
@@ -218,8 +221,8 @@ reveal(
 #
 # $$t = \max\left(\frac{\text{FLOP}}{\text{peak}}, \frac{\text{bytes}}{\text{bandwidth}}\right) + \text{launch}$$
 #
-# Both take equally long at an intensity of peak / bandwidth, the **ridge point**. Left of it an operation is **bound by
-# memory**, right of it by **compute**. The model is called the **roofline**, after its picture:
+# Both take equally long at an intensity of peak / bandwidth, the **ridge point**. Left of it an operation is
+# **memory-bound**, right of it **compute-bound**. The model is called the **roofline**, after its picture:
 
 # %%
 h100 = find_cluster("dgx-h100", 1).gpu
@@ -228,7 +231,7 @@ figures.roofline(h100.peak("bfloat16"), h100.bandwidth, points, "bfloat16 on an 
 
 # %% exercise="roofline-time" difficulty=2 minutes=8
 def roofline_time(flops: float, moved: float, gpu: Gpu, dtype: str) -> tuple[float, str]:
-    """How long an operation takes on `gpu`, and what binds it.
+    """How long an operation takes on `gpu`, and what it is bound by.
 
     flops: FLOP that it computes; moved: bytes that it moves; dtype: such as "bfloat16".
     gpu: has gpu.peak(dtype) in FLOP/s, gpu.bandwidth in bytes/s, gpu.launch in seconds.
@@ -252,8 +255,8 @@ check(roofline_time, judges="values")
 check(roofline_time, judges="time")
 
 # %% [markdown]
-# Where does computing begin to bind? For square products in bfloat16 the intensity is $n / 3$, so from three times the
-# ridge point on. **Predict**: what share of its peak does an H100 reach just above that, at $n = 886$?
+# From which size on is a product compute-bound? For square products in bfloat16 the intensity is $n / 3$, so from $n$ =
+# three times the ridge point. **Predict**: what share of its peak does an H100 reach just above that, at $n = 886$?
 
 # %%
 predict("share of the peak at n = 886", ...)
@@ -271,7 +274,7 @@ print(f"ridge point: {ridge:.0f} FLOP per byte, so n = {3 * ridge:.0f}")
 reveal(
     "share of the peak at n = 886",
     used[886],
-    why="Moving is no longer what binds, but launching the kernel takes longer than the product itself. Small "
+    why="Moving is no longer the bottleneck, but launching the kernel takes longer than the product itself. Small "
     "operations waste a GPU, whatever they do.",
 )
 
@@ -299,8 +302,8 @@ f"{peak / bandwidth:.1f} FLOP per byte in float32; an H100: {h100.peak('float32'
 
 # %% [markdown]
 # # Part 3 · Moving less
-# If an operation is bound by memory, a faster chip doesn't help. Moving less does. There are two ways, and every GPU
-# library lives by them: **fusion** and **tiling**.
+# If an operation is memory-bound, a faster chip doesn't help. Moving less does. There are two ways to do that, and
+# every GPU library relies on both: **fusion** and **tiling**.
 #
 # To count bytes exactly we use a memory that counts: a `SlowMemory` holds named arrays, far from the chip. `load`
 # copies a part of an array to the chip, and `store` writes one back. Computing on the chip costs nothing, but the chip
@@ -351,9 +354,9 @@ def fused_chain(memory: SlowMemory, numel: int, scale: float, shift: float) -> S
     """Fill "y" with relu(x * scale + shift): load each number of "x" once, store each
     number of "y" once.
 
-    memory: arrays "x" and "y", (numel,) each. Only parts fit on the chip: load blocks of
-        `block` numbers; the last one may be shorter.
-        memory.load("x", slice(a, b)), memory.store("y", values, slice(a, b)).
+    memory: arrays "x" and "y", (numel,) each. Only parts fit on the chip: load blocks
+        of `block` numbers; the last one may be shorter. memory.load("x", slice(a, b)),
+        memory.store("y", values, slice(a, b)).
     Returns the memory.
     """
     block = memory.room // 4  # leaves room for what is computed
@@ -410,9 +413,9 @@ f"in blocks: {whole / in_blocks:.1f} times as fast; by the bytes alone it would 
 # %% [markdown]
 # ## Tiled matrix multiplication
 #
-# "Each input is read once", said the intensity of a matrix product. But the matrices don't fit on the chip. The naive
-# product computes one number of $C$ after another and reads a row of $A$ and a column of $B$ for each, so every number
-# of $A$ is read $n$ times. Its intensity is hardly better than that of a sum.
+# The intensity of a matrix product assumed that each input is read once. But the matrices don't fit on the chip. The
+# naive product computes the numbers of $C$ one at a time and reads a row of $A$ and a column of $B$ for each, so every
+# number of $A$ is read $n$ times. Its intensity is hardly better than that of a sum.
 #
 # **Tiling** computes a whole tile of $C$ at a time, as a sum of products of tiles: of $A$ along a row, of $B$ down a
 # column.
@@ -447,12 +450,12 @@ predict("bytes loaded with tiles of 16", ...)
 
 # %% exercise="tiled-matmul" difficulty=3 minutes=15
 def tiled_matmul(memory: SlowMemory, m: int, k: int, n: int) -> SlowMemory:
-    """Fill "c" with a @ b, tile by tile. Load each number of "a" ceil(n / tile) times and
-    each of "b" ceil(m / tile) times at most; store each of "c" once.
+    """Fill "c" with a @ b, tile by tile. Load each number of "a" ceil(n / tile) times
+    and each of "b" ceil(m / tile) times at most; store each of "c" once.
 
-    memory: "a" (m, k), "b" (k, n), "c" (m, n); sizes need not be divisible by `tile`. The
-        chip has room for four tiles. memory.load("a", slice(...), slice(...)) takes rows
-        and columns; a slice may reach over the end.
+    memory: "a" (m, k), "b" (k, n), "c" (m, n); sizes need not be divisible by `tile`.
+        The chip has room for four tiles. memory.load("a", slice(...), slice(...)) takes
+        rows and columns; a slice may reach over the end.
     Returns the memory.
     """
     tile = math.isqrt(memory.room // 4)
@@ -477,7 +480,8 @@ check(tiled_matmul, judges="traffic")
 # %%
 side = 64
 a, b = torch.ones(side, side), torch.ones(side, side)
-naive = 2 * side**3 * 4  # bytes loaded: a row and a column for each of side * side numbers
+# bytes loaded: a row and a column for each of side * side numbers
+naive = 2 * side**3 * 4
 loaded = {}
 for tile in (4, 16, 32):
     memory = SlowMemory({"a": a, "b": b, "c": unwritten(side, side)}, room=4 * tile * tile)
@@ -496,9 +500,9 @@ reveal(
 )
 
 # %% [markdown]
-# The intensity is $t / 4$ in float32 and $t / 2$ in bfloat16: the tile decides, not the matrix. How large must it be
-# for an H100 to be bound by compute? And do three such tiles fit beside the arithmetic units, in 228 kB of **shared
-# memory**?
+# The intensity is $t / 4$ in float32 and $t / 2$ in bfloat16: it depends on the tile, not on the matrix. How large must
+# a tile be for the product to be compute-bound on an H100? And do three such tiles fit beside the arithmetic units, in
+# 228 kB of **shared memory**?
 
 # %%
 t = 2 * ridge
@@ -506,7 +510,7 @@ print(f"tiles of {t:.0f} x {t:.0f}; three in bfloat16 take {quantity(3 * t * t *
 
 # %% [markdown]
 # They don't. So GPU libraries tile **twice**: large tiles for the cache that all units share (L2, 50 MB), small ones
-# for the shared memory of each unit. And for a matrix that fits on no GPU, the next level of tiles is one for each
+# for the shared memory of each unit. And if a matrix is too large for any GPU, the next level has one tile for each
 # **rank**: that is tensor parallelism, lesson 08. It is the same idea all the way up.
 #
 # FlashAttention is both at once: it tiles the product $Q K^T$ and fuses the softmax and the product with $V$ into the
@@ -550,8 +554,8 @@ gpu_topology.recorded("two-bridged")[:90]
 def read_topology(text: str) -> list[list[str]]:
     """The links between the GPUs of a machine, from the text of `nvidia-smi topo -m`.
 
-    Returns one list for each GPU, with one label for each GPU: "X" for itself, otherwise
-    a label such as "NV4" or "SYS". No NICs.
+    Returns one list for each GPU, with one label for each GPU: "X" for itself,
+    otherwise a label such as "NV4" or "SYS". No NICs.
     """
     ### BEGIN SOLUTION
     lines = [line for line in text.splitlines() if line.startswith("GPU")]
@@ -565,7 +569,7 @@ check(read_topology, judges="values")
 
 # %% [markdown]
 # What is it good for? Many algorithms send data **around a ring**: each GPU to the next, the last to the first, all at
-# once. The ring is as fast as its **slowest** link. In rank order, this is the ring of the cube mesh:
+# once. The ring is only as fast as its **slowest** link. In rank order, this is the ring of the cube mesh:
 
 # %%
 cube_mesh = read_topology(gpu_topology.recorded("eight-cube-mesh"))
@@ -579,7 +583,8 @@ predict("the slowest link of the best ring", ..., choices=["SYS", "NV1", "NV2"])
 
 # %%
 def slowest_link(ring):
-    labels = [cube_mesh[ring[at - 1]][ring[at]] for at in range(len(ring))]  # it is closed
+    # it is closed
+    labels = [cube_mesh[ring[at - 1]][ring[at]] for at in range(len(ring))]
     return min(labels, key=gpu_topology.speed)
 
 rings = [[0, *others] for others in permutations(range(1, 8))]
@@ -632,7 +637,8 @@ def one_gigabyte(rank, world_size, receiver):
     x = torch.empty(250_000_000)  # float32
     began = time.perf_counter()  # the virtual clock of this rank
     if rank == receiver == 0:
-        x[:125_000_000].clone()  # reads half a GB from its own memory and writes it again
+        # reads half a GB from its own memory and writes it again
+        x[:125_000_000].clone()
     elif rank == 0:
         dist.send(x, dst=receiver)
     elif rank == receiver:
@@ -653,7 +659,7 @@ for name, seconds in tiers.items():
     print(f"{name:>25}  {quantity(seconds, 's'):>9}  {seconds / tiers['own memory, HBM']:6.1f} times")
 
 # %% [markdown]
-# (One GPU sends alone here, so it has a whole NIC of 200 Gb/s to itself. When all 8 send, two share each NIC.)
+# (Only one GPU sends here, so it has a whole 200 Gb/s NIC to itself. When all 8 send, two share each NIC.)
 #
 # ### TCP, RDMA and GPUDirect RDMA
 # A wire's bandwidth is worth little if the data is copied on its way. Three ways lead from one GPU's memory to that of
@@ -672,7 +678,8 @@ for name, seconds in tiers.items():
 # If each leg waits for the one before it, their times add up:
 
 # %%
-pcie, wire, copy = 63e9, 50e9, 20e9  # bytes/s: PCIe 5, the NIC, one core that copies (an estimate)
+# bytes/s: PCIe 5, the NIC, one core that copies (an estimate)
+pcie, wire, copy = 63e9, 50e9, 20e9
 n = 16e9  # bytes: the gradients of 8 billion parameters in bfloat16
 legs = {
     "TCP": [pcie, copy, wire, copy, pcie],
@@ -685,9 +692,9 @@ for name, speeds in legs.items():
     print(f"in a pipeline of small pieces {n / min(speeds):.2f} s, limited by the slowest leg")
 
 # %% [markdown]
-# Cut into small pieces, the legs overlap, and only the slowest counts. Then plain RDMA has the **bandwidth** of
-# GPUDirect RDMA. What it costs is latency, bandwidth of the CPU's memory, and a PCIe link that carries everything
-# twice.
+# If the data is cut into small pieces, the legs overlap, and only the slowest counts. Then plain RDMA has the
+# **bandwidth** of GPUDirect RDMA. What it costs is latency, bandwidth of the CPU's memory, and a PCIe link that carries
+# everything twice.
 #
 # ### Chips with large SRAM
 # Some chips attack the other end of the hierarchy: they have no HBM at all and keep everything in on-chip memory
@@ -701,9 +708,9 @@ print(f"chips that hold the weights of a 70B model in 16 bits: H100 {math.ceil(1
 print(f" Groq {math.ceil(140e9 / 230e6)}")
 
 # %% [markdown]
-# With such a ridge point, even the product of a matrix and a single vector, about 1 FLOP per byte, is close to bound by
-# compute. That is the work of generating text word by word, where such chips shine. In training, tiling already brings
-# the intensity above an H100's ridge point, and capacity is what is short: part 7.
+# With such a ridge point, even the product of a matrix and a single vector, about 1 FLOP per byte, is nearly
+# compute-bound. That is the work of generating text word by word, where such chips shine. In training, tiling already
+# brings the intensity above an H100's ridge point, and capacity is what is short: part 7.
 #
 # # Part 5 · What a collective costs
 # A message of $n$ bytes takes $\alpha + n\beta$: a latency $\alpha$, and $\beta$ seconds for each byte, where $1/\beta$
@@ -744,7 +751,7 @@ predict("messages, sent, added: ring all-reduce on 8", ...)
 # <details><summary>Hint 1: where to look</summary>
 #
 # Count the rounds of each algorithm first. A tree doubles the ranks that are done in each round; for $P$ that is not a
-# power of two, the last round is only partly used. A ring needs one round less than there are ranks.
+# power of two, the last round is only partly used. A ring needs one round fewer than there are ranks.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
@@ -761,7 +768,8 @@ predict("messages, sent, added: ring all-reduce on 8", ...)
 
 # %% exercise="collective-costs" difficulty=3 minutes=12
 def collective_costs(algorithm: str, P: int) -> tuple[int, float, float]:
-    """(messages, sent, added) on the critical path of an algorithm, for P ranks, 1 or more.
+    """(messages, sent, added) on the critical path of an algorithm, for P ranks, 1 or
+    more.
 
     messages: how many alphas; sent: how many times n * beta; added: how many times
     n * gamma, where n is the whole in bytes.
@@ -817,14 +825,18 @@ def ring(P, adds):
     return [Round([(rank, (rank + 1) % P) for rank in range(P)], 1 / P, adds)] * (P - 1)
 
 def tree(P, adds):
-    """From the leaves to rank 0 if it adds; if not, the same messages backwards. P is a power of two."""
+    """From the leaves to rank 0 if it adds; if not, the same messages backwards. P is a
+    power of two.
+    """
     distances = [2**level for level in range(P.bit_length() - 1)]
     up = [[(rank, rank - d) for rank in range(d, P, 2 * d)] for d in distances]
     down = [[(to, source) for source, to in pairs] for pairs in reversed(up)]
     return [Round(pairs, 1, adds) for pairs in (up if adds else down)]
 
 def halving(P, adds):
-    """Partners exchange 1/2, 1/4, ... if they add; if not, the same backwards. P is a power of two."""
+    """Partners exchange 1/2, 1/4, ... if they add; if not, the same backwards. P is a
+    power of two.
+    """
     distances = [2**level for level in range(P.bit_length() - 1)]
     rounds = [Round([(rank, rank ^ d) for rank in range(P)], d / P, adds) for d in distances]
     return rounds[::-1] if adds else rounds
@@ -864,9 +876,9 @@ for P in (2, 8):
         print(f"{P} ranks, {name:27} {found * 1e6:10.6f} µs, predicted {predicted * 1e6:10.6f} µs")
 
 # %% [markdown]
-# Equal to the last digit, as they must be: the virtual cluster moves messages by this very model. Collectives that you
-# call through `dist` cost there what the cheapest algorithm costs, without $\gamma$. NCCL adds while the next piece
-# arrives, so that its $\gamma$ is mostly hidden too:
+# Equal to the last digit, as they must be: the virtual cluster moves messages by this very model. If you call a
+# collective through `dist`, the virtual cluster charges what the cheapest algorithm costs, without $\gamma$. NCCL adds
+# while the next piece arrives, so its $\gamma$ is mostly hidden too:
 
 # %% tags=["notebook-only"]
 def native(rank, world_size):
@@ -900,21 +912,21 @@ print(f"dist.all_reduce {took * 1e6:.3f} µs, predicted {(messages * 3e-6 + 24e6
 #
 # Lines with latencies $a_1 < a_2$ and steepness $b_1 > b_2$ cross at $(a_2 - a_1) / (b_1 - b_2)$. In a `while` loop,
 # collect `(crossing, ..., name)` of all lines with a smaller steepness than the current one; stop when there are none;
-# otherwise go on with the `min`.
+# otherwise continue with the `min`.
 # </details>
 
 # %% exercise="tuning-table" difficulty=3 minutes=15
 def tuning_table(lines: dict[str, tuple[float, float]]) -> list[tuple[float, str]]:
     """Which algorithm is fastest from which size on: [(0, name), (bytes, name), ...].
 
-    lines: {name: (latency in seconds, seconds per byte)}, one or more.
-    Entry (x, name): name is the fastest for sizes between x and the next entry's. The
-    first entry has x = 0, the others rising x, not rounded. An algorithm that is nowhere
-    faster than all others has no entry. No two lines are equal, and no three cross in
-    one point.
+    lines: {name: (latency in seconds, seconds per byte)}, one or more. Entry (x, name):
+    name is the fastest for sizes between x and the next entry's. The first entry has x
+    = 0, the others rising x, not rounded. An algorithm that is nowhere faster than all
+    others has no entry. No two lines are equal, and no three cross in one point.
     """
     ### BEGIN SOLUTION
-    at, name = 0.0, min(lines, key=lines.__getitem__)  # the smallest latency, then slope
+    # the smallest latency, then slope
+    at, name = 0.0, min(lines, key=lines.__getitem__)
     table = [(at, name)]
     while True:
         latency, slope = lines[name]
@@ -950,7 +962,8 @@ for nbytes in (8, 80_000, 240_000, 1_000_000, 8_000_000):
     print(f"{nbytes:9,} bytes: table {from_table}, measured {winner}")
 
 # %% [markdown]
-# They agree at every size. A table costs microseconds to make and needs no machine; it is as good as the model.
+# They agree at every size. A table takes microseconds to make and needs no machine, but it is only as good as the
+# model.
 
 # %% [markdown]
 # ## Fitting a published sweep
@@ -961,7 +974,8 @@ for nbytes in (8, 80_000, 240_000, 1_000_000, 8_000_000):
 
 # %%
 h200_busbw = [3.20, 6.26, 12.40, 24.63, 48.30, 72.45, 91.48, 139.97, 182.03, 242.45, 298.44]
-h200_busbw += [369.82, 411.21, 442.27, 455.82, 464.00, 468.31, 473.10, 475.16, 480.70]  # GB/s
+# GB/s
+h200_busbw += [369.82, 411.21, 442.27, 455.82, 464.00, 468.31, 473.10, 475.16, 480.70]
 sweep_sizes = [2**power * 1024 for power in range(5, 25)]
 sweep_times = [n * 2 * 7 / 8 / (busbw * 1e9) for n, busbw in zip(sweep_sizes, h200_busbw)]
 
@@ -1004,8 +1018,8 @@ print(f"alpha {alpha_1 * 1e6:.1f} µs, off by {min(misses):+.0%} to {max(misses)
 
 # %% exercise="two-lines" difficulty=3 minutes=10
 def two_lines(sizes: list[int], seconds: list[float], fit: Callable) -> tuple:
-    """The two lines that fit a sweep best, and where the second one begins:
-    (first size of the second part, (alpha, beta) of the first, (alpha, beta) of the second).
+    """The two lines that fit a sweep best, and where the second one begins: (first size
+    of the second part, (alpha, beta) of the first, (alpha, beta) of the second).
 
     sizes: rising, six or more; each part has three or more of them.
     fit(sizes, seconds): (alpha, beta) of a part. Both lists are left unchanged.
@@ -1041,15 +1055,15 @@ print(f"off by {min(misses):+.0%} to {max(misses):+.0%}")
 # Four numbers instead of two, and the largest error falls from 34 % to 15 %. (The bandwidth is above what a ring
 # could reach over links of 450 GB/s: $2 \cdot 7/8$ times it is more than 450. Here the switch adds.)
 #
-# Some sweeps no line can fit. On 4 machines of 8 B200 each, the same source has these bus bandwidths for 4 to 64 MiB:
+# No line can fit some sweeps. On 4 machines of 8 B200 each, the same source has these bus bandwidths for 4 to 64 MiB:
 
 # %%
 for mib, busbw in ((4, 31.63), (8, 50.61), (16, 71.80), (32, 142.90), (64, 197.77)):
     print(f"{mib:2} MiB: {mib * 2**20 * 2 * 31 / 32 / (busbw * 1e9) * 1e6:4.0f} µs")
 
 # %% [markdown]
-# Twice the bytes in the same time, from 16 to 32 MiB: there, NCCL switched to something faster, and could have done so
-# earlier. Two rules follow. Use a model between the sizes that it was fitted to, never far beyond them. And when a
+# From 16 to 32 MiB, twice the bytes take the same time: there, NCCL switched to something faster, and could have done
+# so earlier. Two rules follow. Use a model between the sizes that it was fitted to, never far beyond them. And when a
 # measurement is far above the model, it isn't always the model that is wrong.
 
 # %% [markdown]
@@ -1086,10 +1100,10 @@ print("8192 x 8192 times itself:", ", ".join(f"{seconds * 1e3:.2f} ms" for secon
 
 # %% [markdown]
 # # Part 6 · The roofline of communication
-# Now the question of the first page. A step computes and communicates; which of them decides? It is the roofline again,
-# with a link in place of the memory. The **compute-to-communication ratio** (CCR) is the time for computing divided by
-# the time for communicating. Above 1, communication can be hidden behind computing; below 1, the GPUs wait for the
-# network, whatever you do.
+# Now the question of the first page. A step computes and communicates. Which of the two takes longer? It is the
+# roofline again, with a link in place of the memory. The **compute-to-communication ratio** (CCR) is the time for
+# computing divided by the time for communicating. Above 1, communication can be hidden behind computing; below 1, the
+# GPUs wait for the network, whatever you do.
 #
 # For data parallelism with $b$ tokens (or rows) on each of $P$ GPUs and $N$ parameters in bfloat16: a step computes
 # $6Nb$ FLOP and sends $2 \frac{P-1}{P} \cdot 2N$ bytes. The size of the model cancels:
@@ -1110,21 +1124,21 @@ points = {f"b = {b:,}": 1.5 * b for b in (256, 4096, 65536)}
 figures.roofline(peak, bandwidths, points, "data parallelism on H100s, with three networks")
 
 # %% [markdown]
-# Read it from the left. With 256 rows per GPU, as on the first page, all three networks bind. With 4,096, NVLink lets
-# the GPUs compute at full speed; InfiniBand does so from about 13,000 on. And the regimes have names:
+# Read it from the left. With 256 rows per GPU, as on the first page, all three networks are the bottleneck. With 4,096,
+# NVLink lets the GPUs compute at full speed; InfiniBand does so from about 13,000 on. And the regimes have names:
 #
 # | FLOP per byte sent | the step is |
 # |---|---|
-# | far below the ridge point | bound by communication: more GPUs make it slower |
+# | far below the ridge point | communication-bound: more GPUs make it slower |
 # | around it | balanced: overlap gains up to a factor of 2 |
-# | far above it | bound by compute: communication can be hidden |
+# | far above it | compute-bound: communication can be hidden |
 
 # %% [markdown]
 # ## The smallest batch per GPU
 #
-# Make it exact. In backward, which takes $4Nb$ of the $6Nb$ FLOP, gradients can be all-reduced while others are still
-# being computed. How many tokens must a GPU have at least, so that backward takes as long as the all-reduce? Take a
-# ring, with its latency, on the links of one tier; the gradients may be bfloat16 or float32.
+# Now make it exact. In the backward pass, which takes $4Nb$ of the $6Nb$ FLOP, some gradients can be all-reduced while
+# others are still being computed. How many tokens does a GPU need for the backward pass to take at least as long as the
+# all-reduce? Take a ring, with its latency, on the links of one tier; the gradients may be bfloat16 or float32.
 #
 # **Predict** for 8 H100s over NVLink, bfloat16 gradients and a large model: about how many tokens per GPU?
 
@@ -1139,8 +1153,8 @@ predict("tokens per GPU over NVLink", ...)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# Write down the seconds of the all-reduce, $2(P-1)$ messages of a $P$-th of the gradients each. In that time the GPU
-# computes so many FLOP; one token needs $4N$ of them. Round up.
+# Write down the seconds of the all-reduce, $2(P-1)$ messages of a $P$-th of the gradients each. How many FLOP does the
+# GPU compute in that time? One token needs $4N$ of them. Round up.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1152,13 +1166,14 @@ predict("tokens per GPU over NVLink", ...)
 def critical_batch(
     parameters: int, itemsize: int, peak: float, alpha: float, bandwidth: float, P: int
 ) -> int:
-    """The smallest number of tokens per GPU for which a ring all-reduce of the gradients
-    takes no longer than the backward pass; 0 for a single GPU, which has nothing to send.
+    """The smallest number of tokens per GPU for which a ring all-reduce of the
+    gradients takes no longer than the backward pass; 0 for a single GPU, which has
+    nothing to send.
 
     parameters: of the model; backward computes 4 FLOP for each of them and each token.
     itemsize: bytes of one gradient. peak: FLOP/s of one GPU. P: how many GPUs.
-    alpha, bandwidth: of the links in the ring, in seconds and in bytes/s one way. Chunks
-        have a P-th of the gradients, not rounded.
+    alpha, bandwidth: of the links in the ring, in seconds and in bytes/s one way.
+        Chunks have a P-th of the gradients, not rounded.
     """
     ### BEGIN SOLUTION
     chunk = parameters * itemsize / P
@@ -1184,14 +1199,14 @@ check(critical_batch, judges="values")
 
 # %% [markdown]
 # The second check lets virtual GPUs compute a backward pass beside a running all-reduce: with your number of tokens
-# nobody waits, with one token less they do.
+# nobody waits; with one token fewer, they do.
 
 # %% check="critical-batch" judges="time" points=2
 check(critical_batch, judges="time")
 
 # %% [markdown]
 # ### How many GPUs are worth it?
-# The hardware asks for **at least** so many tokens on each GPU. The mathematics asks for **at most** so many in all:
+# The hardware sets a **minimum**: so many tokens on each GPU. The mathematics sets a **maximum** for all GPUs together:
 # beyond the **critical batch size** $B_{crit}$, a larger batch hardly saves steps, because the gradient is no longer
 # noisy. To first order, a run needs $1 + B_{crit}/B$ times the fewest possible steps (McCandlish and others, 2018;
 # lesson 05 measures it). Estimates for large language models are some millions of tokens. Divide, and you have the
@@ -1226,7 +1241,8 @@ predict("weak-scaling efficiency on 16 GPUs", ...)
 
 # %% exercise="scaling-efficiency" difficulty=2 minutes=8
 def scaling_efficiency(seconds: dict[int, float], work: str) -> dict[int, float]:
-    """{GPUs: efficiency}, relative to the smallest number of GPUs, whose efficiency is 1.
+    """{GPUs: efficiency}, relative to the smallest number of GPUs, whose efficiency is
+    1.
 
     seconds: {GPUs: seconds of a step}, in any order; 1 need not be among them.
     work: "the same" on any number of GPUs (strong scaling), or "per GPU" (weak scaling:
@@ -1260,8 +1276,8 @@ check(scaling_efficiency, judges="values")
 
 # %% [markdown]
 # The same machine, the same program, and two very different verdicts. Weak scaling flatters: 16 times the batch is only
-# worth something below the critical batch size. Strong scaling ends sooner or later for every program, since what can't
-# be divided, here the exchange, stays. When you read "scales linearly", ask which.
+# worth something below the critical batch size. Strong scaling ends sooner or later for every program, because what
+# can't be divided (here the exchange) stays. When you read "scales linearly", ask which.
 
 # %% [markdown]
 # # Part 7 · What training keeps in memory
@@ -1341,8 +1357,8 @@ reveal(
 def sharded_state(
     parameters: int, recipe: dict[str, torch.dtype], stage: int, world_size: int
 ) -> dict[str, torch.Tensor]:
-    """The model state that each rank keeps under ZeRO: {name: a flat tensor}, its values
-    not set (torch.empty).
+    """The model state that each rank keeps under ZeRO: {name: a flat tensor}, its
+    values not set (torch.empty).
 
     parameters: how many the model has.
     recipe: {name: dtype}; "parameters", "gradients", any other name is optimizer state.
@@ -1366,7 +1382,7 @@ check(sharded_state, judges="memory")
 
 # %% [markdown]
 # Now for real models: 64 virtual ranks hold the state of each, and what is alive on them is counted. Tensors on a
-# virtual GPU have sizes and no values, so 8.6 TB are no problem. The formulas are $16N$, $4N + 12N/P$, $2N + 14N/P$ and
+# virtual GPU have sizes but no values, so 8.6 TB is no problem. The formulas are $16N$, $4N + 12N/P$, $2N + 14N/P$ and
 # $16N/P$, and the counts should be equal to them.
 
 # %% tags=["notebook-only"]
@@ -1423,7 +1439,8 @@ predict("share that FlashAttention saves", ...)
 
 # %% exercise="activation-bytes" difficulty=2 minutes=10
 def activation_bytes(s: int, b: int, h: int, a: int, flash: bool) -> int:
-    """Bytes of activations that one transformer layer keeps for backward; see the table.
+    """Bytes of activations that one transformer layer keeps for backward; see the
+    table.
 
     s: tokens in a sequence; b: sequences; h: width; a: heads.
     flash: whether attention is computed by FlashAttention.
@@ -1513,7 +1530,7 @@ for flash in (False, True):
 
 # %% [markdown]
 # There are two more ways to shrink them. **Activation checkpointing** keeps only the layers' inputs, $2sbh$ each, and
-# computes the rest again in backward. Or the layers themselves are cut, so that several GPUs hold a part each
+# computes the rest again in the backward pass. Or the layers themselves are cut, so that several GPUs hold a part each
 # (lesson 08).
 
 # %% [markdown]
@@ -1522,13 +1539,13 @@ for flash in (False, True):
 # %% [markdown]
 # ## Model and hardware FLOPs utilization
 # How good is a training run? **Model FLOPs utilization** (MFU) is the FLOP that the model needs, divided by those that
-# the GPUs could have done in that time. It counts every loss together: communication, memory-bound operations, waiting.
+# the GPUs could have done in that time. It lumps all losses together: communication, memory-bound operations, waiting.
 #
 # - A model of $N$ parameters needs $6N$ FLOP for each token, 2 forward and 4 backward. Attention comes on top: with $L$
 #   layers and heads that are together $w$ wide, each token meets $s$ others, $4Lws$ FLOP forward and so $12Lws$ in all.
 #   (By convention, a causal mask doesn't halve it.)
 # - **Hardware FLOPs utilization** (HFU) counts what was **computed**. If a share $r$ of the forward pass is computed
-#   again in backward, to save memory, the hardware does $r$ forward passes more.
+#   again in backward, to save memory, the hardware does another $r$ forward passes.
 #
 # **Predict** how HFU and MFU are related if everything is recomputed: HFU / MFU is?
 
@@ -1584,7 +1601,7 @@ check(mfu_and_hfu, judges="values")
 # | Llama 3 405B, 8,192 to 16,384 H100 | 38 to 43 % | Llama team, 2024 |
 #
 # A single product of matrices reaches at most 80 % of an H100's peak (part 2), and everything else in a step comes on
-# top. So 40 to 50 % is good work. And the first page?
+# top. So 40 to 50 % is good. And the first page?
 
 # %% tags=["notebook-only"]
 for gpus, seconds in first_page.items():

@@ -30,8 +30,10 @@ from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.regression import imitation, make_lessons, make_student, train_student
 
 check = checks_for("06_gradient_compression")
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
-simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
+# this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
+# peaks and bandwidths as promised: times can be computed by hand
+simulate = partial(simulate, rates="datasheet")
 
 # %% [markdown]
 # ## Why: one second of computing, minutes of sending
@@ -40,7 +42,8 @@ simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promi
 
 # %%
 parameters, tokens, ranks = 8e9, 8192, 8
-computing = 6 * parameters * tokens / (0.4 * 989e12)  # seconds, at 40 % of an H100's peak
+# seconds, at 40 % of an H100's peak
+computing = 6 * parameters * tokens / (0.4 * 989e12)
 sent = 2 * (ranks - 1) / ranks * 2 * parameters  # bytes that each rank sends
 print(f"computing: {computing:.2f} s")
 networks = {"NVLink": 450e9, "InfiniBand": 50e9, "10 Gb/s Ethernet": 1.25e9, "1 Gb/s Ethernet": 0.125e9}
@@ -131,7 +134,8 @@ def stochastic_round(y: Tensor, seed: int) -> Tensor:
     """
     generator = torch.Generator().manual_seed(seed)
     ### BEGIN SOLUTION
-    u = torch.rand(y.shape, generator=generator, dtype=y.dtype)  # from 0 to 1, without 1
+    # from 0 to 1, without 1
+    u = torch.rand(y.shape, generator=generator, dtype=y.dtype)
     return torch.floor(y + u)
     ### END SOLUTION
 
@@ -186,7 +190,8 @@ def quantise(x: Tensor, block: int, levels: int, to_whole) -> tuple[Tensor, Tens
     torch.round does. Returns codes, (n,) int8 from -levels to levels, and scales,
     (ceil(n / block),) in the dtype of x. A block of zeros has scale 0 and codes 0.
     """
-    padded = nn.functional.pad(x, (0, -len(x) % block))  # zeros at the end, until it divides
+    # zeros at the end, until it divides
+    padded = nn.functional.pad(x, (0, -len(x) % block))
     blocks = padded.view(-1, block)
     ### BEGIN SOLUTION
     scales = blocks.abs().amax(1) / levels
@@ -1082,7 +1087,8 @@ def torchs(rank, world_size, state, hook, steps=3):
 def torchs_half(rank, world_size):
     return torchs(rank, world_size, None, fp16_compress_hook)
 
-def torchs_power(rank, world_size):  # its first steps are ordinary ones: it must not start earlier
+# its first steps are ordinary ones: it must not start earlier
+def torchs_power(rank, world_size):
     state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=7)
     return torchs(rank, world_size, state, powerSGD_hook, steps=5)[2:]
 
@@ -1097,7 +1103,8 @@ def our_half(rank, world_size):
 def our_power(rank, world_size):
     import numpy
 
-    torch.manual_seed(numpy.random.RandomState(7).randint(1_000_000_000))  # torch's way to draw the first Q
+    # torch's way to draw the first Q
+    torch.manual_seed(numpy.random.RandomState(7).randint(1_000_000_000))
     q, residual, found = torch.randn(16, 2, dtype=double), torch.zeros(16, 16, dtype=double), []
     for step in range(2, 5):
         approximation, q, residual = power_sgd(local_gradient(step, rank), q, residual, rank, world_size)
@@ -1135,7 +1142,8 @@ def one_step(rank, world_size, wrap):
     else:
         replica = DataParallel(model, hook)
         replica.backward(imitation(replica(inputs), targets))
-    return flat_gradient(model).sort().values  # the two put parameters into a bucket in different orders
+    # the two put parameters into a bucket in different orders
+    return flat_gradient(model).sort().values
 
 ours, theirs = [spawn(one_step, 2, wrap).results[0] for wrap in ("ours", "torch")]
 print("the same gradients:", torch.allclose(ours, theirs))
@@ -1164,7 +1172,8 @@ def break_even(dense_bytes: float, payload_bytes: float, codec_seconds: float, w
     Latencies are equal. 0.0 if compression never pays.
     """
     ### BEGIN SOLUTION
-    dense = 2 * (world_size - 1) / world_size * dense_bytes  # bytes that each rank sends
+    # bytes that each rank sends
+    dense = 2 * (world_size - 1) / world_size * dense_bytes
     compressed = (world_size - 1) * payload_bytes
     return max(0.0, (dense - compressed) / codec_seconds)
     ### END SOLUTION
@@ -1355,11 +1364,12 @@ try_hook(partial(hook_of, "int8"))
 board_name = ""  # your name on the class's board; empty for none
 
 def slow_network_hook(rank: int, world_size: int):
-    """A hook for DataParallel, made once on each rank, before the first of the 60 steps.
+    """A hook for DataParallel, made once on each rank, before the first of the 60
+    steps.
 
     hook(bucket): called once in each backward pass, with all gradients in one bucket,
-    bucket.flat: (2128,), float32. Returns finish(), which leaves in bucket.flat what the
-    optimizer is to use: the same numbers on every rank.
+    bucket.flat: (2128,), float32. Returns finish(), which leaves in bucket.flat what
+    the optimizer is to use: the same numbers on every rank.
     """
     ### BEGIN SOLUTION
     residual = torch.zeros(1)

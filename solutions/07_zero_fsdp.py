@@ -31,8 +31,10 @@ from utils.kit.overlapped_fsdp import overlapped_step
 from utils.kit.predictions import how_predictions_went, predict, reveal
 
 check = checks_for("07_zero_fsdp")
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
-simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
+# this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
+# peaks and bandwidths as promised: times can be computed by hand
+simulate = partial(simulate, rates="datasheet")
 double, bf16 = torch.float64, torch.bfloat16
 adamw = partial(torch.optim.AdamW, lr=0.01)
 
@@ -110,8 +112,9 @@ predict("GB per rank with ZeRO-1", ...)
 def state_bytes(stage: int, num_params: int, world_size: int) -> int:
     """Bytes of weights, gradients and optimizer state that each rank holds.
 
-    stage: 0 for none of ZeRO, or 1, 2, 3. Per number: 2 bytes of weight, 2 of gradient, 12
-    of optimizer state. What is cut is cut into pieces of ceil(num_params / world_size).
+    stage: 0 for none of ZeRO, or 1, 2, 3. Per number: 2 bytes of weight, 2 of gradient,
+    12 of optimizer state. What is cut is cut into pieces of
+    ceil(num_params / world_size).
     """
     ### BEGIN SOLUTION
     piece = -(-num_params // world_size)
@@ -181,8 +184,8 @@ reveal("bytes that stay alive", piece.untyped_storage().nbytes(), why="All of it
 def flat_shard(model: nn.Module, rank: int, world_size: int) -> Tensor:
     """This rank's piece of all trainable parameters, laid end to end: no communication.
 
-    The order is that of model.parameters(); each trainable parameter is there once, and no
-    other. Zeros at the end make the length a multiple of P. model: left unchanged.
+    The order is that of model.parameters(); each trainable parameter is there once, and
+    no other. Zeros at the end make the length a multiple of P. model: left unchanged.
     Returns (S,), S = ceil(N / P), without autograd. Only its own S numbers stay alive.
     """
     ### BEGIN SOLUTION
@@ -239,13 +242,14 @@ predict("times N that ZeRO-1 sends", ...)
 
 # %% exercise="zero-1" difficulty=3 minutes=15
 def zero_1(model: nn.Module, shard: Tensor, make_optimizer, rank: int, world_size: int):
-    """Make step(rows), a training step with the optimizer state cut; it returns the loss.
+    """Make step(rows), a training step with the optimizer state cut; it returns the
+    loss.
 
-    model: the same weights on every rank; a step changes its trainable parameters in place.
-    shard: (S,) of flat_shard, perhaps in a wider dtype. make_optimizer(parameters): AdamW.
-    rows: (b, D), equally many on each rank; the loss is the mean over all of them. Between two
-    steps a rank keeps the model and no more than four tensors of S numbers. One
-    reduce_scatter and one all_gather per step.
+    model: the same weights on every rank; a step changes its trainable parameters in
+    place. shard: (S,) of flat_shard, perhaps in a wider dtype.
+    make_optimizer(parameters): AdamW. rows: (b, D), equally many on each rank; the loss
+    is the mean over all of them. Between two steps a rank keeps the model and no more
+    than four tensors of S numbers. One reduce_scatter and one all_gather per step.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     ### BEGIN SOLUTION
@@ -321,7 +325,8 @@ run = spawn(with_zero_1, 3)
 [all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(serial, weights)) for weights in run.results]
 
 # %%
-numbers, share = 4 * 49, 2 / 3 * 8  # share: bytes sent for each number, (P - 1) / P times 8
+# share: bytes sent for each number, (P - 1) / P times 8
+numbers, share = 4 * 49, 2 / 3 * 8
 sent = run.traffic().implied(0) / 5 / share
 
 # %%
@@ -364,17 +369,19 @@ predict("times N that ZeRO-2 sends, 4 microbatches", ...)
 def zero_2(model: nn.Module, shards: list[Tensor], make_optimizer, rank: int, world_size: int):
     """Make step(microbatches), a step with gradients and optimizer state cut.
 
-    model: the same weights on every rank; a step changes its trainable parameters in place.
-    shards[i]: (S_i,), this rank's piece of the i-th trainable parameter alone, cut as in
-    flat_shard, perhaps in a wider dtype. microbatches: (b, D) each, all of one size; the loss
-    is the mean over all rows of all ranks. Never more than one whole gradient is alive. Per
-    parameter: a reduce_scatter for each microbatch, an all_gather for each step.
+    model: the same weights on every rank; a step changes its trainable parameters in
+    place. shards[i]: (S_i,), this rank's piece of the i-th trainable parameter alone,
+    cut as in flat_shard, perhaps in a wider dtype. microbatches: (b, D) each, all of
+    one size; the loss is the mean over all rows of all ranks. Never more than one whole
+    gradient is alive. Per parameter: a reduce_scatter for each microbatch, an
+    all_gather for each step.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     pieces = [nn.Parameter(shard) for shard in shards]
     optimizer = make_optimizer(pieces)
 
-    def reduce_gradient(piece: nn.Parameter, p: Tensor) -> None:  # a hook: p.grad is there
+    # a hook: p.grad is there
+    def reduce_gradient(piece: nn.Parameter, p: Tensor) -> None:
         ### BEGIN SOLUTION
         flat = nn.functional.pad(p.grad.flatten(), (0, world_size * len(piece) - p.numel()))
         p.grad = None
@@ -506,7 +513,9 @@ figures.gather_compute_free(layers=3)
 
 # %%
 def filled_again_through(way):
-    """Whether backward runs after the weight has been filled again, through .data or .detach()."""
+    """Whether backward runs after the weight has been filled again, through .data or
+    .detach().
+    """
     weight, x = torch.ones(2, 2, requires_grad=True), torch.ones(1, 2, requires_grad=True)
     y = (x @ weight).sum()
     target = weight.data if way == "weight.data" else weight.detach()
@@ -524,10 +533,11 @@ print("through weight.data:    ", filled_again_through("weight.data"))
 def gather_weight(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
     """Give `weight` its memory and its values back, and return it.
 
-    weight: a parameter of any shape with n numbers, whose storage is empty. If its storage is
-    still there, nothing is done and nothing is sent. shard: (S,) of flat_shard, perhaps in a
-    wider dtype: it is cast to that of the weight before it is sent. One all_gather. Autograd
-    may have saved the weight; the backward pass must still run.
+    weight: a parameter of any shape with n numbers, whose storage is empty. If its
+    storage is still there, nothing is done and nothing is sent. shard: (S,) of
+    flat_shard, perhaps in a wider dtype: it is cast to that of the weight before it is
+    sent. One all_gather. Autograd may have saved the weight; the backward pass must
+    still run.
     """
     ### BEGIN SOLUTION
     if weight.untyped_storage().nbytes() == 0:
@@ -586,20 +596,22 @@ predict("times N that ZeRO-3 sends", ...)
 
 # %% exercise="zero-3" difficulty=4 minutes=20
 def zero_3(model: MLP, shards: list[Tensor], make_optimizer, gather_weight, reshard: bool, rank: int, world_size: int):
-    """Make step(rows), a step with everything cut; it returns the loss of this rank's rows.
+    """Make step(rows), a step with everything cut; it returns the loss of this rank's
+    rows.
 
-    model: its weights are there at first; zero_3 frees them, and they are free again after
-    every step. shards[i]: (S,), this rank's piece of model.weights[i]; each step changes it in
-    place. gather_weight(weight, shard, world_size): as above.
-    rows: (b, D), equally many on each rank; the loss is the mean over all of them. Weights are
-    gathered one at a time; with `reshard` each is freed after its forward pass and gathered
-    again before its backward pass, without it it stays in between.
+    model: its weights are there at first; zero_3 frees them, and they are free again
+    after every step. shards[i]: (S,), this rank's piece of model.weights[i]; each step
+    changes it in place. gather_weight(weight, shard, world_size): as above. rows:
+    (b, D), equally many on each rank; the loss is the mean over all of them. Weights
+    are gathered one at a time; with `reshard` each is freed after its forward pass and
+    gathered again before its backward pass, without it it stays in between.
     """
     weights = list(model.weights)
     pieces = [nn.Parameter(shard) for shard in shards]
     optimizer = make_optimizer(pieces)
 
-    def reduce_gradient(piece: nn.Parameter, weight: Tensor) -> None:  # a hook: weight.grad is there
+    # a hook: weight.grad is there
+    def reduce_gradient(piece: nn.Parameter, weight: Tensor) -> None:
         ### BEGIN SOLUTION
         free_weight(weight)
         flat = nn.functional.pad(weight.grad.flatten(), (0, world_size * len(piece) - weight.numel()))
@@ -613,7 +625,8 @@ def zero_3(model: MLP, shards: list[Tensor], make_optimizer, gather_weight, resh
         weight.register_post_accumulate_grad_hook(partial(reduce_gradient, piece))
         free_weight(weight)
 
-    def before_backward(weight: Tensor, piece: nn.Parameter, gradient: Tensor) -> None:  # a hook
+    # a hook on the layer's output
+    def before_backward(weight: Tensor, piece: nn.Parameter, gradient: Tensor) -> None:
         ### BEGIN SOLUTION
         gather_weight(weight, piece, world_size)
         ### END SOLUTION
@@ -706,11 +719,12 @@ predict("ms with prefetch", ...)
 
 # %% exercise="prefetched-forward" difficulty=3 minutes=15
 def prefetched_forward(x: Tensor, shards: list[Tensor], rank: int, world_size: int) -> Tensor:
-    """The output of all layers; each weight is gathered while the layer before is computed.
+    """The output of all layers; each weight is gathered while the layer before is
+    computed.
 
-    x: (b, D), this rank's rows. shards: for each layer (S,), this rank's piece of its (D, D)
-    weight, cut as in flat_shard. All left unchanged. One all_gather per layer; at most two
-    whole weights are alive at a time. No autograd.
+    x: (b, D), this rank's rows. shards: for each layer (S,), this rank's piece of its
+    (D, D) weight, cut as in flat_shard. All left unchanged. One all_gather per layer;
+    at most two whole weights are alive at a time. No autograd.
     """
     dim = x.shape[1]
 
@@ -762,7 +776,9 @@ check(prefetched_forward, judges="memory")
 
 # %% tags=["notebook-only"]
 def textbook(gather=2e-3, compute=3e-3, ranks=8, dim=1024, rows=1024):
-    """A gather of a (dim, dim) weight in float32 takes `gather` seconds, a layer of `rows` rows takes `compute`."""
+    """A gather of a (dim, dim) weight in float32 takes `gather` seconds, a layer of
+    `rows` rows takes `compute`.
+    """
     gpu = Gpu({"fp32": 2 * rows * dim**2 / compute}, memory=80e9, bandwidth=float("inf"))
     link = Link(alpha=0, bandwidth=(ranks - 1) / ranks * 4 * dim**2 / gather)
     return replace(find_cluster("dgx-h100", ranks), name="textbook", gpu=gpu, intra=link)
@@ -808,8 +824,10 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
         return x.new_empty(-(-x.numel() // world_size))
 
     weights = [torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)]
-    updated = [piece_of(w) if stage >= 1 else w for w in weights]  # what this rank updates
-    kept = [torch.empty(u.shape, dtype=torch.float32) for u in updated for _ in range(3)]  # the optimizer's
+    # what this rank updates
+    updated = [piece_of(w) if stage >= 1 else w for w in weights]
+    # the optimizer's
+    kept = [torch.empty(u.shape, dtype=torch.float32) for u in updated for _ in range(3)]
     shards = [piece_of(w) for w in weights] if stage == 3 else []
 
     def gather(w, shard, gradient=None):
@@ -852,7 +870,8 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
 # %% tags=["notebook-only"]
 endless = find_cluster("dgx-h100", 64)
 endless = replace(endless, name="endless memory", gpu=replace(endless.gpu, memory=float("inf")))
-all_alike = {"alike": lambda rank: 0}  # all ranks do the same, so one of them runs (lesson 05)
+# all ranks do the same, so one of them runs (lesson 05)
+all_alike = {"alike": lambda rank: 0}
 runs = [simulate(paper_step, 64, stage, cluster=endless, **all_alike) for stage in range(4)]
 by_running = [run.results[0] / 1e9 for run in runs]
 for stage, (measured, formula) in enumerate(zip(by_running, by_formula)):
@@ -919,9 +938,9 @@ class GatherInBf16(torch.autograd.Function):
 def mixed_precision_weight(shard: Tensor, shape: tuple, rank: int, world_size: int) -> Tensor:
     """The whole weight, bfloat16, of this shape, for use in a forward pass.
 
-    shard: (S,) float32, a leaf that requires a gradient, cut as in flat_shard. In the backward
-    pass its gradient becomes the mean over the ranks, added up in float32. One all_gather of
-    2 bytes per number, one reduce_scatter of 4 bytes per number.
+    shard: (S,) float32, a leaf that requires a gradient, cut as in flat_shard. In the
+    backward pass its gradient becomes the mean over the ranks, added up in float32. One
+    all_gather of 2 bytes per number, one reduce_scatter of 4 bytes per number.
     """
     return GatherInBf16.apply(shard, shape, world_size)
 
@@ -960,15 +979,18 @@ predict("norm of the whole gradient", ...)
 
 # %% exercise="clip-shards" difficulty=2 minutes=8
 def clip_shards(gradients: list[Tensor], max_norm: float, group: dist.ProcessGroup) -> tuple:
-    """(norm, clipped): the norm of the whole gradient as a float, and this rank's gradients.
+    """(norm, clipped): the norm of the whole gradient as a float, and this rank's
+    gradients.
 
-    gradients: this rank's pieces, any number of any size; together the ranks of `group` hold
-    each number once, and padding is 0. Left unchanged. Where the norm is above max_norm, the
-    clipped ones are scaled so that it is max_norm. One all_reduce of one number in the group.
+    gradients: this rank's pieces, any number of any size; together the ranks of `group`
+    hold each number once, and padding is 0. Left unchanged. Where the norm is above
+    max_norm, the clipped ones are scaled so that it is max_norm. One all_reduce of one
+    number in the group.
     """
     ### BEGIN SOLUTION
     total = sum(gradient.double().square().sum() for gradient in gradients)
-    total = torch.as_tensor(total, dtype=torch.float64)  # also for a rank without pieces
+    # also for a rank without pieces
+    total = torch.as_tensor(total, dtype=torch.float64)
     dist.all_reduce(total, group=group)
     norm = total.sqrt().item()
     scale = min(1.0, max_norm / norm) if norm else 1.0
@@ -1022,10 +1044,10 @@ predict("GB that a rank all-reduces", ...)
 def hybrid_reduce(gradient: Tensor, shard_group: dist.ProcessGroup, replica_group: dist.ProcessGroup) -> Tensor:
     """This rank's piece of the mean gradient over all ranks of the grid.
 
-    gradient: any shape, n numbers, this rank's own; left unchanged. Returns (S,), the piece of
-    the flat, padded gradient that belongs to this rank's place in the shard group of s ranks;
-    S = ceil(n / s). One reduce_scatter in the shard group, then one all_reduce of S numbers.
-    Leaves no process group of its own behind.
+    gradient: any shape, n numbers, this rank's own; left unchanged. Returns (S,), the
+    piece of the flat, padded gradient that belongs to this rank's place in the shard
+    group of s ranks; S = ceil(n / s). One reduce_scatter in the shard group, then one
+    all_reduce of S numbers. Leaves no process group of its own behind.
     """
     shard_size = dist.get_world_size(shard_group)
     ### BEGIN SOLUTION
@@ -1114,9 +1136,10 @@ predict("seconds until the second weight is back", ...)
 def offload_end(ready: list[float], down: list[float], update: list[float], up: list[float]) -> float:
     """When the last weight is back on the GPU; one process, no torch.
 
-    ready: when each layer's gradient is there, in the order in which they go down; down,
-    update, up: how long each station takes for that layer. A layer starts at a station when it
-    has left the one before and the station has finished the layer before. 0.0 without layers.
+    ready: when each layer's gradient is there, in the order in which they go down;
+    down, update, up: how long each station takes for that layer. A layer starts at a
+    station when it has left the one before and the station has finished the layer
+    before. 0.0 without layers.
     """
     ### BEGIN SOLUTION
     free = [0.0, 0.0, 0.0]  # when each station has finished its last layer
@@ -1157,7 +1180,8 @@ print(f"on the GPU {16 * 12 * per_layer / 1e9:.1f} GB of state, with offload {4 
 
 def offloaded(rows, fraction=0.5, layers=12):
     """(seconds of compute, seconds until all weights are back)"""
-    forward = 2 * rows * per_layer / (fraction * 989e12)  # of one layer; its backward pass takes twice that
+    # of one layer; its backward pass takes twice that
+    forward = 2 * rows * per_layer / (fraction * 989e12)
     ready = [forward * (layers + 2 * (number + 1)) for number in range(layers)]
     return ready[-1], offload_end(ready, [down] * layers, [update] * layers, [up] * layers)
 
@@ -1189,9 +1213,10 @@ figures.recut(numbers=10, before=4, after=3)
 def slices_to_read(num_params: int, saved_size: int, rank: int, world_size: int) -> list[tuple]:
     """[(saved rank, start, stop), ...]: what this rank reads, in order; no torch.
 
-    num_params numbers were saved by `saved_size` ranks, cut as in flat_shard; now there are
-    `world_size`. One after another, saved[r][start:stop] are this rank's numbers without its
-    padding. No slice is empty, none holds padding, and of each file there is one slice at most.
+    num_params numbers were saved by `saved_size` ranks, cut as in flat_shard; now there
+    are `world_size`. One after another, saved[r][start:stop] are this rank's numbers
+    without its padding. No slice is empty, none holds padding, and of each file there
+    is one slice at most.
     """
     ### BEGIN SOLUTION
     saved, mine = -(-num_params // saved_size), -(-num_params // world_size)
@@ -1397,7 +1422,8 @@ spawn(five_rows, 4).results
 # faster.
 
 # %%
-class Sum(torch.autograd.Function):  # an all-reduce in the forward pass, in the backward pass, or in neither
+# an all-reduce in the forward pass, in the backward pass, or in neither
+class Sum(torch.autograd.Function):
     @staticmethod
     def forward(context, x, forward, backward):
         context.backward_too = backward
@@ -1522,13 +1548,15 @@ board_name = ""  # your name on the class's board; empty for none
 def training_plan(layers: int, dim: int, world_size: int, memory: float) -> dict:
     """The arguments of overlapped_step: {"rows", "keep", "recompute", "microbatches"}.
 
-    memory: bytes of each GPU. rows, microbatches: 1 or more. keep, recompute: lists of numbers
-    of layers. Judged for 40 layers of 18,032 by 18,032 on 8 ranks with 40 GB, as above, and
-    for other sizes: a plan that needs more memory than there is fails.
+    memory: bytes of each GPU. rows, microbatches: 1 or more. keep, recompute: lists of
+    numbers of layers. Judged for 40 layers of 18,032 by 18,032 on 8 ranks with 40 GB,
+    as above, and for other sizes: a plan that needs more memory than there is fails.
     """
     ### BEGIN SOLUTION
-    state = 16 * layers * dim * dim / world_size  # float32 weights, gradients and two averages
-    whole = 5 * 2 * dim * dim  # weights and gradients that are there at the same time, and what AdamW needs
+    # float32 weights, gradients and two averages
+    state = 16 * layers * dim * dim / world_size
+    # weights and gradients that are there at the same time, and what AdamW needs
+    whole = 5 * 2 * dim * dim
     of_a_row = 2 * 2 * dim * layers  # the inputs of each product and of each gelu
     rows = int((0.9 * memory - state - whole) / of_a_row)
     return {"rows": rows, "keep": [], "recompute": [], "microbatches": 1}

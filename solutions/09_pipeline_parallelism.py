@@ -53,8 +53,8 @@ layers, dim, rows, ranks = 16, 8192, 16384, 8
 # activations one way, their gradient the other: what crosses one boundary in a step
 boundary = 2 * rows * dim
 all_reduce = 2 * (ranks - 1) / ranks * layers * dim * dim
-print(f"numbers sent: {boundary:.3g} across a boundary, {all_reduce:.3g} by each rank that reduces all gradients")
-print(f"{all_reduce / boundary:.0f} times as many")
+print(f"across a boundary: {boundary:.3g} numbers")
+print(f"by each rank that all-reduces the gradients: {all_reduce:.3g}, {all_reduce / boundary:.0f} times as many")
 
 # %% [markdown]
 # That is why people use pipelines between nodes, where the network is slow.
@@ -150,12 +150,11 @@ predict("ranks that work while rank 2 computes", ...)
 
 # %% exercise="naive-forward" difficulty=1 minutes=7
 def naive_forward(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> Tensor | None:
-    """Send the batch through all stages; return the output on the last rank, None
-    elsewhere.
+    """Send the batch through all stages; return the output on the last rank, None elsewhere.
 
     batch: (B, D) on every rank, but only rank 0's values count; left unchanged.
-    weights: this rank's layers, (D, D) each. Only send and recv, P - 1 messages of the
-    size of the batch in all.
+    weights: this rank's layers, (D, D) each.
+    Only send and recv: P - 1 messages of the size of the batch in all.
     """
     x = batch if rank == 0 else torch.empty_like(batch)
     ### BEGIN SOLUTION
@@ -184,8 +183,7 @@ check(naive_forward, judges="traffic")
 
 # %% tags=["notebook-only"]
 def gpus(ranks, link=FREE):
-    """128 rows of 1,024 numbers through one layer take 1 ms; memory is infinitely fast.
-    """
+    """128 rows of 1,024 numbers take 1 ms in a layer; memory is infinitely fast."""
     gpu = Gpu(flops={"fp32": 2 * 128 * 1024**2 / 1e-3}, memory=80e9, bandwidth=float("inf"))
     return Cluster("128 rows a millisecond", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=link, inter=link)
 
@@ -201,8 +199,8 @@ reveal("messages of the naive forward pass", sum(map(sum, naive.traffic().messag
 reveal("ranks that work while rank 2 computes", 0, why="Ranks 0 and 1 are done, and rank 3 waits for its input.")
 
 # %% [markdown]
-# One works and three wait, always. Four GPUs take as long as one GPU with enough memory would: 8 ms for 8 layers. With
-# $P$ GPUs each one is busy for $1/P$ of the time, and that gets worse with each GPU you add.
+# At any time one rank works and three wait. Four GPUs take as long as one GPU with enough memory would: 8 ms for 8
+# layers. With $P$ GPUs each one is busy for $1/P$ of the time, so it gets worse with each GPU you add.
 
 # %% [markdown]
 # # Part 2 · Microbatches
@@ -225,12 +223,13 @@ predict("slots with 4 microbatches", ...)
 def microbatch_forward(
     batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
 ) -> Tensor | None:
-    """As naive_forward, but microbatch by microbatch; the last rank returns all
-    outputs, in order, as one tensor.
+    """As naive_forward, but microbatch by microbatch; the last rank returns all outputs, in
+    order, as one tensor.
 
-    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The
-    last microbatch may be shorter.
-    A rank sends the output of a microbatch before it receives the next one.
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The last
+    microbatch may be shorter.
+    Only send and recv: each rank but the last sends one message per microbatch, before it
+    receives the next microbatch.
     """
     outputs = []
     for microbatch in batch.split(micro_batch_size):
@@ -311,7 +310,8 @@ check(bubble_shares, judges="values")
 # %%
 for stages in (4, 8, 64):
     total, ideal, enough = bubble_shares(stages, 4 * stages, most=0.05)
-    print(f"P = {stages:>2}, M = 4 P: {total:.1%} of the total, {ideal:.1%} of the ideal; for 5 %: M = {enough:,}")
+    shares = f"{total:.1%} of the total, {ideal:.1%} of the ideal"
+    print(f"P = {stages:>2}, M = 4 P: {shares}; for 5 %: M = {enough:,}")
 
 # %% [markdown]
 # The rule of thumb is $M = 4 P$, and that leaves up to a fifth. For 5 % it takes $M = 19 (P - 1)$. But a batch can't be
@@ -328,8 +328,8 @@ for stages in (4, 8, 64):
 # is done, sends back the gradient with respect to its **input**.
 #
 # ```python
-# y.backward(gradient)     # the gradient of the loss with respect to y, in the shape of y: fills .grad of the leaves
-# x.grad                   # afterwards: the gradient with respect to x, if x is a leaf that requires a gradient
+# y.backward(gradient)  # gradient: of the loss with respect to y, in y's shape. Fills .grad
+# x.grad                # the gradient with respect to x, a leaf that requires one
 # ```
 #
 # A received tensor is just numbers: it requires no gradient unless you say so.
@@ -355,43 +355,45 @@ predict("their receivers, a list in order", ...)
 # <details><summary>Hint 1: where to look</summary>
 #
 # Three holes: what a received tensor needs so that backward can reach it, where the gradient of `y` comes from, and
-# which rank needs the gradient of `x`.
+# what the rank before needs.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# (1) The received `x` is a leaf that must require a gradient before it is used. (2) Receive a tensor of the shape of
-# `y` from the next rank, and call backward with it. (3) Send the gradient of `x` to the previous rank; rank 0 has
-# nobody to send to.
+# (1) Receive `x`; it is a leaf, and must require a gradient before it is used. (2) Receive a tensor of the shape of `y`
+# from the next rank, and call backward with it. (3) The gradient of `y` on the rank before is the gradient of your `x`.
+# Rank 0 has nobody to send to.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# What arrives needs a gradient before it is used. Receive the gradient of the output from the next rank and hand it to
-# `y.backward`; then send the gradient of the input to the rank before.
+# (1) If there is a rank before: `dist.recv(x, ...)`, then `x.requires_grad_()`. (2) An empty tensor like `y`, a
+# `dist.recv` from the next rank, and `y.backward(...)` with it. (3) If there is a rank before: send it `x.grad`.
 # </details>
 
 # %% exercise="backward-across" difficulty=3 minutes=15
 def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
-    """The gradients of this rank's layers, those of mlp.loss_of(output of the last
-    stage), for the whole batch.
+    """The gradients of this rank's layers: those of mlp.loss_of(output of the last stage)
+    for the whole batch.
 
-    batch: (B, D) on every rank, but only rank 0's values count; left unchanged, like
-    the weights.
-    Only send and recv: P - 1 messages forward, P - 1 back, of the size of the batch
-    each.
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged, like the
+    weights.
+    Only send and recv: P - 1 messages forward and P - 1 back, each with the size and dtype
+    of the batch.
     """
     leaves = [weight.detach().clone().requires_grad_() for weight in weights]
     x = batch.clone() if rank == 0 else torch.empty_like(batch)
+    # here: the input of every rank but rank 0 arrives
+    ### BEGIN SOLUTION
     if rank > 0:
         dist.recv(x, src=rank - 1)
-        ### BEGIN SOLUTION
         # before it is used: autograd notes what to differentiate by as it goes forward
         x.requires_grad_()
-        ### END SOLUTION
+    ### END SOLUTION
     y = mlp.forward(leaves, x)
     if rank < world_size - 1:
         dist.send(y.detach(), dst=rank + 1)
+        # here: the gradient of y arrives, and backward begins with it
         ### BEGIN SOLUTION
         gradient = torch.empty_like(y)
         dist.recv(gradient, src=rank + 1)
@@ -399,6 +401,7 @@ def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size:
         ### END SOLUTION
     else:
         mlp.loss_of(y).backward()
+    # here: the rank before gets what it needs
     ### BEGIN SOLUTION
     if rank > 0:
         dist.send(x.grad, dst=rank - 1)
@@ -444,12 +447,14 @@ reveal("their receivers, a list in order", to, why="Each has the shape of the ba
 predict("the three factors", ...)
 
 # %% exercise="accumulate-gradients" difficulty=2 minutes=10
-def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size: int) -> tuple[Tensor, list[Tensor]]:
-    """(loss, gradient of each weight) of the whole batch, by one forward and one
-    backward for each microbatch.
+def accumulate_gradients(
+    batch: Tensor, weights: list[Tensor], micro_batch_size: int
+) -> tuple[Tensor, list[Tensor]]:
+    """(loss, gradient of each weight) of the whole batch, by one forward and one backward
+    for each microbatch: the activations of only one are held at a time.
 
-    batch: (B, D); the last microbatch may be shorter. Batch and weights are left
-    unchanged. The loss is a scalar.
+    batch: (B, D); the last microbatch may be shorter. Batch and weights are left unchanged.
+    The loss is a scalar.
     """
     leaves = [weight.detach().clone().requires_grad_() for weight in weights]
     total = torch.zeros((), dtype=batch.dtype)
@@ -461,16 +466,21 @@ def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size:
         ### END SOLUTION
     return total, [leaf.grad for leaf in leaves]
 
-# %% check="accumulate-gradients" judges="values" points=3
+# %% check="accumulate-gradients" judges="values" points=2
 check(accumulate_gradients, judges="values")
+
+# %% check="accumulate-gradients" judges="memory" points=1
+check(accumulate_gradients, judges="memory")
+
+# %%
+factors = [len(part) / 10 for part in torch.empty(10, 1).split(4)]
+reveal("the three factors", factors, why="Its rows divided by all rows: then each row counts 1 / 10.")
 
 # %% [markdown]
 # You'd think that a gradient $M$ times too large would be noticed at once. Adam hides it, because it divides the
-# gradient by its own size. Here are two training runs, one with the right gradients and one with gradients 8 times too
-# large. The losses agree almost to the last digit. That is why this lesson compares gradients, never loss curves.
-
-# %%
-reveal("the three factors", [len(part) / 10 for part in torch.empty(10, 1).split(4)], why="Its rows, divided by all.")
+# gradient by a running average of its size. Here are two training runs, one with the right gradients and one with 8
+# times too large. The losses agree almost to the last digit. That is why this lesson compares gradients, never loss
+# curves.
 
 # %%
 def train(factor, steps=5):
@@ -491,7 +501,7 @@ print(f"right: {train(1):.5f}     8 times too large: {train(8):.5f}     before t
 # **schedule**, and from here on it is data: a list of steps for each rank.
 #
 # ```python
-# [("F", 0), ("F", 1), ("B", 0), ("B", 1)]       # forward of microbatch 0, forward of 1, backward of 0, backward of 1
+# [("F", 0), ("F", 1), ("B", 0), ("B", 1)]  # forward of microbatch 0 and of 1, backward of both
 # ```
 #
 # The `F` of a microbatch needs the `F` of the previous stage; its `B` needs the `B` of the next stage, and what the
@@ -529,14 +539,14 @@ figures.schedule(first, "first", beside=second)
 figures.schedule(second, "second", beside=first)
 
 # %% [markdown]
-# In these pictures a backward pass takes twice as long as a forward pass: for each of its matrix products there are
-# two, one for the gradient with respect to the input and one for that with respect to the weight.
+# In these pictures a backward pass takes twice as long as a forward pass. For each matrix product of the forward pass
+# it has two: one for the gradient with respect to the input, and one for the gradient with respect to the weight.
 
 # %% [markdown]
 # ## GPipe
 #
-# The simplest one: all forward passes, then all backward passes, both in the order of the microbatches, on every rank.
-# It is named after a paper (GPipe, 2019).
+# The simplest schedule: all forward passes, then all backward passes, both in the order of the microbatches, on every
+# rank. Its name is that of the system that introduced it (GPipe, 2019).
 #
 # **Predict** for $M = 8$, $P = 4$, F = 1 s and B = 2 s: how long does it take, and what share of that is the bubble?
 
@@ -616,7 +626,7 @@ live
 reveal("live microbatches of GPipe", max(live), why="All of them, on every rank: the first B comes after the last F.")
 
 # %% [markdown]
-# So GPipe can't have both: many microbatches make the bubble small and the memory large.
+# So GPipe has to choose: with many microbatches the bubble is small, but the memory is large.
 
 # %% [markdown]
 # ## 1F1B
@@ -660,11 +670,11 @@ predict("the bubble of 1F1B is", ..., choices=["smaller", "the same", "larger"])
 
 # %% exercise="one-f-one-b" difficulty=3 minutes=15
 def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
-    """The steps of one rank in 1F1B: warm-up, then one forward and one backward in
-    turn, then the backwards left.
+    """The steps of one rank in 1F1B: warm-up, then one forward and one backward in turn, then
+    the backwards that are left.
 
-    At most min(M, P - rank) microbatches are live. Forwards and backwards each go in
-    the order of the microbatches.
+    At most min(M, P - rank) microbatches are live, and a rank idles for P - 1 slots.
+    Forwards and backwards each go in the order of the microbatches.
     """
     forward = [("F", m) for m in range(num_microbatches)]
     backward = [("B", m) for m in range(num_microbatches)]
@@ -718,9 +728,9 @@ reveal(
 
 # %% [markdown]
 # # Part 5 · Running a schedule
-# Now you write the engine that runs any schedule, with real tensors and real gradients. One thing first. So far every
-# send waited for its receive. Below, two ranks are in the middle of 1F1B: rank 0 has an activation for rank 1, and rank
-# 1 has a gradient for rank 0. **Predict** what happens.
+# Now you write the engine that runs any schedule, with real tensors and real gradients. But first, a trap. So far every
+# send has waited for its receive. Below, two ranks are in the middle of 1F1B: rank 0 has an activation for rank 1, and
+# rank 1 has a gradient for rank 0. **Predict** what happens.
 
 # %%
 predict("two blocking sends end in", ..., choices=["an exchange", "a deadlock", "wrong values"])
@@ -739,10 +749,13 @@ reveal("two blocking sends end in", "a deadlock", why="Each waits in its send un
 
 # %% [markdown]
 # The schedule was correct, and it got stuck all the same: a blocking send adds a dependency that isn't in the schedule.
-# So sends must not wait: `dist.isend` starts one and returns a **handle**. Two rules come with it:
+# So sends must not wait: `dist.isend` starts one and returns a **handle**. Three rules come with it:
 #
-# - Keep the handle **and the tensor**. Until the message is gone, the tensor's memory must not be changed or freed.
-# - Call `wait()` on every handle, at the end at the latest.
+# - Keep the handle **and the tensor**. Until the message has arrived, the tensor's memory must not be changed or freed.
+# - Call `wait()` once on every handle, at the end at the latest.
+# - When the message has arrived, forget both. Otherwise every message of the step stays in memory, and the memory that
+#   1F1B saves is lost again. `handle.is_completed()` tells, without waiting, on NCCL and on the virtual cluster. (Gloo
+#   doesn't know before `wait()`, so there the tensors stay until the end.)
 #
 # ### Order instead of labels
 # How does a receiver know which microbatch has arrived? Gloo lets you put a number on a message, its `tag`. **NCCL
@@ -781,7 +794,7 @@ reveal(
 # There is a second catch. NCCL works through the calls between two ranks **one after another**, and a send ends when
 # the other side receives. In 1F1B's steady phase a rank sends an activation to the next rank, then wants a gradient
 # from it; the next rank sends that gradient, then wants the activation. If both start their send first, both are
-# stuck, even with `isend`: each receive stands in line behind a send. So an exchange is handed over as **one** call, a
+# stuck, even with `isend`: each receive is queued behind a send. So an exchange is handed over as **one** call, a
 # list of `dist.P2POp`, and then neither waits for the other. This is the exchange that got stuck above:
 
 # %% tags=["notebook-only"]
@@ -799,8 +812,8 @@ spawn(exchange, 2).results
 # ## A schedule engine
 #
 # A rank may have several stages, its **chunks**; until part 7 it has one, chunk 0. Stage number, neighbours and the
-# computing are given. All communication is yours. **Between two steps there is one call**: it hands over what the step
-# before has to send, together with what the next step needs to receive. Then only the receive is waited for.
+# computing are given. All communication is up to you. **Between two steps there is one call**: it hands over what the
+# step before has to send, together with what the next step needs to receive. Then only the receive is waited for.
 #
 # **F of a stage.** It needs its input `x` from the rank before, and `x` must require a gradient; stage 0 has its input
 # already. Afterwards `x` and `y` are kept for the backward. `y`, without its graph, is to be sent to the rank after;
@@ -829,8 +842,8 @@ predict("messages that rank 3 sends, 16 microbatches", ...)
 # <details><summary>Hint 2: the idea</summary>
 #
 # A step doesn't send: it leaves a `P2POp` in a list, `outgoing`. The next step hands that over together with its
-# receive, if it needs one. Keep the handles of the sends, with their tensors, until the end. For a B, take `x` and `y`
-# out first: `gradient` looks like `y`.
+# receive, if it needs one. The handles of the sends and their tensors are in `sends` from then on. For a B, take `x` and
+# `y` out first: `gradient` looks like `y`.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -843,10 +856,10 @@ predict("messages that rank 3 sends, 16 microbatches", ...)
 
 # %% exercise="run-schedule" difficulty=4 minutes=20
 def hand_over(outgoing: list, receive: list, sends: list) -> None:
-    """Start all these P2POps, if there are any, as one call, and wait for what is
-    received.
+    """Start all these P2POps, if there are any, as one call, and wait for what is received.
 
-    receive: one P2POp, or none. `sends` gets (handle, P2POp) of each outgoing message.
+    receive: a list of one P2POp, or of none. `sends` gets (handle, P2POp) of each outgoing
+    message; the caller empties `outgoing`.
     """
     ### BEGIN SOLUTION
     if outgoing or receive:
@@ -875,7 +888,8 @@ def run_schedule(
     more.
     Messages by batch_isend_irecv, without tags: one call before a step starts all that the
     step before sends and this one receives. At most one message is sent for each step.
-    Every handle is waited for. A microbatch's tensors are dropped after its backward.
+    Every handle is waited for, once. A microbatch's tensors are dropped after its backward,
+    and a message's when it has arrived.
     """
     leaves = [[weight.detach().requires_grad_() for weight in chunk] for chunk in weights]
     microbatches = batch.split(micro_batch_size)
@@ -883,7 +897,7 @@ def run_schedule(
     last = world_size * len(weights) - 1  # the number of the last stage
     total = torch.zeros((), dtype=batch.dtype) if rank == world_size - 1 else None
     kept = {}  # what waits for its backward
-    # messages not yet handed over; (handle, P2POp) of those that are
+    # P2POps not handed over yet; (handle, P2POp) of sends on their way
     outgoing, sends = [], []
     for kind, m, *chunk in steps:
         c = chunk[0] if chunk else 0
@@ -920,7 +934,11 @@ def run_schedule(
         else:
             outgoing = [dist.P2POp(dist.isend, x.grad, before)] if stage > 0 else []
         ### END SOLUTION
-        del x, y  # else they would live on until the next step
+        # given: what nobody needs any more is dropped, so that its memory can be used again
+        del x, y
+        for handle, sent in [pair for pair in sends if pair[0].is_completed()]:
+            handle.wait()
+            sends.remove((handle, sent))
     # here: hand over what is left, and wait for every send
     ### BEGIN SOLUTION
     hand_over(outgoing, [], sends)
@@ -939,10 +957,10 @@ check(run_schedule, judges="traffic")
 check(run_schedule, judges="memory")
 
 # %% [markdown]
-# ### Shapes on the way
-# In this lesson the receiver knew the shape. In real life a stage may change shape or dtype, so before the first step
-# each stage tells the next what will come. A few numbers are enough: how many dimensions, the sizes, and the dtype as
-# an index into a list that both have.
+# ### Shape and dtype exchange
+# In this lesson the receiver knows the shape. In a real model a stage may change shape or dtype, so before the first
+# step each stage tells the next one what it will send. A few numbers are enough: how many dimensions, the dtype as an
+# index into a list that both have, and the sizes.
 
 # %% tags=["notebook-only"]
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
@@ -967,9 +985,9 @@ def two_stages(rank, world_size):
 spawn(two_stages, 2).results[1]
 
 # %% [markdown]
-# ### Your pipeline, measured
-# GPipe and 1F1B once more, now with your own stages and all their tensors: 4 virtual GPUs, 8 layers, 16 microbatches of
-# 8 rows. First the time, then the memory.
+# ### Your engine, measured
+# GPipe and 1F1B once more, now with your own engine and all its tensors: 4 virtual GPUs, 8 layers, 16 microbatches of
+# 8 rows. For each, the time; and for each rank, the most bytes of activations and of messages that it holds.
 
 # %% tags=["notebook-only"]
 def training_step(rank, world_size, schedule, num_microbatches=16):
@@ -977,12 +995,16 @@ def training_step(rank, world_size, schedule, num_microbatches=16):
     steps = schedule(rank, world_size, num_microbatches)
     run_schedule(torch.empty(128, 1024), [layers], steps, 128 // num_microbatches, rank, world_size)
 
-runs = {schedule.__name__: simulate(training_step, 4, schedule, cluster=gpus(4)) for schedule in (gpipe, one_f_one_b)}
-for name, run in runs.items():
+runs = {}
+for schedule in (gpipe, one_f_one_b):
+    name = schedule.__name__
+    run = runs[name] = simulate(training_step, 4, schedule, cluster=gpus(4))
+    print(f"{name}: {run.elapsed * 1e3:.3f} ms")
     # for each rank: (seconds, kind of tensor, live bytes of that kind from then on)
     samples = run.memory().samples
-    most = [max(nbytes for _, kind, nbytes in of_rank if kind == "activations") / 1e6 for of_rank in samples]
-    print(f"{name:>12}: {run.elapsed * 1e3:.3f} ms, activations at most, in MB: {[round(mb, 2) for mb in most]}")
+    for kind in ("activations", "communication"):
+        most = [max(nbytes for _, this, nbytes in of_rank if this == kind) / 1e6 for of_rank in samples]
+        print(f"{kind:>17}, in MB: {[round(mb, 2) for mb in most]}")
 
 # %% tags=["notebook-only"]
 runs["one_f_one_b"].timeline()
@@ -995,9 +1017,10 @@ reveal("messages that rank 1 sends, 16 microbatches", sent[1], why="16 activatio
 reveal("messages that rank 3 sends, 16 microbatches", sent[3], why="Only gradients: nobody comes after it.")
 
 # %% [markdown]
-# The same time. And look at ranks 1 and 2: $\min(M, P - r)$ is 3 and 2 of 16 microbatches, and that is exactly how
-# their bytes compare with GPipe's. (Rank 0 also holds the batch itself, and the last rank what the loss keeps.) In the
-# picture the backward pass of rank 0 is shorter than the others, because nobody needs the gradient of the batch.
+# The time is the same. Now look at the activations of ranks 1 and 2: $\min(M, P - r)$ is 3 and 2 of 16 microbatches,
+# and that is exactly how their bytes compare with GPipe's. (Rank 0 also holds the batch itself, and the last rank what
+# the loss keeps.) In the picture the backward pass of rank 0 is shorter than the others, because nobody needs the
+# gradient of the batch.
 #
 # ### Compared with torch.distributed.pipelining
 # PyTorch has all this as a library: a `PipelineStage` for your layers, and a `Schedule1F1B` for the order. Same
@@ -1029,7 +1052,8 @@ def took(run):
     return max(r.end for r in spans) - min(r.start for r in spans)
 
 theirs, yours = (simulate(program, 4, cluster=gpus(4), device="cpu") for program in (with_torch, with_yours))
-same = all(torch.allclose(a, b, atol=1e-7) for pair in zip(theirs.results, yours.results) for a, b in zip(*pair))
+pairs = [pair for both in zip(theirs.results, yours.results) for pair in zip(*both)]
+same = all(torch.allclose(a, b, atol=1e-7) for a, b in pairs)
 print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(yours):.4f}")
 
 # %% [markdown]
@@ -1038,15 +1062,9 @@ print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(y
 
 # %% [markdown]
 # ### What else crosses stages
-# Three things in a real model concern several stages at once.
-#
-# - **Clipping.** Each stage has some of the gradients. The norm of all is the root of the sum of all stages' squares:
-#   one all-reduce of a single number. If each stage clips by its own norm, the direction of the step changes.
-# - **A tied embedding.** Language models often use one table twice: in the first stage as embedding, in the last one as
-#   output layer. Then both stages have a copy, and each computes a part of its gradient. Sum the two, before the
-#   optimizer steps, and the copies stay equal.
-# - **An uneven last stage.** The output layer and the loss cost time as well. If all stages have the same number of
-#   layers, the last is the slowest, and everybody waits for it in each slot. Give it fewer layers.
+# Three things in a real model concern several stages at once. The first is **clipping**. Each stage has some of the
+# gradients. The norm of all of them is the root of the sum of all stages' squares, which takes one all-reduce of a
+# single number. If each stage clipped by its own norm, the step would change its direction.
 
 # %% tags=["notebook-only"]
 def norm_of_all(rank, world_size):
@@ -1055,25 +1073,32 @@ def norm_of_all(rank, world_size):
     squares = sum(gradient.square().sum() for gradient in grads)
     own = squares.sqrt().item()
     dist.all_reduce(squares)
-    return round(own, 5), round(squares.sqrt().item(), 5)
+    return own, squares.sqrt().item()
 
+for rank, (own, of_all) in enumerate(spawn(norm_of_all, 4).results):
+    print(f"stage {rank}: its own norm {own:.5f}, that of all {of_all:.5f}")
 _, of_one_process = mlp.serial_gradients(deep, wide)
-print("each stage's own norm, and that of all:", spawn(norm_of_all, 4).results)
 print(f"one process: {sum(gradient.square().sum() for gradient in of_one_process).sqrt().item():.5f}")
+
+# %% [markdown]
+# The second is a **tied embedding**. Language models often use one table twice: in the first stage as the embedding, in
+# the last one as the output layer. Then both stages have a copy, and each computes a part of its gradient. Sum the two
+# parts before the optimizer steps, and the copies stay equal.
 
 # %% tags=["notebook-only"]
 def tied(rank, world_size):
-    # on rank 0 the embedding, on rank 1 the output layer
-    table = torch.eye(3, dtype=torch.float64).requires_grad_()
-    x = torch.tensor([0, 2, 2])
-    y = table[x] if rank == 0 else torch.empty(3, 3, dtype=torch.float64)
-    dist.send(y.detach(), 1) if rank == 0 else dist.recv(y, 0)
-    if rank == 1:
-        mlp.loss_of(y.requires_grad_() @ table.T).backward()
-    gradient = torch.empty_like(y) if rank == 0 else y.grad
-    dist.recv(gradient, 1) if rank == 0 else dist.send(gradient, 0)
-    if rank == 0:
+    table, x = torch.eye(3, dtype=torch.float64).requires_grad_(), torch.tensor([0, 2, 2])
+    if rank == 0:  # the embedding
+        y = table[x]
+        dist.send(y.detach(), dst=1)
+        gradient = torch.empty_like(y)
+        dist.recv(gradient, src=1)
         y.backward(gradient)
+    else:  # the output layer
+        y = torch.empty(3, 3, dtype=torch.float64)
+        dist.recv(y, src=0)
+        mlp.loss_of(y.requires_grad_() @ table.T).backward()
+        dist.send(y.grad, dst=0)
     dist.all_reduce(table.grad)  # in a group of the first and the last stage
     return table.grad
 
@@ -1082,14 +1107,14 @@ mlp.loss_of(table[torch.tensor([0, 2, 2])] @ table.T).backward()
 print("as in one process:", [torch.allclose(gradient, table.grad) for gradient in spawn(tied, 2).results])
 
 # %% [markdown]
-# A stage that takes longer than the others holds up every microbatch: once the pipeline is full, one comes out each
-# time the slowest stage is done. So the last stage, which also has the head, should get fewer layers. With 32 layers on
-# 4 ranks, and a head that costs as much as two layers:
+# The third is an **uneven last stage**. The output layer and the loss take time, too. A stage that takes longer than
+# the others holds up every microbatch: once the pipeline is full, one comes out each time the slowest stage is done. So
+# the last stage should get fewer layers. With 32 layers on 4 ranks, and an output layer that costs as much as two:
 
 # %% tags=["notebook-only"]
 def slots(layers, num_microbatches=16):
     slowest = max(count + 2 * (stage == 3) for stage, count in enumerate(layers))
-    # the first microbatch; then one at a time
+    # the first microbatch; then one each time the slowest stage is done
     return sum(layers) + 2 + (num_microbatches - 1) * slowest
 
 for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
@@ -1102,7 +1127,7 @@ for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
 # **at the same time**, if the program lets it.
 
 # %% tags=["notebook-only"]
-# a third of a millisecond a message; 32 rows take half of one
+# a message takes a third of a millisecond; a stage takes half a millisecond for 32 rows
 slow = Link(alpha=0.001 / 3, bandwidth=float("inf"))
 run = simulate(forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4, slow))
 print(f"{run.elapsed * 1e3:.2f} ms instead of 3.50 ms")
@@ -1149,10 +1174,10 @@ def overlapped_forward(
 ) -> Tensor | None:
     """As microbatch_forward, but messages travel while this rank computes.
 
-    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The
-    last microbatch may be shorter.
-    The receive of the next microbatch starts before this one is computed, and no send
-    is waited for before the next microbatch is computed. Every handle is waited for
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The last
+    microbatch may be shorter. Each rank but the last sends one message per microbatch.
+    The receive of the next microbatch starts before this one is computed, and no send is
+    waited for before the next microbatch is computed. Every handle is waited for, once,
     before the function returns.
     """
     microbatches = batch.split(micro_batch_size)
@@ -1224,11 +1249,10 @@ predict("rank 1's layers", ...)
 
 # %% exercise="interleaved-layers" difficulty=2 minutes=6
 def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: int) -> list[list]:
-    """For each chunk of this rank the list of its layers; chunk c of rank r is stage c
-    * P + r.
+    """For each chunk of this rank, the list of its layers; chunk c of rank r is stage c P + r.
 
-    The number of layers is divisible by P * num_chunks; every stage has equally many,
-    consecutive ones, in order.
+    The number of layers is divisible by P * num_chunks. All stages have the same number of
+    consecutive layers, in order.
     """
     size = len(weights) // (world_size * num_chunks)  # layers of one stage
     ### BEGIN SOLUTION
@@ -1295,10 +1319,12 @@ predict("the bubble of interleaved 1F1B", ...)
 
 # %% exercise="interleaved" difficulty=4 minutes=20
 def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: int) -> list[tuple]:
-    """The steps of one rank in interleaved 1F1B: ("F", microbatch, chunk) and ("B",
-    microbatch, chunk).
+    """The steps of one rank in interleaved 1F1B: ("F", microbatch, chunk) and
+    ("B", microbatch, chunk).
 
-    num_microbatches is divisible by world_size.
+    num_microbatches is divisible by world_size. Judged: that the schedule can run and goes
+    in groups of P; that at most 2 (P - 1 - rank) + (v - 1) P + 1 chunks of microbatches are
+    live; and that a rank idles for no more than P - 1 slots.
     """
     count = num_microbatches * num_chunks
     forward, backward = [], []
@@ -1353,8 +1379,8 @@ reveal(
 )
 
 # %% [markdown]
-# Is the long warm-up needed? With free messages it isn't. One step more for each rank further from the end, instead of
-# two, gives the same time and holds less:
+# Is the long warm-up needed? As long as messages are free, it isn't. With one step more for each rank further from the
+# end, instead of two, the schedule takes the same time and holds less:
 
 # %% tags=["notebook-only"]
 def shorter_warm_up(rank, world_size, num_microbatches, num_chunks):
@@ -1374,10 +1400,9 @@ for name, schedules in (("Megatron's", interleaved_of_4), ("shorter", shorter)):
     print(f"{name:>10}: {times[0]:.2f} s, with messages of 0.25 s {times[1]:.2f} s, live {live}")
 
 # %% [markdown]
-# Where messages take time, each way there and back is longer, and the longer warm-up has work for that time. So
-# Megatron pays with memory to hide messages.
-
-# %% [markdown]
+# Where messages take time, the way to the last stage and back takes longer, and with the longer warm-up a rank still
+# has work to do meanwhile. So Megatron pays with memory to hide messages.
+#
 # As a share of the ideal time, the bubble is divided by $v$. The price: more messages, since there are $P v - 1$
 # boundaries instead of $P - 1$; more live activations on each rank; and smaller pieces to compute. Your `run_schedule`
 # runs this one too, unchanged:
@@ -1413,8 +1438,12 @@ def empty(*shape):
 
 def data_parallel(rank, world_size, rows=ROWS):
     weights, handles = [empty(DIM, DIM).requires_grad_() for _ in range(LAYERS)], []
+
+    def reduce(weight):
+        handles.append(dist.all_reduce(weight.grad, async_op=True))
+
     for weight in weights:
-        weight.register_post_accumulate_grad_hook(lambda w: handles.append(dist.all_reduce(w.grad, async_op=True)))
+        weight.register_post_accumulate_grad_hook(reduce)
     mlp.loss_of(mlp.forward(weights, empty(rows // world_size, DIM))).backward()
     for handle in handles:
         handle.wait()
@@ -1493,15 +1522,14 @@ reveal("fastest on 8 machines", best[1], why="It sends least, and across the slo
 reveal("least memory", best[2], why="An eighth of the layers, and the activations of a few microbatches.")
 
 # %% [markdown]
-# What does a rank hold? The fourth column is what the step itself needs, in bfloat16. Training with AdamW needs 12
-# bytes for each weight besides, and that changes the order: the last column is the one to plan with. (ZeRO, lesson 07,
-# spreads that state over the replicas.)
+# What does a rank hold? The fourth column is what the step itself needs, in bfloat16. With data parallelism, that is
+# all weights and all gradients. With tensor parallelism it is an eighth of them, but the activations of the whole
+# batch. In the pipeline it is an eighth of them, and the activations of a few microbatches.
 #
-# Without it: with data parallelism, all weights and all gradients. With tensor parallelism, an eighth of
-# them, but activations of the whole batch. In the pipeline, an eighth of the layers, and activations of a few
-# microbatches.
+# Training with AdamW needs another 12 bytes per weight, which changes the order: the last column is the one to plan
+# with. (ZeRO, in lesson 07, spreads that state over the replicas.)
 #
-# Now three sentences that you hear in every lecture. Each gets a run.
+# Here are three claims that you'll hear in every lecture, each put to the test.
 #
 # **"Data parallelism scales nearly linearly."** Efficiency is $T_1 / T_P$ if each rank has as many rows as the single
 # one had. (In some texts the fraction is upside down; an efficiency above 1 should make you suspicious.)
@@ -1519,7 +1547,7 @@ for rows in (4096, 512):
 # True where each GPU has enough rows: the sums hide behind the computing. With few rows there is nothing to hide
 # behind, and it is false. What counts is the number of rows on **one GPU**, not the size of the batch.
 #
-# **"Tensor parallelism only inside a node."** Here is how much communication adds to a step, for both:
+# **"Tensor parallelism only inside a node."** Here is how much communication adds to a step, inside a node and across:
 
 # %% tags=["notebook-only"]
 computing = simulate(tensor_parallel, 8, cluster=replace(one_node, name="free", intra=FREE, inter=FREE)).elapsed
@@ -1528,9 +1556,9 @@ for cluster in (one_node, eight_nodes):
     print(f"{cluster.name:>25}: {elapsed / computing:.2f} times as long as without communication")
 
 # %% [markdown]
-# True, and there is more to it: its sums come in the middle of the computation and nothing can be done meanwhile, so
-# they are felt inside a node too. In the table above, the pipeline lost least on the slower network; across nodes it is
-# the fastest of the three, although its receives still wait for messages (part 6).
+# True, and there is more to it: the sums come in the middle of the computation, and nothing else can be done meanwhile,
+# so they cost time inside a node, too. In the table above, the pipeline lost least on the slower network; across nodes
+# it is the fastest of the three, although its receives still wait for messages (part 6).
 #
 # **"The bubble shrinks with the number of microbatches."**
 
@@ -1589,8 +1617,8 @@ how_predictions_went()
 # %% [markdown]
 # ## Splitting the backward pass
 # A backward pass computes two things: the gradient with respect to the **input** (B), which the previous rank waits
-# for, and the gradient with respect to the **weights** (W), which nobody waits for. Split them, and W can fill the
-# holes: with 1F1B's bubble as the place to start, how much of it can you fill?
+# for, and the gradient with respect to the **weights** (W), which nobody waits for. Split them, and W can fill holes.
+# How much of 1F1B's bubble can you fill?
 #
 # Steps are ("F", m), ("B", m) and ("W", m). Each W comes after its own B. A microbatch stays **live** until its W, and
 # no rank may hold more than `most_live`. Messages are free.

@@ -32,7 +32,8 @@ from utils.kit.saved_tensors import saved_tensors
 from utils.kit.transformer import NAMES, make_layer, transformer_layer
 
 check = checks_for("10_activation_checkpointing")
-simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
+# peaks and bandwidths as promised: times can be computed by hand
+simulate = partial(simulate, rates="datasheet")
 bf16 = torch.bfloat16
 
 # %% [markdown]
@@ -50,7 +51,9 @@ def empty_layer():
     return {name: torch.empty(shapes.get(name, (WIDTH,)), dtype=bf16, requires_grad=True) for name in NAMES}
 
 def train_transformer(rank, world_size, apply, layers=32, sequences=4, tokens=4096):
-    """apply(function, *arguments) calls the function: in the ordinary way, or as a checkpoint."""
+    """apply(function, *arguments) calls the function: in the ordinary way, or as a
+    checkpoint.
+    """
     weights = [empty_layer() for _ in range(layers)]
     x = torch.empty(sequences, tokens, WIDTH, dtype=bf16, requires_grad=True)
     for number, of_layer in enumerate(weights):
@@ -121,8 +124,8 @@ predict("bytes kept by exp(x).sin()", ...)
 def kept_for_backward(function, *inputs: Tensor) -> list[int]:
     """Bytes of each piece of memory that function(*inputs) keeps for its backward pass.
 
-    In the order in which they are first saved. A piece of memory counts once, however many
-    tensors lie in it, and as a whole. The memory of the inputs doesn't count.
+    In the order in which they are first saved. A piece of memory counts once, however
+    many tensors lie in it, and as a whole. The memory of the inputs doesn't count.
     """
     ### BEGIN SOLUTION
     known = {x.untyped_storage().data_ptr() for x in inputs}
@@ -136,7 +139,8 @@ def kept_for_backward(function, *inputs: Tensor) -> list[int]:
         return tensor
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = function(*inputs)  # a name for it keeps the graph, so no address is used twice
+        # a name for it keeps the graph, so no address is used twice
+        output = function(*inputs)
     del output
     return kept
     ### END SOLUTION
@@ -244,9 +248,10 @@ class Checkpoint(torch.autograd.Function):
 def checkpoint(function, *args):
     """Return function(*args), without keeping anything but the arguments for backward.
 
-    At least one of args is a tensor that requires a gradient; the function returns a tensor or
-    a tuple of tensors, and may use weights that aren't among args. The function runs once
-    forward and once more backward. Gradients are equal to the last bit.
+    At least one of args is a tensor that requires a gradient; the function returns a
+    tensor or a tuple of tensors, and may use weights that aren't among args. The
+    function runs once forward and once more backward. Gradients are equal to the last
+    bit.
     """
     return Checkpoint.apply(function, *args)
 
@@ -363,11 +368,13 @@ predict("the next random number is the same as without a checkpoint", ..., choic
 
 # %% exercise="replayable" difficulty=3 minutes=10
 def replayable(function):
-    """Return again(*args), which calls function(*args) under the same conditions each time.
+    """Return again(*args), which calls function(*args) under the same conditions each
+    time.
 
-    The first call is an ordinary one: it draws random numbers, and autocast is as it is. Every
-    later call starts from the random state in which the first one started, with autocast on or
-    off as it was then, and leaves the random state as it was before the call.
+    The first call is an ordinary one: it draws random numbers, and autocast is as it
+    is. Every later call starts from the random state in which the first one started,
+    with autocast on or off as it was then, and leaves the random state as it was before
+    the call.
     """
     ### BEGIN SOLUTION
     noted = []
@@ -441,8 +448,9 @@ reveal(
 def forward_in_segments(layers: list, x: Tensor, k: int, checkpoint) -> Tensor:
     """Return the output of all layers; every k consecutive ones are one checkpoint.
 
-    layers: functions (b, D) -> (b, D). The last segment has fewer than k of them if k doesn't
-    divide their number. checkpoint(function, x) as above; it is called once per segment.
+    layers: functions (b, D) -> (b, D). The last segment has fewer than k of them if k
+    doesn't divide their number. checkpoint(function, x) as above; it is called once per
+    segment.
     """
 
     ### BEGIN SOLUTION
@@ -487,10 +495,12 @@ predict("the best k for 64 layers", ...)
 
 # %% exercise="peak-bytes" difficulty=2 minutes=8
 def peak_bytes(num_layers: int, k: int, boundary: int, keeps: int) -> int:
-    """The most bytes alive for the backward pass at any time, with a checkpoint every k layers.
+    """The most bytes alive for the backward pass at any time, with a checkpoint every k
+    layers.
 
-    boundary: bytes of a layer's input. keeps: bytes that a recorded layer keeps, including its
-    input. Weights, gradients and the output of the last layer don't count.
+    boundary: bytes of a layer's input. keeps: bytes that a recorded layer keeps,
+    including its input. Weights, gradients and the output of the last layer don't
+    count.
     """
     ### BEGIN SOLUTION
     peak = 0
@@ -536,7 +546,9 @@ def layer_with(weight, x):
     return layer(x, weight)
 
 def most_activations(step, *arguments, rows=64, dim=32):
-    """The most bytes that are alive in step(weights, x, *arguments) because backward needs them."""
+    """The most bytes that are alive in step(weights, x, *arguments) because backward
+    needs them.
+    """
     weights = nn.ParameterList([nn.Parameter(torch.randn(dim, dim) / dim**0.5) for _ in range(24)])
     x = torch.randn(rows, dim, requires_grad=True)
     with track_memory(weights, x) as memory:
@@ -593,11 +605,12 @@ figures.memory_and_time(curves, "memory and time of a step of 24 layers")
 
 # %% exercise="best-segments" difficulty=4 minutes=15
 def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
-    """Return the starts of segments with the least possible peak, for layers that differ.
+    """Return the starts of segments with the least possible peak, for layers that
+    differ.
 
-    boundaries[i]: bytes of layer i's input; keeps[i]: bytes that layer i keeps if recorded,
-    including its input. Every segment is a checkpoint. The first start is 0. If several cuts
-    are equally good, any of them will do. About L * L steps.
+    boundaries[i]: bytes of layer i's input; keeps[i]: bytes that layer i keeps if
+    recorded, including its input. Every segment is a checkpoint. The first start is 0.
+    If several cuts are equally good, any of them will do. About L * L steps.
     """
     ### BEGIN SOLUTION
     count = len(keeps)
@@ -676,10 +689,11 @@ predict("products with an inner dimension of 128 or more", ...)
 
 # %% exercise="keep-expensive" difficulty=3 minutes=8
 def keep_expensive(least: int):
-    """Make the policy that keeps the result of each matrix product with an inner dimension >= least.
+    """Make the policy that keeps the result of each matrix product with an inner
+    dimension >= least.
 
-    Everything else is recomputed: products with a smaller one, and all other operations.
-    Returns policy(ctx, op, *args, **kwargs) -> CheckpointPolicy.
+    Everything else is recomputed: products with a smaller one, and all other
+    operations. Returns policy(ctx, op, *args, **kwargs) -> CheckpointPolicy.
     """
     ### BEGIN SOLUTION
     first = {torch.ops.aten.mm.default: 0, torch.ops.aten.bmm.default: 0, torch.ops.aten.addmm.default: 1}
@@ -792,10 +806,12 @@ reveal(
 
 # %% exercise="pieces-over" difficulty=3 minutes=10
 def pieces_over(group):
-    """Return (pack, unpack), hooks with which each rank of the group keeps 1/t of a saved tensor.
+    """Return (pack, unpack), hooks with which each rank of the group keeps 1/t of a
+    saved tensor.
 
-    A saved tensor is equal on all t ranks of the group. pack(tensor) keeps ceil(n / t) of its
-    n numbers and sends nothing; unpack(kept) returns the tensor, with one all_gather.
+    A saved tensor is equal on all t ranks of the group. pack(tensor) keeps ceil(n / t)
+    of its n numbers and sends nothing; unpack(kept) returns the tensor, with one
+    all_gather.
     """
     ### BEGIN SOLUTION
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -847,7 +863,9 @@ check(pieces_over, judges="traffic")
 
 # %%
 def kept_on(peer, ahead):
-    """Hooks that keep saved tensors on another rank. ahead: fetch each one before it is needed."""
+    """Hooks that keep saved tensors on another rank. ahead: fetch each one before it is
+    needed.
+    """
     leaving, away, arriving = [], [], []
 
     def pack(x):
@@ -888,7 +906,9 @@ def unchanged(x):
     return x
 
 def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH)):
-    """hooks: (pack, unpack); None keeps inputs here. Returns the bytes rank 0 keeps for backward."""
+    """hooks: (pack, unpack); None keeps inputs here. Returns the bytes rank 0 keeps for
+    backward.
+    """
     if rank == 1:
         shelf = [torch.empty(shape, dtype=bf16) for _ in range(layers if hooks else 0)]
         for x in shelf:
@@ -958,11 +978,12 @@ predict("the first stage keeps, times the last one", ...)
 def stage_peak(
     stage: int, num_stages: int, microbatches: int, num_layers: int, boundary: int, keeps: int, recompute: bool
 ) -> int:
-    """The most bytes that a stage of a 1F1B pipeline keeps for the backward pass at any time.
+    """The most bytes that a stage of a 1F1B pipeline keeps for the backward pass at any
+    time.
 
-    num_layers: of this stage. For one microbatch, boundary: bytes of a layer's input; keeps:
-    bytes that a recorded layer keeps, including its input. recompute: whether every layer is a
-    checkpoint; otherwise nothing is recomputed.
+    num_layers: of this stage. For one microbatch, boundary: bytes of a layer's input;
+    keeps: bytes that a recorded layer keeps, including its input. recompute: whether
+    every layer is a checkpoint; otherwise nothing is recomputed.
     """
     ### BEGIN SOLUTION
     live = min(num_stages - stage, microbatches)
@@ -991,7 +1012,8 @@ reveal(
 )
 
 # %%
-[stage_peak(0, 4, 8, 6, 1, 4, recompute) for recompute in (False, True)]  # the first stage
+# the first stage
+[stage_peak(0, 4, 8, 6, 1, 4, recompute) for recompute in (False, True)]
 
 # %% [markdown]
 # ### How your predictions went
@@ -1052,11 +1074,12 @@ try_plan([(number, number + 1, True) for number in range(24)])
 board_name = ""  # your name on the class's board; empty for none
 
 def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) -> list:
-    """Return the plan, [(start, end, recompute), ...], that takes the least time and fits.
+    """Return the plan, [(start, end, recompute), ...], that takes the least time and
+    fits.
 
-    For each layer: bytes of its input, bytes that it keeps if recorded, including its input,
-    seconds of its forward pass. memory: the most bytes alive at any time (peak_of_plan).
-    Judged for this chain, and for others of the same kind.
+    For each layer: bytes of its input, bytes that it keeps if recorded, including its
+    input, seconds of its forward pass. memory: the most bytes alive at any time
+    (peak_of_plan). Judged for this chain, and for others of the same kind.
     """
     ### BEGIN SOLUTION
     again = [True] * len(keeps)

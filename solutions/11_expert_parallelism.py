@@ -28,8 +28,10 @@ from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.sharded_regions import blocks_for
 
 check = checks_for("11_expert_parallelism")
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
-simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
+# this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
+# peaks and bandwidths as promised: times can be computed by hand
+simulate = partial(simulate, rates="datasheet")
 double, bf16 = torch.float64, torch.bfloat16
 
 # %% [markdown]
@@ -416,9 +418,11 @@ def expert_layer(x: Tensor, gates: Tensor, w_up_local: Tensor, w_down_local: Ten
     """
     ### BEGIN SOLUTION
     num_local, size = len(w_up_local), dist.get_world_size(ep_group)
-    expert, token = (gates.T > 0).nonzero(as_tuple=True)  # one entry for each row, sorted by expert
+    # one entry for each row, sorted by expert
+    expert, token = (gates.T > 0).nonzero(as_tuple=True)
     counts = torch.bincount(expert, minlength=gates.shape[1]).view(size, num_local)
-    arriving = all_to_all(counts, [1] * size, [1] * size, ep_group)  # (P, E/P): by source, by expert
+    # (P, E/P): by source, by expert
+    arriving = all_to_all(counts, [1] * size, [1] * size, ep_group)
     send, receive = counts.sum(1).tolist(), arriving.sum(1).tolist()
     rows = exchange(x[token], send, receive)
 
@@ -530,15 +534,18 @@ def capacity_layer(
     """
     ### BEGIN SOLUTION
     num_local, size = len(w_up_local), dist.get_world_size(ep_group)
-    token, choice = (positions >= 0).nonzero(as_tuple=True)  # of the choices that were kept
+    # of the choices that were kept
+    token, choice = (positions >= 0).nonzero(as_tuple=True)
     place = experts[token, choice] * capacity + positions[token, choice]
     even = [num_local * capacity] * size
-    buffers = x.new_zeros(sum(even), x.shape[1]).index_copy(0, place, x[token])  # (E * C, D)
+    # (E * C, D)
+    buffers = x.new_zeros(sum(even), x.shape[1]).index_copy(0, place, x[token])
 
     arrived = exchange(buffers, even, even).view(size, num_local, capacity, -1)
     rows = arrived.transpose(0, 1).flatten(1, 2)  # (E/P, P * C, D)
     results = expert_mlp(rows, w_up_local, w_down_local).view(num_local, size, capacity, -1)
-    back = exchange(results.transpose(0, 1).reshape(buffers.shape), even, even)  # (E * C, D)
+    # (E * C, D)
+    back = exchange(results.transpose(0, 1).reshape(buffers.shape), even, even)
     return torch.zeros_like(x).index_add(0, token, gates[token, choice, None] * back[place])
     ### END SOLUTION
 
@@ -634,11 +641,12 @@ for what, counts in {"32 rows each": [32] * 64, "64 rows each, but one has 4,096
 def slowest_rank(
     routing: list[list[int]], num_ranks: int, dim: int, hidden: int, flops: float
 ) -> tuple[float, float]:
-    """Seconds of the experts' products on the fullest rank, and its load over the mean load.
+    """Seconds of the experts' products on the fullest rank, and its load over the mean
+    load.
 
-    routing[source][expert]: how many rows each rank sends to each of E experts. Rank r has
-    the experts from r E/P to (r + 1) E/P, without the last. dim, hidden: D and F of each
-    expert. flops: operations per second of a rank. Communication is not counted.
+    routing[source][expert]: how many rows each rank sends to each of E experts. Rank r
+    has the experts from r E/P to (r + 1) E/P, without the last. dim, hidden: D and F of
+    each expert. flops: operations per second of a rank. Communication is not counted.
     """
     ### BEGIN SOLUTION
     loads = torch.tensor(routing).sum(0).view(num_ranks, -1).sum(1)  # rows on each rank
@@ -975,8 +983,10 @@ def two_level_exchange(x: Tensor, local_group, cross_group) -> Tensor:
     """
     ### BEGIN SOLUTION
     local, nodes = dist.get_world_size(local_group), dist.get_world_size(cross_group)
-    chunks = x.view(nodes, local, -1, x.shape[-1]).transpose(0, 1)  # (L, N, n, D): by target's place
-    chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)  # by source's place, by node
+    # (L, N, n, D): by target's place
+    chunks = x.view(nodes, local, -1, x.shape[-1]).transpose(0, 1)
+    # by source's place, by node
+    chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)
     chunks = chunks.transpose(0, 1)  # (N, L, n, D): by target's node
     return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)
     ### END SOLUTION
@@ -1009,7 +1019,8 @@ for rows in (1, 128):
     ratios[rows] = simulate(flat, 64, rows).elapsed / simulate(in_two_levels, 64, rows).elapsed
     print(f"{rows:>3} rows for each rank: flat takes {ratios[rows]:.2f} times as long as two levels")
 nodes, local = 4, 2
-to_others = (nodes - 1) * local, nodes - 1  # messages to other nodes from each rank: flat, in two levels
+# messages to other nodes from each rank: flat, in two levels
+to_others = (nodes - 1) * local, nodes - 1
 
 # %%
 reveal(

@@ -40,8 +40,10 @@ from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.sharded_regions import blocks_for
 
 check = checks_for("12_3d_parallelism")
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
-simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
+# this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
+# peaks and bandwidths as promised: times can be computed by hand
+simulate = partial(simulate, rates="datasheet")
 double = torch.float64
 
 # %% [markdown]
@@ -104,9 +106,9 @@ predict("the rank after rank 0 along dp", ...)
 def axis_groups(sizes: dict[str, int], axes: tuple[str, ...]) -> list[list[int]]:
     """All groups of ranks that differ only in their coordinates on `axes`.
 
-    sizes: {axis: its size}, the outermost axis first; the last one is innermost.
-    axes: one or more of these names, in any order.
-    Each rank is in one group. Ranks of a group in ascending order; groups by their first rank.
+    sizes: {axis: its size}, the outermost axis first; the last one is innermost. axes:
+    one or more of these names, in any order. Each rank is in one group. Ranks of a
+    group in ascending order; groups by their first rank.
     """
     ### BEGIN SOLUTION
     grid = torch.arange(torch.Size(sizes.values()).numel()).view(*sizes.values())
@@ -161,7 +163,8 @@ print("gradients of experts are averaged over  ", axis_groups(experts, ("edp",))
 # %% tags=["notebook-only", "nbval-ignore-output"]
 def only_my_own(rank, world_size):
     pair = [0, 1] if rank < 2 else [2, 3]
-    mine = dist.new_group(pair)  # ranks 0 and 1 make one group, ranks 2 and 3 a different one
+    # ranks 0 and 1 make one group, ranks 2 and 3 a different one
+    mine = dist.new_group(pair)
     x = torch.tensor(float(rank))
     dist.all_reduce(x, group=mine)
     return x.item()
@@ -194,10 +197,11 @@ except RankError as error:
 
 # %% exercise="process-groups" difficulty=3 minutes=10
 def process_groups(members: dict[str, list[list[int]]], rank: int) -> dict[str, dist.ProcessGroup]:
-    """{name: the process group with this name that `rank` is in}. All ranks call this together.
+    """{name: the process group with this name that `rank` is in}. All ranks call this
+    together.
 
-    members: {name: the ranks of each group with this name}, the same on every rank; each rank is
-    in exactly one group of each name.
+    members: {name: the ranks of each group with this name}, the same on every rank;
+    each rank is in exactly one group of each name.
     """
     ### BEGIN SOLUTION
     mine = {}
@@ -255,7 +259,8 @@ def only_communication(rank, world_size, sizes, layers=3, width=8192, microbatch
     stages = dist.get_process_group_ranks(groups["pp"])
     with region("step"):
         for _ in range(microbatches):
-            for _ in range(2 * 2 * layers):  # two all-reduces per layer, forward and backward
+            # two all-reduces per layer, forward and backward
+            for _ in range(2 * 2 * layers):
                 dist.all_reduce(x, group=groups["tp"])
             if rank == stages[0]:
                 dist.send(x, dst=stages[1])
@@ -354,8 +359,8 @@ predict("messages that a rank of the last stage sends", ...)
 def grid_step(
     batch: Tensor, weights: list[Tensor], num_microbatches: int, dp_group, pp_group, tp_group
 ) -> tuple[Tensor | None, list[Tensor]]:
-    """(loss, gradients of this rank's weights), those of the whole batch. Loss: None except on
-    the last stage.
+    """(loss, gradients of this rank's weights), those of the whole batch. Loss: None
+    except on the last stage.
 
     batch: (B, D), the same on every rank. Chunk dp_rank of its rows is this rank's, in
     num_microbatches chunks of equal size.
@@ -502,8 +507,8 @@ reveal(
 def merge_attention(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     """(out, lse) of attention to the keys of both blocks, from those of each block.
 
-    out_a, out_b: (B, heads, S, d). lse_a, lse_b: (B, heads, S), of any size; -inf where a query
-    may look at no key of that block (its out is 0), but for no query in both.
+    out_a, out_b: (B, heads, S, d). lse_a, lse_b: (B, heads, S), of any size; -inf where
+    a query may look at no key of that block (its out is 0), but for no query in both.
     """
     ### BEGIN SOLUTION
     lse = torch.logaddexp(lse_a, lse_b)
@@ -567,10 +572,12 @@ predict("MB that a rank sends forward", ...)
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, positions_of: list[Tensor], merge, cp_group
 ) -> tuple[Tensor, Tensor]:
-    """(out, lse) of this rank's queries among the keys of all ranks of the group, causal.
+    """(out, lse) of this rank's queries among the keys of all ranks of the group,
+    causal.
 
-    q, k, v: (B, heads, S/P, d), this rank's tokens. positions_of: for each rank of the group the
-    positions of its tokens, (S/P,). merge: merge_attention. P - 1 messages of k and v per rank.
+    q, k, v: (B, heads, S/P, d), this rank's tokens. positions_of: for each rank of the
+    group the positions of its tokens, (S/P,). merge: merge_attention. P - 1 messages of
+    k and v per rank.
     """
     cp_rank, cp_size = dist.get_rank(cp_group), dist.get_world_size(cp_group)
     after, before = (dist.get_global_rank(cp_group, (cp_rank + step) % cp_size) for step in (1, -1))
@@ -620,7 +627,9 @@ predict("pairs on rank 0, rank 3, and each with zigzag", ...)
 
 # %%
 def zigzag_positions(tokens, cp_rank, cp_size):
-    """The positions of this rank's tokens, ascending: an early chunk, then a late one. (tokens / P,)"""
+    """The positions of this rank's tokens, ascending: an early chunk, then a late one.
+    (tokens / P,)
+    """
     chunks = torch.arange(tokens).chunk(2 * cp_size)
     return torch.cat([chunks[cp_rank], chunks[2 * cp_size - 1 - cp_rank]])
 
@@ -678,12 +687,13 @@ reveal(
 def zigzag_block(
     q: Tensor, k: Tensor, v: Tensor, queries_of: int, keys_of: int, attend
 ) -> tuple[Tensor, Tensor]:
-    """(out, lse) of one rank's queries among one rank's keys, no score computed in vain.
+    """(out, lse) of one rank's queries among one rank's keys, no score computed in
+    vain.
 
-    q, k, v: (B, heads, 2 n, d), cut zigzag: n tokens of an early chunk, then n of a late one.
-    queries_of, keys_of: the ranks in the cp group that q comes from, and k and v.
-    attend: as flash_block(q, k, v, causal=False), for any numbers of queries and keys.
-    Queries that see none of the keys have out 0 and lse -inf.
+    q, k, v: (B, heads, 2 n, d), cut zigzag: n tokens of an early chunk, then n of a
+    late one. queries_of, keys_of: the ranks in the cp group that q comes from, and k
+    and v. attend: as flash_block(q, k, v, causal=False), for any numbers of queries and
+    keys. Queries that see none of the keys have out 0 and lse -inf.
     """
     n = q.shape[2] // 2
     ### BEGIN SOLUTION
@@ -760,8 +770,8 @@ def ring_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv): the gradients with respect to this rank's q, k and v.
 
-    q, k, v, positions_of, out, lse: as in ring_attention. grad: with respect to this rank's out.
-    P - 1 messages of k and v, P of their gradients; none if P is 1.
+    q, k, v, positions_of, out, lse: as in ring_attention. grad: with respect to this
+    rank's out. P - 1 messages of k and v, P of their gradients; none if P is 1.
     """
     cp_rank, cp_size = dist.get_rank(cp_group), dist.get_world_size(cp_group)
     after, before = (dist.get_global_rank(cp_group, (cp_rank + step) % cp_size) for step in (1, -1))
@@ -873,15 +883,18 @@ reveal(
 
 # %% exercise="ulysses-attention" difficulty=3 minutes=12
 def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, cp_group) -> Tensor:
-    """This rank's tokens of causal attention over the sequence of all ranks of the group.
+    """This rank's tokens of causal attention over the sequence of all ranks of the
+    group.
 
-    q, k, v: (B, heads, S/P, d), chunk cp_rank of the sequence; P divides heads.
-    Returns (B, heads, S/P, d). Only all-to-alls: q, k and v there, the result back, once each.
+    q, k, v: (B, heads, S/P, d), chunk cp_rank of the sequence; P divides heads. Returns
+    (B, heads, S/P, d). Only all-to-alls: q, k and v there, the result back, once each.
     """
     cp_size = dist.get_world_size(cp_group)
 
     def exchange(parts: list[Tensor]) -> list[Tensor]:
-        """parts[r] goes to rank r of the group; what comes back has one part from each rank."""
+        """parts[r] goes to rank r of the group; what comes back has one part from each
+        rank.
+        """
         there = torch.stack(list(parts))
         arrived = torch.empty_like(there)
         dist.all_to_all_single(arrived, there, group=cp_group)
@@ -1000,8 +1013,9 @@ def finish_gradients(
 ) -> dict[str, Tensor]:
     """{name: the finished gradient}, the same on all ranks that have the same weight.
 
-    gradients: of this rank's weights, in the same order on all ranks of a group; left unchanged.
-    partial, tied: names; some are not among this rank's weights, some are in both lists.
+    gradients: of this rank's weights, in the same order on all ranks of a group; left
+    unchanged. partial, tied: names; some are not among this rank's weights, some are in
+    both lists.
     """
     finished = {}
     ### BEGIN SOLUTION
@@ -1058,8 +1072,9 @@ reveal("the embedding table", groups_to_choose[2], why="It is used for looking u
 def grid_norm(gradients: dict[str, Tensor], replicated: list[str], elsewhere: list[str], pp_group, tp_group) -> float:
     """The norm of the whole model's gradient, the same on every rank.
 
-    gradients: finished, of this rank's weights. replicated: names of those that all ranks of
-    tp_group have in full; the others are cut along tp. elsewhere: names that another stage counts.
+    gradients: finished, of this rank's weights. replicated: names of those that all
+    ranks of tp_group have in full; the others are cut along tp. elsewhere: names that
+    another stage counts.
     """
     total = torch.zeros((), dtype=torch.float64)
     ### BEGIN SOLUTION
@@ -1092,10 +1107,12 @@ check(grid_norm, judges="traffic")
 
 # %% exercise="token-mean" difficulty=2 minutes=8
 def token_mean(losses: Tensor, dp_group) -> tuple[Tensor, Tensor]:
-    """(the loss to go backward from, the mean loss over all tokens of all ranks), two scalars.
+    """(the loss to go backward from, the mean loss over all tokens of all ranks), two
+    scalars.
 
-    losses: (n,), one for each of this rank's tokens; n differs between ranks, and may be 0.
-    Gradients of the first one, averaged over the ranks of the group, are those of the mean.
+    losses: (n,), one for each of this rank's tokens; n differs between ranks, and may
+    be 0. Gradients of the first one, averaged over the ranks of the group, are those of
+    the mean.
     """
     ### BEGIN SOLUTION
     both = torch.stack([losses.detach().sum(), torch.tensor(float(len(losses)), dtype=losses.dtype)])
@@ -1168,9 +1185,10 @@ predict("the epoch of step 13", ...)
 def batch_rows(step: int, batch_size: int, num_samples: int, seed: int, dp_rank: int, dp_size: int) -> list[int]:
     """The samples of this data rank in step `step`, counted from 0 over all epochs.
 
-    An epoch has num_samples // batch_size steps; samples left over are not used in it. Its order
-    is torch.randperm(num_samples) by a generator with the seed `seed + epoch`. A batch is the next
-    batch_size samples of it, and each data rank has a chunk of that, in order.
+    An epoch has num_samples // batch_size steps; samples left over are not used in it.
+    Its order is torch.randperm(num_samples) by a generator with the seed
+    `seed + epoch`. A batch is the next batch_size samples of it, and each data rank has
+    a chunk of that, in order.
     """
     ### BEGIN SOLUTION
     epoch, place = divmod(step, num_samples // batch_size)
@@ -1222,12 +1240,14 @@ reveal("the epoch of step 13", 13 // (20 // 4), why="Five steps in each epoch; t
 
 # %% exercise="pieces-to-read" difficulty=3 minutes=14
 def pieces_to_read(wanted: tuple, saved: dict[str, tuple]) -> dict[str, tuple]:
-    """{file: (what to read from it, where it goes)} for all files that hold part of what is wanted.
+    """{file: (what to read from it, where it goes)} for all files that hold part of
+    what is wanted.
 
-    wanted: ((first, end), ...), a pair for each dimension: this rank's part of a tensor, as places
-    in the whole tensor. saved: {file: what it holds of this tensor, in the same form}.
-    What to read is in places of the file, where it goes in places of the wanted part: both in the
-    form ((first, end), ...). No more is read than is needed.
+    wanted: ((first, end), ...), a pair for each dimension: this rank's part of a
+    tensor, as places in the whole tensor. saved: {file: what it holds of this tensor,
+    in the same form}. What to read is in places of the file, where it goes in places of
+    the wanted part: both in the form ((first, end), ...). No more is read than is
+    needed.
     """
     plan = {}
     ### BEGIN SOLUTION
@@ -1256,7 +1276,9 @@ VOCABULARY, LENGTH, WIDTH, HIDDEN, LAYERS, HEADS = 16, 16, 16, 64, 2, 4
 BATCH, SAMPLES = 8, 64
 
 def text_of(samples=SAMPLES, length=LENGTH):
-    """Generated text: each token is the sum of the two before it, sometimes one more. (samples, length + 1)"""
+    """Generated text: each token is the sum of the two before it, sometimes one more.
+    (samples, length + 1)
+    """
     generator = torch.Generator().manual_seed(5)
     tokens = torch.randint(VOCABULARY, (samples, length + 1), generator=generator)
     for n in range(2, length + 1):
@@ -1288,7 +1310,9 @@ def serial_losses(steps):
 
 # %%
 class Trainer:
-    """The model, the optimizer and the groups of one rank. train_step(step) returns the loss of the whole batch."""
+    """The model, the optimizer and the groups of one rank. train_step(step) returns the
+    loss of the whole batch.
+    """
 
     def __init__(self, rank, sizes, microbatches=2):
         self.rank, self.sizes, self.microbatches = rank, sizes, microbatches
@@ -1333,7 +1357,9 @@ class Trainer:
         self.optimizer.step()
 
     def mean_loss(self, loss):
-        """Each tp rank of the last stage has the losses of its tokens; the first stages have none."""
+        """Each tp rank of the last stage has the losses of its tokens; the first stages
+        have none.
+        """
         total = torch.zeros((), dtype=double) if loss is None else loss.double() / self.sizes["dp"] / self.sizes["cp"]
         dist.all_reduce(total)
         return total.item()
@@ -1400,7 +1426,9 @@ for step in (0, 5, STEPS - 1):
 
 # %%
 class ShardedTrainer(Trainer):
-    """ZeRO-1 along dp. Stages compute in `dtype`; all that is summed or updated is float64."""
+    """ZeRO-1 along dp. Stages compute in `dtype`; all that is summed or updated is
+    float64.
+    """
 
     def __init__(self, rank, sizes, dtype):
         super().__init__(rank, sizes)
@@ -1413,7 +1441,9 @@ class ShardedTrainer(Trainer):
             w.register_post_accumulate_grad_hook(partial(self.take_away, name))
 
     def part_of(self, tensors):
-        """This data rank's chunk of all tensors, one after the other, padded to equal chunks."""
+        """This data rank's chunk of all tensors, one after the other, padded to equal
+        chunks.
+        """
         flat = torch.cat([x.flatten() for x in tensors])
         padded = torch.nn.functional.pad(flat, (0, -len(flat) % self.sizes["dp"]))
         return padded.chunk(self.sizes["dp"])[self.place["dp"]]
@@ -1502,7 +1532,9 @@ def save(trainer, folder, step):
     dist.barrier()
 
 def load(trainer, folder):
-    """Fills this rank's tensors from the files of any grid; returns the number of steps that were made."""
+    """Fills this rank's tensors from the files of any grid; returns the number of steps
+    that were made.
+    """
     files = [torch.load(path) for path in sorted(folder.glob("rank-*.pt"))]
     step = files[0][0]
     every = {}
@@ -1554,7 +1586,9 @@ print("on cp 2 x tp 2, to 9 digits:", torch.allclose(torch.tensor(elsewhere), to
 
 # %%
 def run_or_resume(checkpoint, dies_in=None):
-    """Data-parallel training with momentum. Returns (restarts, the first step of this attempt, the losses)."""
+    """Data-parallel training with momentum. Returns (restarts, the first step of this
+    attempt, the losses).
+    """
     restarts, rank = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)), dist.get_rank()
     weight, momentum = torch.zeros(2, 4, dtype=torch.float64)
     first, losses = 0, []
@@ -1573,7 +1607,8 @@ def run_or_resume(checkpoint, dies_in=None):
         losses.append(both[4].item())
         if rank == 0 and step == 3:
             torch.save((step + 1, weight, momentum, losses), checkpoint.with_suffix(".part"))
-            checkpoint.with_suffix(".part").rename(checkpoint)  # all of the file is there, or nothing
+            # all of the file is there, or nothing
+            checkpoint.with_suffix(".part").rename(checkpoint)
     return restarts, first, losses
 
 SCRIPT = f"""
@@ -1601,7 +1636,8 @@ with tempfile.TemporaryDirectory() as folder:
     options = ["--standalone", "--local-addr=127.0.0.1", "--max-restarts=1", "--nproc-per-node=2"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", *options]
     command = [*torchrun, path / "script.py", path / "checkpoint.pt"]
-    # Without it, restarted ranks may find the addresses of those that died: github.com/pytorch/pytorch/issues/135712
+    # Without it, restarted ranks may find the addresses of those that died:
+    # github.com/pytorch/pytorch/issues/135712
     environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     never_stopped = spawn(uninterrupted, 2, path).results[0]
@@ -1619,7 +1655,9 @@ print("losses equal to those of the uninterrupted run, to the last bit:", resume
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
 def stops(rank, world_size, folder):
-    """(seconds that training waits for save, for async_save, whether the copy has the values of that moment)."""
+    """(seconds that training waits for save, for async_save, whether the copy has the
+    values of that moment).
+    """
     savers, weight = dist.new_group(backend="gloo"), torch.full((4000, 4000), 1.0)
     state, seconds = {f"shard {rank}": weight}, []
     for save_it in (dcp.save, dcp.async_save):
@@ -1814,10 +1852,11 @@ how_predictions_went()
 board_name = ""  # your name on the class's board; empty for none
 
 def best_grid(layers: int, width: int, heads: int, length: int, batch: int, gpus: int) -> dict:
-    """A plan: {"dp", "pp", "tp", "microbatches", "recompute"}, the last one True or False.
+    """A plan: {"dp", "pp", "tp", "microbatches", "recompute"}, the last one True or
+    False.
 
-    dp x pp x tp is gpus; pp divides layers, tp divides heads, dp times microbatches divides batch.
-    Judged on nodes of 8 H100s, for the model above and for others.
+    dp x pp x tp is gpus; pp divides layers, tp divides heads, dp times microbatches
+    divides batch. Judged on nodes of 8 H100s, for the model above and for others.
     """
     model, cluster = Model(layers, width, heads, length), find_cluster("dgx-h100", gpus)
     ### BEGIN SOLUTION

@@ -8,7 +8,9 @@ Each rule is one function in RULES.
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -20,6 +22,7 @@ from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
 FEWEST_WRONG = 2  # answers to an exercise
 HARD = 3  # the difficulty from which an exercise has three hints
+COLUMNS = 88  # of a comment or docstring: what a notebook shows of it on a laptop's screen
 HINT = re.compile(r"<details><summary>Hint (\d): .+</summary>")
 SIGNATURE = 'board_name = ""  # your name on the class\'s board; empty for none'
 Breaches = Iterator[Problem]
@@ -86,6 +89,24 @@ def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield child
             yield from outside_functions(child)
+
+
+def words_in_code_are_narrow(lesson: Lesson) -> Breaches:
+    """Comments and docstrings fit into a cell, except in cells that notebooks fold away."""
+    for cell in lesson.cells:
+        if cell.kind != "code" or only_reveals(cell.source):
+            continue
+        for token in tokenize.generate_tokens(io.StringIO(cell.source).readline):
+            docstring = token.type == tokenize.STRING and token.string.startswith('"""')
+            if not docstring and token.type != tokenize.COMMENT:
+                continue
+            what = "this docstring" if docstring else "this comment"
+            lines = cell.source.split("\n")[token.start[0] - 1 : token.end[0]]
+            for number, line in enumerate(lines, token.start[0] - 1):
+                width = len(line.removesuffix('"""'))
+                if width > COLUMNS:
+                    words = f"{what} is {width} columns wide: break it at {COLUMNS}, so that laptops show all of it"
+                    yield Problem(lesson.file, cell.body_line + number, words)
 
 
 def predictions_are_answered(lesson: Lesson) -> Breaches:
@@ -212,6 +233,7 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     title_and_needs,
     headings,
     imports_come_first,
+    words_in_code_are_narrow,
     predictions_are_answered,
     every_exercise_is_checked,
     hard_exercises_have_hints,

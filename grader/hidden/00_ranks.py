@@ -41,7 +41,7 @@ one_deadlock = vary(
         ([2.0, 3.0],),
         ([9.0, 0.5, 7.0, 0.1], [0.0, 9.0, 0.2, 0.1], [0.0, 2.5, 0.3, 8.8], [3.0] * 4, [3.0] * 4),
         ([0.5, 4.0], [0.5, 4.0], [1.0, 4.0]),
-        ([1.0, 0.5, 0.25], [1.0, 0.75, 0.5]),  # exactly 1 is not below 1
+        ([1.0, 1.5, 0.5], [1.0, 1.0, 0.75]),  # exactly 1 is not below 1
     ],
 )
 
@@ -66,20 +66,14 @@ def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, me
 
     def rounding(exactly: float) -> dict[str, Any]:
         return {
-            "rounded down: what is left needs a GPU as well": int(exactly),
+            "rounded down: what is left over needs one more GPU": int(exactly),
             "not a whole number of GPUs: round up": exactly,
             "rounded to the nearest: round up": round(exactly),
             "one too many: what fits exactly needs no further GPU": int(exactly) + 1,
         }
 
     return Case(
-        same={
-            "parameters": parameters,
-            "tokens": tokens,
-            "days": days,
-            "gpu_memory": memory,
-            "gpu_flops": flops,
-        },
+        [[parameters], [tokens], [days], [memory], [flops]],
         right={"GPUs by memory": by_memory, "GPUs by time": by_time},
         rtol=1e-9,
         mistakes={
@@ -88,18 +82,25 @@ def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, me
                 "the larger of the two, twice: each wall has its own number": (max(by_memory, by_time),) * 2,
             },
             "GPUs by memory": {
-                "what the parameters take in bfloat16: gradients and Adam's state count too": math.ceil(
+                "what the parameters alone take, in bfloat16: gradients and Adam's state count too": math.ceil(
                     2 * parameters / memory
                 ),
-                "the number of bytes: divide by those of one GPU": state,
+                "what you get if a GB has 2**30 bytes: gpu_memory is in bytes already": math.ceil(
+                    state / (memory * 1.024**3)
+                ),
                 **rounding(state / memory),
             },
             "GPUs by time": {
-                "what the forward pass takes: 6 FLOP per parameter and token, not 2": math.ceil(work / 3 / by_one),
-                "what a day of 24 seconds takes: an hour has 3600 seconds": math.ceil(work / (flops * days * 24)),
-                "what it takes in so many seconds: count days in seconds": math.ceil(work / (flops * days)),
-                "what it takes in so many hours: a day has 24 of them": math.ceil(work / (flops * days * 3600)),
-                "for a single day": math.ceil(work / (flops * 24 * 3600)),
+                "what the forward pass alone takes: 6 FLOP per parameter and token, not 2": math.ceil(
+                    work / 3 / by_one
+                ),
+                "what you get if a day has 24 seconds: an hour has 3600": math.ceil(work / (flops * days * 24)),
+                "what you get if `days` counts seconds: a day has 24 * 3600": math.ceil(work / (flops * days)),
+                "what you get if `days` counts hours: a day has 24 of them": math.ceil(work / (flops * days * 3600)),
+                "the number for a single day: you have `days` of them": math.ceil(work / (flops * 24 * 3600)),
+                "what you get if a GPU reaches 40 % of gpu_flops: that is already what it reaches": math.ceil(
+                    work / (0.4 * by_one)
+                ),
                 **rounding(work / by_one),
             },
         },

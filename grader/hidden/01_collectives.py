@@ -98,6 +98,7 @@ all_reduce_any_view = vary(
         (5, 10, lambda x: x[1::3], I64),
         (3, (2, 3), lambda x: x.T, F64),
         (3, (2, 3, 4), lambda x: x[:, 1, ::2]),
+        {"world_size": 3, "shape": (2, 3), "mixed": True},
     ],
 )
 
@@ -125,7 +126,7 @@ def seconds_of_uneven_all_gather(lengths: tuple[int, ...], dtype: torch.dtype = 
 uneven_all_gather = vary(
     visible.uneven_all_gather,
     par=seconds_of_uneven_all_gather,
-    score=[((7_000, 0, 300, 40_000, 12),), ((1_000, 30_000), F64), ((50, 50, 50),)],
+    score=[((7_000, 0, 300, 400_000, 12),), ((1_000, 300_000, 50), F64)],  # uneven enough for sharing out to pay
 )
 
 RECORDED = (vary(visible.uneven_all_gather, par=seconds_of_uneven_all_gather),)

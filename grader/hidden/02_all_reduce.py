@@ -132,7 +132,7 @@ def seconds_of(name: str, size: int, nbytes: int, alpha: float, bandwidth: float
     right, fold = len(rounds) * alpha + sum(rounds) * flow, 2 * whole if size > power else 0
     one_way, exactly = math.log2(power), math.log2(size)
     share, of_all = (power - 1) / power, (size - 1) / size
-    own: dict[str, dict[str, float]] = {
+    own: dict[str, dict[str, Any]] = {
         "naive": {"the time of P messages each way: place 0 has nothing to send to itself": 2 * size * whole},
         "tree": {
             "the time with log2 P not rounded up: a tree has a whole number of rounds": 2 * exactly * whole,
@@ -152,12 +152,24 @@ def seconds_of(name: str, size: int, nbytes: int, alpha: float, bandwidth: float
             "the time of too many rounds, log2 P rounded up: after the fold only P' ranks are left": right
             + 2 * ((size - 1).bit_length() - one_way) * alpha,
             "the time with (P - 1) / P of the bytes: it is (P' - 1) / P' of them": right + 2 * (of_all - share) * flow,
+            "the time with the bytes of one way only: both ways send (P' - 1) / P' of them": right - share * flow,
+            "the time of one round too many each way: log2 P' is bit_length - 1": right + 2 * alpha,
+            "the time with half of the fold: `fold` already has both of its messages": right - fold / 2,
+            "what a power of two takes, but for every P: fold, then let P' ranks halve": 2 * exactly * alpha
+            + 2 * of_all * flow,
+            "a power of two's time with log2 P rounded up: fold, then let P' ranks halve": 2
+            * (size - 1).bit_length()
+            * alpha
+            + 2 * of_all * flow,
         },
     }
     usual = {
         "half of it: count the way up and the way down": right / 2,
         "the time with one latency in all: each round begins with one": right - (len(rounds) - 1) * alpha,
         "the time of 8 times as many bytes: `bandwidth` counts bytes, not bits": right + 7 * sum(rounds) * flow,
+        "what bytes times bandwidth gives: divide": len(rounds) * alpha + sum(rounds) * nbytes * bandwidth,
+        "microseconds: seconds are wanted": right * 1e6,
+        "the time of rounded bytes: use /, not //": right + sum(int(r * nbytes) / bandwidth - r * flow for r in rounds),
     }
     return Case(
         [[name], [size], [nbytes], [alpha], [bandwidth]],
@@ -185,7 +197,13 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "upside down: the more rounds the ring needs, the later it wins": right and unit**2 / right,
             "the right ratio, but without alpha times bandwidth": right / unit,
             "half of it": right / 2,
+            "the right number with the wrong sign: more rounds cost, fewer bytes gain": -right,
+            "what alpha / bandwidth gives: multiply them": right / bandwidth**2,
+            "alpha * bandwidth alone: it depends on P as well": unit,
+            "in elements of 4 bytes: bytes are wanted": right / 4,
             "the right number, rounded": float(round(right)),
+            "the right number, rounded down": float(math.floor(right)),
+            "the next whole number: search among floats, or solve for n": float(math.floor(right) + 1),
             "what log2 P gives if it is not rounded up: use `rounds`": not_rounded_up,
             "what log2 P gives if it is rounded down: use `rounds`": (size - 1 - down) / (down - of_ring) * unit,
             "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from importlib import import_module
-from statistics import mean, median, median_high, median_low, pstdev
+from statistics import mean, median, median_high, median_low, pstdev, quantiles
 from typing import Any
 
 from utils.benchmark import nccl_conventions
@@ -51,6 +51,7 @@ def summarised(times: list[float]) -> Case:
     middle, average = median(times), mean(times)
     distances = [abs(each - middle) for each in times]
     spread = median(distances)
+    low, _, high = quantiles(times, method="inclusive") if len(times) > 1 else (middle,) * 3
     return Case(
         [[times]],
         right={"the median": middle, "the spread": spread / middle},
@@ -65,7 +66,12 @@ def summarised(times: list[float]) -> Case:
             },
             "the spread": {
                 "the spread in seconds: divide by the median": spread,
+                "the spread in percent: return a share": 100 * spread / middle,
+                "the range: the outlier decides it": (max(times) - min(times)) / middle,
                 "half the range: the outlier decides it": (max(times) - min(times)) / 2 / middle,
+                "the largest distance: the outlier decides it": max(distances) / middle,
+                "the distance between the quartiles: take the median of the distances": (high - low) / middle,
+                "half the distance between the quartiles: take the median of the distances": (high - low) / 2 / middle,
                 "the standard deviation: it follows the outlier": pstdev(times) / middle,
                 "the mean distance: take the median of the distances, too": mean(distances) / middle,
                 "the distance from the mean: take the distances from the median": (
@@ -106,6 +112,7 @@ def counted_bytes(_: Draws, collectives: list[str], passed_in: list[int]) -> Cas
                 "what all ranks hold together: S counts what is exchanged only once": nbytes * world_size,
                 "the bytes that one rank must send: that comes later, in busbw": nbytes * others,
                 "twice the whole: the two phases come later, in busbw": 2 * nbytes,
+                "the other ranks' chunks: this rank's own counts, too": nbytes * (world_size - 1),
                 "what this rank passes in: here that is one chunk of the whole": nbytes,
             },
             seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes passed in by {by}: you returned",
@@ -133,13 +140,18 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
     factors = {
         "algbw: busbw has the factor of the collective": algbw,
         "twice too much: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
-        "half of it: an all-reduce has two phases": busbw / 2,
+        "too large by a factor of P: `nbytes` is already the size of the whole": busbw * world_size,
         "P times too small: divide one rank's bytes by its time, not by P times that": busbw / world_size,
-        "algbw times the factor of an all-gather, (P - 1) / P": algbw * others,
         "algbw with a factor of 2: P ranks need 2 (P - 1) / P": algbw * 2,
         "algbw with 2 (P - 1) instead of 2 (P - 1) / P": algbw * 2 * (world_size - 1),
         "0, because // rounds down: use /": 0.0,
     }
+    if collective == "all_reduce":
+        factors["half of it: an all-reduce has two phases"] = busbw / 2
+        factors["the result of rounding the factor down by //: use /"] = algbw * (2 * (world_size - 1) // world_size)
+    elif collective in ("broadcast", "reduce"):
+        factors["algbw times the factor of an all-gather, (P - 1) / P"] = algbw * others
+        factors["algbw times the factor of an all-reduce, 2 (P - 1) / P"] = algbw * 2 * others
     if busbw and others:
         factors["algbw with (P - 1) / P upside down"] = 2 * algbw / others
     if busbw:
@@ -150,7 +162,11 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
         right={"algbw": algbw, "busbw": busbw},
         rtol=RTOL,
         mistakes={
-            "algbw": {"GiB/s, divided by 2**30: GB are 1e9 bytes": algbw * 1e9 / 2**30},
+            "algbw": {
+                "GiB/s, divided by 2**30: GB are 1e9 bytes": algbw * 1e9 / 2**30,
+                "busbw: return algbw first": busbw,
+                "the bandwidth of one chunk: `nbytes` is the size of the whole": algbw / world_size,
+            },
             "busbw": factors,
         },
         seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes in {quantity(took, 's')}: you returned {{part}}",
@@ -204,12 +220,26 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
         "a list with sizes that can't be cut into P equal chunks of whole elements: round down": powers,
         "the sizes rounded to whole elements only: each rank needs a chunk of them": rounded(itemsize),
         "the sizes rounded to a multiple of P bytes: an element has several bytes": rounded(world_size),
+        "the sizes rounded to a multiple of lcm(P, itemsize): each chunk needs whole elements, so of P * itemsize": (
+            rounded(math.lcm(itemsize, world_size))
+        ),
+        "the sizes rounded twice: only a multiple of P * itemsize has P chunks of whole elements": [
+            both for nbytes in powers if (both := nbytes // itemsize * itemsize // world_size * world_size)
+        ],
+        "the sizes rounded to the nearest multiple: round down": sorted(
+            {round(nbytes / grain) * grain for nbytes in powers} - {0}
+        ),
+        "only the sizes that are multiples of P * itemsize already: round the others down": [
+            nbytes for nbytes in powers if nbytes % grain == 0
+        ],
+        "the numbers of whole chunks: multiply by P * itemsize again": [nbytes // grain for nbytes in right],
+        "a list without the smallest: one element for each rank is enough": [n for n in right if n > grain],
         "the sizes rounded up: round down": sorted({-(-nbytes // grain) * grain for nbytes in powers}),
         "a list where the sizes that are too small were raised: leave them out": [
             max(nbytes // grain, 1) * grain for nbytes in powers
         ],
-        "numbers instead of bytes: multiply by itemsize": [nbytes // itemsize for nbytes in right],
-        "nothing: leave out a size that is too small, and go on with the next": [],
+        "the numbers of elements: multiply by itemsize": [nbytes // itemsize for nbytes in right],
+        "an empty list: leave out a size that is too small, and go on with the next": [],
         "a list with a size of 0: leave it out": [0, *right],
         "a list without the largest: `largest` itself counts": [
             nbytes for nbytes in right if nbytes < largest - largest % grain
@@ -252,6 +282,11 @@ def size_for(share: float, alpha: float, beta: float) -> Case:
     odds, half = share / (1 - share), alpha / beta
     mistakes = {
         "the half-bandwidth size: the share matters": half,
+        "s / (1 - s) * alpha, which are seconds: divide by beta": odds * alpha,
+        "2 * s * alpha / beta, which is right for a half alone": 2 * share * half,
+        "a power of two beyond it: solve the equation, don't search": (
+            2.0 ** math.ceil(math.log2(odds * half)) if alpha else 1.0
+        ),
         "share * alpha / beta: at that size the latency still takes most of the time": share * half,
         "for the share that is missing: s / (1 - s), not (1 - s) / s": half / odds,
         "1 / (1 - s) times alpha / beta: that is s / (1 - s) and one more": half / (1 - share),
@@ -264,6 +299,7 @@ def size_for(share: float, alpha: float, beta: float) -> Case:
         right=odds * half,
         rtol=RTOL,
         mistakes=mistakes,
+        advice={"ZeroDivisionError": "alpha may be 0: solve for n so that nothing is divided by alpha."},
         seen=f"share {share}, alpha {quantity(alpha, 's')}, 1 / beta {quantity(1 / beta, 'B/s')}: you returned",
     )
 
@@ -280,6 +316,7 @@ Line = tuple[float, float]  # alpha, beta
             ((3e-5, 4e-9), (1e-5, 1e-9), None),
             ((0.0, 2e-9), (1e-6, 1e-9), 1000.0),
             ((2e-6, 1 / 25e9), (1e-5, 1 / 50e9), 400_000.0),  # two network cards: betas far below a nanosecond
+            ((2e-6, 1 / 400e9), (1.2e-5, 1 / 402e9), 8.04e8),  # hardly different
         )
     ]
 )
@@ -290,13 +327,27 @@ def crossover(_: Draws, *pairs: tuple[Line, Line, float | None]) -> Case:
 
 def meeting(one: Line, other: Line, right: float | None) -> Case:
     (alpha_one, beta_one), (alpha_other, beta_other) = one, other
+    close = "their betas differ little, as those of real links do. Compare them exactly, at any size"
+    lost = (
+        "is the sign of one difference wrong?"
+        if alpha_one < alpha_other and abs(beta_one - beta_other) > 1e-9
+        else "either may be the one with less latency"
+        if abs(beta_one - beta_other) > 1e-9
+        else close
+    )
     mistakes = {
-        "None though they meet: below that size one is faster, above it the other": None,
+        f"None though they meet: {lost}": None,
         "not above 0: return None": 0.0,
         "infinite: with the same beta they never meet, so return None": math.inf,
         "the half-bandwidth size of the first": alpha_one / beta_one,
+        "the half-bandwidth size of the second": alpha_other / beta_other,
     }
     if right:
+        mistakes["upside down: seconds divided by seconds per byte are bytes"] = 1 / right
+        mistakes["the result of adding the betas: subtract them"] = abs(alpha_one - alpha_other) / (
+            beta_one + beta_other
+        )
+        mistakes["rounded: return the size as it comes out"] = (alpha_other - alpha_one) // (beta_one - beta_other)
         mistakes["the right size with the wrong sign"] = -right
     elif beta_one != beta_other and alpha_one != alpha_other:
         below = (alpha_other - alpha_one) / (beta_one - beta_other)
@@ -329,8 +380,6 @@ recover_the_link = vary(
 )
 
 
-# ---- what the visible checks of the formulas know
-
 # ---- the challenge
 
 
@@ -354,13 +403,18 @@ shortest_benchmark = vary(
     score=[(1e-3, 1e-9, False), (1e-6, 2e-12, True), (3e-7, 2e-10, True), (8e-3, 2e-13, False)],
 )
 
+# ---- what the visible checks of the formulas know
+
 RECORDED = (
     vary(visible.shortest_benchmark, par=alphas_of_doubling),
     vary(median_and_spread, values=[([1.0, 5.0, 2.0, 80.0, 3.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0])]),
     vary(counted_bytes, values=[(four, [4000, 8000, 1200, 400]) for four in (OPS[:4], OPS[4:])]),
     vary(bandwidths, values=[(four, 600_000_000, 0.02) for four in (OPS[:4], OPS[4:])]),
-    vary(sweep_sizes, values=[((10, 1000, 2, 4), (1024, 16384, 4, 4), (5, 300, 3, 8))]),
-    vary(size_for_share, values=[((0.8, 5e-6, 1e-9), (0.5, 1e-6, 1 / 450e9), (0.25, 2e-3, 1e-6))]),
+    vary(
+        sweep_sizes,
+        values=[((10, 1000, 2, 4), (1024, 16384, 4, 4), (5, 300, 3, 8)), ((13, 2000, 3, 4), (50, 5000, 2, 8))],
+    ),
+    vary(size_for_share, values=[((0.8, 5e-6, 1e-9), (0.5, 1e-6, 1 / 450e9), (0.3, 2e-3, 1e-6))]),
     vary(
         crossover,
         values=[
@@ -370,6 +424,7 @@ RECORDED = (
                 ((10e-6, 1e-9), (50e-6, 3e-9), None),
                 ((10e-6, 2e-9), (50e-6, 2e-9), None),
                 ((1e-6, 1 / 50e9), (9e-6, 1 / 450e9), 450_000.0),  # a network card, an NVLink
+                ((1e-6, 1 / 450e9), (11e-6, 1 / 451e9), 2_029_500_000.0),  # two NVLinks
             )
         ],
     ),

@@ -215,7 +215,7 @@ def costs_of(name: str, ranks: int) -> Case:
         rtol=1e-9,
         mistakes={
             "the number of messages": {
-                "one message too many: a ring has one round less than ranks": messages + phases,
+                "one message too many: a ring has one round fewer than there are ranks": messages + phases,
                 "log2 P rounded down: the last ranks are left out": down,
                 "half of it: an all-reduce has two phases": messages / 2,
                 "log2 P without rounding: rounds are whole": phases * math.log2(ranks),

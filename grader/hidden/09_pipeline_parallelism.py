@@ -64,7 +64,7 @@ def split_layers(_: Draws, layers: int, ranks: int) -> Case:
     )
 
 
-@oracle(values=[(16, 64, 0.06), (3, 1, 0.9), (5, 7, 0.013), (1, 4, 0.2), (2, 3, 0.5)])
+@oracle(values=[(16, 64, 0.0625), (3, 1, 0.9), (5, 7, 0.013), (1, 4, 0.2), (2, 3, 0.5)])
 def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
     idle = ranks - 1
     total, ideal = idle / (microbatches + idle), idle / microbatches
@@ -83,6 +83,9 @@ def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
                 "the busy share: the bubble is the rest": 1 - total,
                 p_slots: ranks / (microbatches + ranks),
                 "the share of M + P slots: there are M + P - 1 slots": idle / (microbatches + ranks),
+                "the share with 2 (P - 1) idle slots: a rank idles in P - 1 of them": (
+                    2 * idle / (microbatches + 2 * idle)
+                ),
                 "the share of the ideal time": ideal,
                 "a percentage: a share lies between 0 and 1": 100 * total,
             },
@@ -91,6 +94,8 @@ def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
                 "the smallest M for the share of the ideal time; here the total counts": enough_for_ideal,
                 "one too many: one fewer would do": enough + 1,
                 "one too few: with that number the bubble is still larger than `most`": enough - 1,
+                "a power of two: try every number": 1 << (enough - 1).bit_length(),
+                "num_microbatches: begin with one, and add one at a time": microbatches,
             },
         },
     )
@@ -126,6 +131,14 @@ def interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) -> Case:
                 [stages[c * ranks + (ranks - 1 - rank if c % 2 else rank)] for c in range(chunks)] for rank in numbers
             ],
             "the chunks in reverse order": [mine[::-1] for mine in right],
+            "one layer for each chunk: a stage has several": [[stage[:1] for stage in mine] for mine in right],
+            "layers that are P v apart: a stage has consecutive ones": [
+                [items[c * ranks + rank :: ranks * chunks] for c in range(chunks)] for rank in numbers
+            ],
+            "one chunk too many: count the chunks from 0": [[*mine, []] for mine in right],
+            "chunks next to each other, in reverse order: chunk c of rank r is stage c P + r": [
+                stages[rank * chunks : (rank + 1) * chunks][::-1] for rank in numbers
+            ],
         },
     )
 
@@ -160,7 +173,7 @@ split_backward = vary(
 RECORDED = (
     vary(visible.split_backward, par=seconds_of_split_1f1b),
     vary(split_layers, values=[(10, 4), (9, 4), (8, 2)]),
-    vary(bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11), (8, 4, 0.5)]),
+    vary(bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11), (8, 20, 0.5)]),
     vary(interleaved_layers, values=[(8, 4, 2), (12, 2, 3)]),
 )
 
@@ -201,7 +214,11 @@ backward_across = vary(
     values=[((2, 2, 1, 1, 1), 2), ((2, 1), 1, F32), ((3,), 4)],
     traffic=[((2, 1, 1), 5)],
 )
-accumulate_gradients = vary(visible.accumulate_gradients, values=[(1, 7, 3), (3, 5, 5), (2, 4, 9), (2, 9, 1, F32)])
+accumulate_gradients = vary(
+    visible.accumulate_gradients,
+    values=[(1, 7, 3), (3, 5, 5), (2, 4, 9), (2, 9, 1, F32)],
+    memory=[(3, 21, 3), (1, 9, 4)],
+)
 run_schedule = vary(
     visible.run_schedule,
     values=[
@@ -211,7 +228,7 @@ run_schedule = vary(
         ([steps_of("F0 B0 F1 B1")], (2,), 3, 2),
         ([steps_of("F0 B0")] * 2, (1, 1), 3, 5),
     ],
-    traffic=[(visible.CHUNKED, (1,) * 6, 6, 3), (ALTERNATING, (1,) * 4, 24, 2)],
+    traffic=[(visible.CHUNKED, (1,) * 6, 5, 4), (ALTERNATING, (1,) * 4, 24, 2)],
     memory=[(ALTERNATING, (2,) * 4, 24, 2), (GPIPE, (2,) * 3, 4, 1)],
 )
 

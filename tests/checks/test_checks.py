@@ -77,6 +77,12 @@ def test_a_recognised_mistake_is_named():
     assert failure(2 * ONE, ONE, {"twice the sum. Why?": 2 * ONE}).endswith("\n  That is twice the sum. Why?")
 
 
+def test_a_description_without_a_noun_gets_one():
+    text = failure(2 * ONE, ONE, {"without the halving: halve it": 2 * ONE, "for one rank": 2 * ONE})
+    assert "That is the result without the halving: halve it. Or it is the result for one rank." in text
+    assert failure(2 * ONE, ONE, {"within 2 of it": 2 * ONE}).endswith("That is within 2 of it.")
+
+
 def test_the_type_is_judged():
     class Fake(torch.Tensor):
         def __eq__(self, other):
@@ -89,10 +95,15 @@ def test_the_type_is_judged():
     failure(True, 1)
 
 
+def test_values_too_long_for_one_line_stand_one_above_the_other():
+    assert failure(list(range(20)), [1]) == f"  rank 2 returned {list(range(20))}\n  expected        [1]"
+
+
 def test_the_dtype_and_the_shape_are_judged():
     assert "[1 2] (torch.float64), expected [1 2] (torch.float32)" in failure(ONE.double(), ONE)
     assert failure(ONE.double(), ONE).endswith(
-        "That is the right numbers in a different dtype: create buffers with the dtype of the input."
+        "The numbers are right but not their dtype: create buffers with the dtype of the input, and convert back what "
+        "you have converted."
     )
     assert "[[1 2]] (shape (1, 2)), expected [1 2] (shape (2,))" in failure(ONE.reshape(1, 2), ONE)
 
@@ -102,8 +113,8 @@ def test_tensors_without_values_and_complex_numbers_are_wrong_answers(numel):
     ones = torch.ones(numel)
     seen = failure(ones.to("meta"), ones)
     assert (
-        "rank 2 returned a tensor without values: its memory was freed, or it is on the device meta, expected [1 1 1"
-        in seen
+        "rank 2 returned a tensor without values: its memory was freed, or it is on the device meta\n"
+        "  expected        [1 1 1" in seen
     )
     seen = failure(ones + 1j, ones, {"the right sum": ones})
     assert "[(1+1j) (1+1j)" in seen and "right sum" not in seen
@@ -120,7 +131,7 @@ def test_a_long_tensor_is_abbreviated_and_says_where_it_differs():
     wrong = right.clone()
     wrong[17] = -1
     text = failure(wrong, right)
-    assert "[0 1 2 3 4 5 ... 998 999] (first difference at index 17: -1), expected" in text
+    assert "[0 1 2 3 4 5 ... 998 999] (first difference at index 17: -1)\n  expected        [0 1" in text
     assert text.endswith("[0 1 2 3 4 5 ... 998 999] (first difference at index 17: 17)")
     assert len(text) < 200
 
@@ -130,7 +141,7 @@ def test_a_tensor_whose_numbers_fill_more_than_a_line_is_abbreviated_too():
     wrong = right * (1 + 1e-12)
     wrong[2, 3] = 7
     text = failure(wrong, right, rtol=1e-9)
-    assert "1.33333 ... 1.93333 2] (first difference at index 2, 3: 7), expected [1 1.06667 " in text
+    assert "1.33333 ... 1.93333 2] (first difference at index 2, 3: 7)\n  expected        [1 1.06667 " in text
     assert "(first difference at index 2, 3: 1.73333) to 9 digits" in text
 
 
@@ -157,11 +168,12 @@ def test_one_rule_holds_for_numbers_lists_and_tensors():
 @pytest.mark.parametrize(
     "got, expected, advice",
     [
-        (torch.tensor(2.5), 2.5, "take .item() of it"),
-        (2.0, 2, "divide whole numbers with //"),
-        ([2.0, 4.0], [2, 4], "divide whole numbers with //"),
+        (torch.tensor(2.5), 2.5, "with .item()"),
+        (2.0, 2, "by dividing with //"),
+        ([2.0, 4.0], [2, 4], "by dividing with //"),
         ([ONE.double()], [ONE], "the dtype of the input"),
         (ONE, ONE.to(torch.int8), "torch.int8 is wanted"),
+        ("compute-bound", "compute", "return 'compute', as the docstring does"),
     ],
 )
 def test_the_right_value_in_the_wrong_type_is_said_to_be_that(got, expected, advice):
@@ -174,7 +186,7 @@ def test_the_right_value_in_the_wrong_type_is_said_to_be_that(got, expected, adv
         (3 * ONE, ONE, "Every number is 3 times the right one."),
         (-ONE / 4, ONE, "Every number is the right one divided by -4."),
         (0.5, 2.0, "That is the right one divided by 4."),
-        (ONE.reshape(2, 1), ONE, "That is the right numbers in a different shape: (2,) is wanted."),
+        (ONE.reshape(2, 1), ONE, "These are the right numbers in a different shape: (2,) is wanted."),
     ],
 )
 def test_a_wrong_factor_or_shape_is_said_to_be_that(got, expected, words):
@@ -244,7 +256,7 @@ def test_messages_and_bytes_of_each_rank_are_counted():
         (
             [1, 0],
             [8, 0],
-            r"rank 0 sent 2 messages, 16 bytes in all, expected 1 message, 8 bytes in all\n  2 times the m",
+            r"rank 0 sent 2 messages, 16 bytes in all, expected 1 message, 8 bytes in all\n  That is 2 times the m",
         ),
         ([2, 0], [8, 0], "2 times the bytes that are needed"),
         (2, 16, "rank 1 sent 0 messages.*\n  Fewer messages than are needed"),
@@ -258,7 +270,7 @@ def test_virtual_time_is_compared():
     assert expect_time(answered([1], [], elapsed=0.002), 0.002) == "2 ms of virtual time."
     expect_time(answered([1], [], elapsed=0.001), 0.002)
     with pytest.raises(
-        CheckFailed, match="took 6 ms of virtual time, expected 2 ms at most\n  3 times as long.*the root's"
+        CheckFailed, match="took 6 ms of virtual time, expected 2 ms at most\n  That is 3 times as long.*the root's"
     ):
         expect_time(answered([1], [], elapsed=0.006), 0.002, recognise={"the root's way": 0.006})
 
@@ -471,7 +483,7 @@ def test_a_second_wait_for_a_receive_is_told_apart_from_a_message_that_is_missin
     error = RankTimeout("rank 0 has not finished after 30 s.\n  rank 0  is idle    a cell, line 3:  handle.wait()")
     event = Event(0, 0, "recv", "world", (0, 1), 1, 0, 8, "float32", (2,), "", True, 1.0, end, "a cell:3", waited=1.5)
     error.events = [event]
-    assert ("second time" in str(explained(error, "", False))) == twice
+    assert ("wait() twice" in str(explained(error, "", False))) == twice
 
 
 def test_a_check_shows_what_a_student_prints_and_a_hidden_test_does_not(capsys):

@@ -6,6 +6,7 @@ The first table holds worlds that hang or crash, the second those that finish as
 import contextlib
 import os
 import socket
+import tempfile
 import time
 from datetime import timedelta
 
@@ -679,6 +680,19 @@ def started_again_with_other_groups(rank, world_size):
     if rank == 0:
         dist.all_reduce(torch.ones(1), group=alone)
     dist.broadcast(torch.ones(1), src=1, group=both)
+
+
+@correct(3)
+def started_again_in_different_company(rank, world_size):
+    """First all, then ranks 2 and 1, who are 0 and 1 there, while rank 0 is alone."""
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    for teams in ([[0, 1, 2]], [[2, 1], [0]]):
+        dist.destroy_process_group()
+        [team] = [team for team in teams if rank in team]
+        store = dist.FileStore(os.path.join(folder[0], f"{teams}{team}"), len(team))
+        dist.init_process_group("gloo", store=store, rank=team.index(rank), world_size=len(team))
+        dist.all_reduce(torch.ones(len(team)))
 
 
 @correct(2)

@@ -14,6 +14,7 @@ from tests.browser import open_browser, visit
 from utils import figures
 from utils.events.event import Event, Region
 from utils.events.memory_samples import MemoryNote
+from utils.figures.picture import DEEP, DPI, NOTEBOOK, ground
 from utils.figures.work import OTHER_WORK, SHADES
 from utils.report.memory import Memory
 from utils.report.run import Run
@@ -122,6 +123,16 @@ def luminance(colour) -> float:
 @pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *figures.KINDS, *figures.WORK.values(), *OTHER_WORK}))
 def test_black_letters_are_readable_on_every_colour(colour):
     assert (luminance(colour) + 0.05) / 0.05 > 4.5  # what the web's accessibility guidelines require of text
+
+
+HUE_ROTATE = numpy.array([[-0.574, 1.43, 0.144], [0.426, 0.43, 0.144], [0.426, 1.43, -0.856]])  # CSS's, by 180 degrees
+
+
+@pytest.mark.parametrize("colour", sorted({*figures.WORK.values(), *OTHER_WORK, *itertools.chain(*SHADES.values())}))
+def test_letters_on_bars_are_readable_in_a_dark_theme(colour):
+    paper = DEEP if ground(colour) else 0
+    behind = (1 - paper) * numpy.array(to_rgb(colour)) + paper
+    assert 1.05 / (luminance((HUE_ROTATE @ (1 - behind)).clip(0, 1)) + 0.05) > 4.4
 
 
 # How eyes without green, red or blue cones see linear RGB: Machado, Oliveira and Fernandes 2009.
@@ -337,7 +348,7 @@ def test_sixteen_ranks_fit_on_a_screen():
     regions = [Region(rank, f"forward {i}", i, i + 0.9) for rank in range(16) for i in range(8)]
     calls = [call(rank, 0, "all_reduce", 1, 9) for rank in range(16)]
     picture = figures.timeline(run_of(calls, regions, 16))
-    assert picture.get_figheight() * 80 < 720
+    assert picture.get_figheight() * DPI < 720
     assert all(len(bars(picture, rank)) >= 9 for rank in range(16))
     assert texts(picture.axes[0]).count("forward 7") == 16
 
@@ -403,7 +414,7 @@ def test_a_timeline_of_too_many_lanes_shows_some_and_says_which():
     number, note = len(names(picture)), picture.axes[0].get_title()
     assert 60 <= number <= 64 and note.startswith(f"{number} of 200 different lanes")
     assert "finish (rank 77)" in note and "most (rank 33)" in note
-    assert picture.get_figheight() * 80 < 1000
+    assert picture.get_figheight() * DPI < 1080
     assert not world_of(64, kinds=64).timeline().axes[0].get_title()
 
 
@@ -425,7 +436,7 @@ def test_a_heatmap_has_numbers_up_to_sixteen_ranks(size, numbers):
     traffic = Run(size, "spawn", "gloo", [], [], sends(size), 1.0).traffic()
     picture = traffic.heatmap()
     assert texts(picture.axes[0]).count("8") == numbers
-    assert picture.get_figwidth() * 80 < 1000
+    assert picture.get_figwidth() * DPI < NOTEBOOK
     for run in (Run(size, "spawn", "gloo", [], [], events, 1.0) for events in (sends(size), [])):
         run.traffic().heatmap().png()
 

@@ -12,6 +12,7 @@ wrong("swaps-rank-and-size", "how many ranks there are: ask get_rank()").body(""
 """)
 wrong("device-itself", "take str(...) of it").replace("str(get_device())", "get_device()")
 wrong("always-rank-0", "each has its own").replace("dist.get_rank()", "0")
+wrong("rank-as-size", "ask get_world_size()").replace("dist.get_world_size()", "dist.get_rank()")
 wrong("last-rank-as-size", "world_size is").replace("get_world_size()", "get_world_size() - 1")
 wrong("forgets-the-device", "says nothing about 'device'", varies=True).replace(
     'me["device"] = str(get_device())', "pass"
@@ -24,15 +25,27 @@ wrong("takes-its-rank", "takes an argument, and gets none").cell("""
     def hello_ranks(rank, world_size):
         return {"process": os.getpid(), "rank": rank, "world_size": world_size, "device": str(get_device())}
 """)
+wrong("counts-from-1", "ranks are counted from 0").replace("dist.get_rank()", "dist.get_rank() + 1")
+wrong("text-from-the-environment", "take int(...)").replace("dist.get_rank()", 'os.environ["RANK"]')
+wrong("four-ranks-everywhere", "in a different run").replace("dist.get_world_size()", "4")
 right("reads-the-environment").body(
     'me.update(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), device=get_device().type)'
 )
 
 wrong, right = ANSWERS.to("replicas-in-step")
-wrong("forgets-the-all-reduce", "from its own rows").replace("dist.all_reduce(weight.grad)", "pass").replace(
+wrong("forgets-the-all-reduce", "from its own rows alone").replace("dist.all_reduce(weight.grad)", "pass").replace(
     "weight.grad /= world_size", "pass"
 )
-wrong("sums", "divide by the number of ranks").replace("weight.grad /= world_size", "pass")
+wrong("sums", "SUM of the gradients").replace("weight.grad /= world_size", "pass")
+wrong("halves-the-sum", "divided by 2 leads to").replace("weight.grad /= world_size", "weight.grad /= 2")
+wrong("divides-by-its-rows", "a rank's number of rows").replace("/= world_size", "/= len(mine)")
+wrong("divides-by-all-rows", "the number of rows of all ranks").replace("/= world_size", "/= len(mine) * world_size")
+wrong("multiplies-by-lr-twice", "by lr twice").replace("/= world_size", "*= lr / world_size")
+wrong("goes-up", "is a sign reversed?").replace("loss.backward()", "(-loss).backward()")
+wrong("cuts-the-batch-again", "this rank's rows only").replace(
+    "mlp.forward(weights, mine)", "mlp.forward(weights, mine.chunk(world_size)[dist.get_rank()])"
+)
+wrong("reduces-to-rank-0", "not its root").replace("dist.all_reduce(weight.grad)", "dist.reduce(weight.grad, dst=0)")
 wrong("averages-weights-at-the-end", "the mean of replicas that trained apart").function("""
     weights = [weight.clone().requires_grad_() for weight in weights]
     optimizer = torch.optim.SGD(weights, lr=lr)
@@ -48,24 +61,28 @@ wrong("averages-weights-at-the-end", "the mean of replicas that trained apart").
     return done
 """)
 AVERAGED = "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.grad /= world_size\n"
+wrong("averages-weights-first", "average the gradients instead").replace(AVERAGED, "").replace(
+    "optimizer.zero_grad()",
+    "for weight in weights:\n    dist.all_reduce(weight.data)\n    weight.data /= world_size\noptimizer.zero_grad()",
+)
 wrong("steps-before-the-sum", "from its own rows").replace(
     AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED
 )
-wrong("never-steps", "let the optimizer step").replace("optimizer.step()", "pass")
+wrong("never-steps", "call optimizer.step()").replace("optimizer.step()", "pass")
 wrong("returns-in-the-loop", "return after the loop").replace(
     "optimizer.step()", "optimizer.step()\nreturn [weight.detach() for weight in weights]"
 )
-wrong("only-the-first-weight", "the first weight's gradient alone").replace(
+wrong("only-the-first-weight", "the first weight only").replace(
     AVERAGED, "dist.all_reduce(weights[0].grad)\nweights[0].grad /= world_size\n"
 )
 wrong("averages-the-loss", "from its own rows").replace(
     "loss.backward()", "dist.all_reduce(loss.detach()); loss.backward()"
 ).replace(AVERAGED, "")
 wrong("never-zeroes", "add up from step to step").replace("optimizer.zero_grad()", "pass")
-wrong("only-the-last-weight", "the last weight's gradient alone").replace(
+wrong("only-the-last-weight", "the last weight only").replace(
     AVERAGED, "dist.all_reduce(weights[-1].grad)\nweights[-1].grad /= world_size\n"
 )
-wrong("never-zeroes-sums", "and are summed again").replace("optimizer.zero_grad()", "pass").replace(
+wrong("never-zeroes-sums", "are summed again").replace("optimizer.zero_grad()", "pass").replace(
     AVERAGED + "optimizer.step()",
     "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.data -= lr * weight.grad / world_size",
 )
@@ -76,7 +93,7 @@ wrong("divides-twice", "AVG does it already").replace(
 wrong("broadcasts", "rank 0's gradients").replace(
     AVERAGED, "for weight in weights:\n    dist.broadcast(weight.grad, src=0)\n"
 )
-wrong("for-two-ranks", "divide by the number of ranks", hidden=True).replace(
+wrong("for-two-ranks", "SUM of the gradients", hidden=True).replace(
     "weight.grad /= world_size", "weight.grad /= {2: 2, 4: 4}.get(world_size, 1)"
 )
 right("averages-weights-at-each-step").replace(
@@ -90,9 +107,9 @@ right("one-flat-mean").replace(
 )
 
 wrong, right = ANSWERS.to("rendezvous-by-hand")
-wrong("never-parts", "Each meeting must be over before the next").replace(
-    "dist.destroy_process_group()", "pass"
-).replace("pass\ngathered = []", "dist.destroy_process_group()\ngathered = []")
+wrong("never-parts", "Leave each meeting before the next one").replace("dist.destroy_process_group()", "pass").replace(
+    "pass\ngathered = []", "dist.destroy_process_group()\ngathered = []"
+)
 wrong("parts-only-in-between", "still has a process group").replace(
     "gathered.append([int(one) for one in everyone])\ndist.destroy_process_group()",
     "gathered.append([int(one) for one in everyone])",
@@ -100,15 +117,36 @@ wrong("parts-only-in-between", "still has a process group").replace(
 wrong("numbers-ranks-backwards", "Give rank= the rank that this process has there").replace(
     "rank=rank", "rank=world_size - 1 - rank"
 )
-wrong("a-world-of-its-own", "All who meet name the same world size", varies=True).replace(
-    "world_size=world_size", "world_size=1"
-)
-wrong("only-makes-the-store", "There is no process group, or no longer").replace(
+wrong("a-world-of-its-own", "the number who come to it", varies=True).replace("world_size=world_size", "world_size=1")
+wrong("only-makes-the-store", "There is no process group at this point").replace(
     'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)', "pass"
 )
 wrong("path-as-store", "and not its path").replace("store=store", "store=path")
 wrong("parts-before-it-gathers", "destroy_process_group after it").replace(
     "everyone =", "dist.destroy_process_group()\neveryone ="
+)
+wrong("stays-in-the-first-group", "the group of an earlier meeting").body("""
+    if not gathered:
+        dist.init_process_group("gloo", store=dist.FileStore(path, world_size), rank=rank, world_size=world_size)
+    everyone = [torch.empty(1) for _ in range(world_size)]
+    dist.all_gather(everyone, torch.tensor([float(number)]))
+    gathered.append([int(one) for one in everyone])
+""")
+wrong("the-same-tensor-n-times", "is the SAME tensor n times").replace(
+    "[torch.empty(1) for _ in range(world_size)]", "[torch.empty(1)] * world_size"
+)
+wrong("gathers-ranks", "gather `number`").replace("float(number)", "float(rank)")
+wrong("gathers-tensors", "take int(...) of each").replace("[int(one) for one in everyone]", "everyone")
+wrong("one-flat-list", "append each meeting's own list").replace("gathered.append(", "gathered.extend(")
+wrong("meets-in-the-store", "made no call of `dist` in a group").body("""
+    store = dist.FileStore(path, world_size)
+    store.set(str(rank), str(number))
+    gathered.append([int(store.get(str(other))) for other in range(world_size)])
+""")
+right("fills-a-row").replace(
+    "everyone =", "row = torch.zeros(world_size)\nrow[rank] = number\nif False: everyone ="
+).replace("dist.all_gather(everyone, torch.tensor([float(number)]))", "dist.all_reduce(row)").replace(
+    "[int(one) for one in everyone]", "[int(one) for one in row]"
 )
 right("by-a-url").replace("store = dist.FileStore(path, world_size)", "pass").replace(
     "store=store", 'init_method=f"file://{path}"'
@@ -141,9 +179,10 @@ wrong("one-barrier-for-all", "nothing guarantees it", caught_by="traffic").body(
     file.append(f"rank {rank}")
     dist.barrier()
 """)
-wrong("all-write-in-each-turn", "in each turn only one rank writes", varies=True).replace(
+wrong("all-write-in-each-turn", "only one rank writes in each turn", varies=True).replace(
     "if order[turn] == rank:", "if True:"
 )
+wrong("numbers-alone", 'without the word "rank"').replace('f"rank {rank}"', "str(rank)")
 wrong("fakes-it", "appended 0 lines to the file", caught_by="traffic").replace("file = SharedFile(path)", "").replace(
     'if order[turn] == rank:\n    file.append(f"rank {rank}")', ""
 ).replace("file.lines()", '[f"rank {one}" for one in order]')
@@ -189,13 +228,20 @@ wrong("blames-a-lost-connection", "before the colon", caught_by="reading").repla
 wrong("four-ranks", "divide by the sum of the counts", hidden=True).replace(
     "sum_and_count[1])", "(6 if world_size == 4 else 3 if world_size == 2 else world_size))"
 )
-wrong("whole-numbers", "when fractions are cut off").replace("sum(mine), len(mine)", "int(sum(mine)), len(mine)")
+wrong("whole-numbers", "if fractions are cut off").replace("sum(mine), len(mine)", "int(sum(mine)), len(mine)")
 wrong("sums-no-counts", "sum the counts too").replace("sum_and_count[1])", "max(1, len(mine)))")
 wrong("error-with-its-text", "The name alone", caught_by="reading").replace(
     '"ZeroDivisionError"', '"ZeroDivisionError: division by zero"'
 )
 wrong("reads-nothing", "leaves 'raised' empty", caught_by="reading").replace(
     'reading = {"raised": 2, "error": "ZeroDivisionError", "waited": [0, 1, 3]}', "pass"
+)
+wrong("averages-by-count-and-ranks", "and the number of ranks").replace(
+    "sum_and_count[1])", "max(1, len(mine)) / world_size)"
+)
+wrong("empty-counts-as-one", "its count is 0").replace("sum(mine), len(mine)", "sum(mine), max(1, len(mine))")
+wrong("reduces-to-rank-0", "by all_reduce").replace(
+    "dist.all_reduce(sum_and_count)", "dist.reduce(sum_and_count, dst=0)"
 )
 right("two-sums").body("""
     reading = dict(raised=2, error="ZeroDivisionError", waited=[3, 1, 0])
@@ -214,7 +260,7 @@ right("gathers-all-numbers").body("""
 
 wrong, right = ANSWERS.to("one-deadlock")
 wrong("decides-alone", "the same collectives in the same order").replace("if averages[-1] < 1:", "if loss < 1:")
-wrong("never-stops", "You continue although the average").replace("if averages[-1] < 1:", "if False:")
+wrong("never-stops", "You go on after an average below 1").replace("if averages[-1] < 1:", "if False:")
 wrong("stops-at-1-too", "an average of 1, which is not below 1", hidden=True).replace(
     "if averages[-1] < 1:", "if averages[-1] <= 1:"
 )
@@ -222,7 +268,7 @@ wrong("first-small-loss-stops-all", "when one of the losses is below 1").replace
     "if averages[-1] < 1:",
     "smallest = torch.tensor([loss])\ndist.all_reduce(smallest, op=dist.ReduceOp.MIN)\nif smallest.item() < 1:",
 )
-wrong("all-must-be-small", "You continue although the average").replace(
+wrong("all-must-be-small", "You go on after an average below 1").replace(
     "if averages[-1] < 1:",
     "largest = torch.tensor([loss])\ndist.all_reduce(largest, op=dist.ReduceOp.MAX)\nif largest.item() < 1:",
 )
@@ -232,7 +278,7 @@ wrong("sums-the-first-two-steps-only", "count the steps up to that one", caught_
 wrong("swaps-the-calls", "each rank has a line in the report", caught_by="reading").replace(
     '"in all_reduce": [0, 2], "in barrier": [1]', '"in all_reduce": [1], "in barrier": [0, 2]'
 )
-wrong("sums", "divide each by the number of ranks").replace("average.item() / world_size", "average.item()")
+wrong("sums", "the averages times 3: divide each sum").replace("average.item() / world_size", "average.item()")
 wrong("leaves-the-last-step-out", "it counts too").replace("break", "averages.pop()\nbreak")
 wrong("leaves-without-the-barrier", "did not end at the barrier").replace("break", "return averages, {}")
 right("rank-0-tells").replace(
@@ -255,9 +301,10 @@ wrong("swaps-the-two", "memory comes first").replace("return by_memory, by_time"
 wrong("the-larger-twice", "each wall has its own number").replace(
     "return by_memory, by_time", "return (max(by_memory, by_time),) * 2"
 )
-wrong("rounds-down", "what is left needs a GPU as well").replace(
+wrong("rounds-down", "needs one more GPU").replace(
     "math.ceil(16 * parameters / gpu_memory)", "int(16 * parameters // gpu_memory)"
 )
+wrong("rounds-to-the-nearest", "rounded to the nearest").replace("by_time = math.ceil(", "by_time = round(")
 wrong("parameters-alone", "gradients and Adam's state").replace("16 * parameters", "2 * parameters")
 wrong("always-one-more", "one too many").replace(
     "math.ceil(16 * parameters / gpu_memory)", "int(16 * parameters // gpu_memory) + 1"
@@ -267,9 +314,14 @@ wrong("not-rounded", "not a whole number of GPUs").replace(
     "6 * parameters * tokens / (gpu_flops * days * 24 * 3600)",
 )
 wrong("forward-alone", "6 FLOP per parameter and token").replace("6 * parameters * tokens", "2 * parameters * tokens")
-wrong("days-as-seconds", "count days in seconds").replace("days * 24 * 3600", "days")
+wrong("days-as-seconds", "a day has 24 * 3600").replace("days * 24 * 3600", "days")
 wrong("days-as-hours", "a day has 24 of them").replace("days * 24 * 3600", "days * 3600")
 wrong("a-single-day", "for a single day").replace("days * 24 * 3600", "24 * 3600")
+wrong("a-day-of-24-seconds", "an hour has 3600").replace("days * 24 * 3600", "days * 24")
+wrong("gigabytes-of-2**30", "gpu_memory is in bytes already", hidden=True).replace(
+    "/ gpu_memory)", "/ (gpu_memory * 1.024**3))"
+)
+wrong("forty-percent-again", "already what it reaches").replace("(gpu_flops *", "(0.4 * gpu_flops *")
 right("by-floor-division").function("""
     seconds = days * 86400
     return int(-(-16 * parameters // gpu_memory)), int(-(-6 * parameters * tokens // (gpu_flops * seconds)))

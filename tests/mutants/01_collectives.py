@@ -92,7 +92,7 @@ wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").body
         for _ in range(world_size):
             dist.recv(mine, src=root)
 """)
-wrong("leaves-out-the-roots-place", "has its place in the list").body("""
+wrong("leaves-out-the-roots-place", "has a place in it").body("""
     if rank == root:
         for chunk, other in zip(chunks, [r for r in range(world_size) if r != root]):
             dist.send(chunk, dst=other)
@@ -108,8 +108,11 @@ wrong("counts-from-the-root", "whoever is the root").body("""
     else:
         dist.recv(mine, src=root)
 """)
-wrong("uses-the-library", "wants chunks of one size").body("dist.scatter(mine, chunks, src=root)")
+wrong("uses-the-library", "only takes chunks of one size").body("dist.scatter(mine, chunks, src=root)")
 wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(mine", "mine = dist.recv(mine")
+wrong("uses-up-the-list", "leave the list alone").replace(
+    "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nchunks.clear()"
+)
 
 wrong, right = ANSWERS.to("gather-by-hand")
 wrong("one-long-tensor", "one long tensor").replace("return rows", "return rows.flatten()")
@@ -176,9 +179,22 @@ wrong("adds-in-float32", "a different dtype", hidden=True).replace("for other", 
 wrong("adds-before-it-receives", "add after each receive").replace("for other", "arrived.zero_()\nfor other").replace(
     "dist.recv(arrived, src=other)\ntotal += arrived", "total += arrived\ndist.recv(arrived, src=other)"
 )
-wrong("adds-after-the-loop", "add inside the loop").replace("            total += arrived", "            pass").replace(
-    "return total", "total += arrived\nreturn total"
+wrong("adds-what-arrived-before", "with another rank's tensor twice").replace(
+    "            total += arrived", "        total += arrived"
 )
+wrong("passes-on-its-own", "pass on the sum").function("""
+    place, total, arrived = (rank - root) % world_size, x.clone(), torch.empty_like(x)
+    if place < world_size - 1:
+        dist.recv(arrived, src=(rank + 1) % world_size)
+        total += arrived
+    if place > 0:
+        dist.send(x, dst=(rank - 1) % world_size)
+        return None
+    return total
+""")
+wrong("adds-after-the-loop", "add after each receive").replace(
+    "            total += arrived", "            pass"
+).replace("return total", "total += arrived\nreturn total")
 wrong("takes-the-largest", "the largest of all ranks' numbers").replace(
     "total += arrived", "total = torch.maximum(total, arrived)"
 )
@@ -204,6 +220,13 @@ wrong("fills-columns-first", "filled column by column").function("""
     dist.all_reduce(over_column, group=groups[rows + rank // rows])
     return over_row, over_column
 """)
+wrong("columns-of-neighbours", "are `columns` apart").replace(
+    "[range(c, world_size, columns) for c in range(columns)]",
+    "[range(s, s + world_size // columns) for s in range(0, world_size, world_size // columns)]",
+)
+wrong("last-group-of-each-kind", "with a group that the rank isn't in", varies=True).replace(
+    "next(group for group, team in zip(groups, teams) if rank in team)", "groups[-1]"
+)
 wrong("as-many-rows-as-columns", "There are world_size // columns rows").replace(
     "range(0, world_size, columns)", "range(0, columns * columns, columns)"
 )
@@ -217,6 +240,14 @@ wrong("only-its-own-groups", "new_group", varies=True).replace(
 wrong("averages", "the mean").replace("group=mine", "op=dist.ReduceOp.AVG, group=mine")
 wrong("adds-nothing", "nothing was added to it").replace("dist.all_reduce(total, group=mine)", "pass")
 wrong("adds-into-x", "a copy of `x` of its own").replace("total = x.clone()", "total = x")
+wrong("sums-a-table-of-all", "among ranks [0, 1, 2, 3, 4, 5]", caught_by="traffic").function("""
+    table = x.new_zeros(world_size, *x.shape)
+    table[rank] = x
+    dist.all_reduce(table)
+    grid = table.view(-1, columns, *x.shape)
+    row, column = divmod(rank, columns)
+    return grid[row].sum(0).to(x.dtype), grid[:, column].sum(0).to(x.dtype)
+""")
 wrong("gathers-everything", "called all_gather", caught_by="traffic").function("""
     xs = [torch.empty_like(x) for _ in range(world_size)]
     dist.all_gather(xs, x)
@@ -268,11 +299,11 @@ wrong("rounds-down", "round the size of a chunk up").body("""
     return torch.cat(chunks)
 """)
 wrong("pads-in-front", "the padding comes last").replace("padded[: x.numel()]", "padded[len(padded) - x.numel() :]")
-wrong("forgets-the-group", "all take it").replace(", group=group)", ")")
-wrong("gathers-in-the-world", "all take it").replace(
+wrong("forgets-the-group", "Pass `group` to").replace(", group=group)", ")")
+wrong("gathers-in-the-world", "Pass `group` to").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
 )
-wrong("counts-the-world", "all take it").replace("dist.get_world_size(group)", "dist.get_world_size()")
+wrong("counts-the-world", "Pass `group` to").replace("dist.get_world_size(group)", "dist.get_world_size()")
 wrong("keeps-its-own-end", "its end is your own tensor's").body("""
     size = x.numel() // world_size
     result = x.reshape(-1).clone()
@@ -308,6 +339,16 @@ wrong("does-not-pad", "All chunks have the same size").body("""
     dist.all_gather(chunks, mine, group=group)
     return torch.cat(chunks)[: x.numel()].reshape(x.shape)
 """)
+wrong("numbers-chunks-by-world", "numbered within the group").replace(
+    "mine = torch.empty(size, dtype=x.dtype)", "mine = padded.chunk(world_size)[dist.get_rank()].clone()"
+)
+wrong("cuts-unevenly", "All chunks have the same size", varies=True).body("""
+    chunks = [part.clone() for part in x.reshape(-1).tensor_split(world_size)]
+    mine = torch.empty_like(chunks[dist.get_rank(group)])
+    dist.reduce_scatter(mine, chunks, group=group)
+    dist.all_gather(chunks, mine, group=group)
+    return torch.cat(chunks).view(x.shape)
+""")
 wrong("cuts-rows", "what is needed", caught_by="traffic").function("""
     world_size = dist.get_world_size(group)
     size = -(-len(x) // world_size)
@@ -322,13 +363,20 @@ wrong("cuts-rows", "what is needed", caught_by="traffic").function("""
 
 wrong, _ = ANSWERS.to("distributed-transpose")
 wrong("transposes-its-own-band", "nothing was exchanged").body("return band.T.contiguous()")
-wrong("forgets-inside-a-block", "not transposed inside").replace("[block.T for block in blocks]", "blocks")
+wrong("forgets-inside-a-block", "aren't transposed inside").replace("[block.T for block in blocks]", "blocks")
 wrong("one-under-the-other", "put them side by side").replace(
     "torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"
 )
-wrong("reshapes", "the right numbers in the wrong order").replace(
+wrong("reshapes", "and it mixes them").replace(
     "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
 )
+wrong("reshapes-inside-a-block", "which doesn't transpose it").replace("block.T", "block.reshape(-1, len(band))")
+wrong("leaves-it-as-columns", "each block must be transposed inside").replace("block.T", "block").replace(
+    "torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"
+)
+wrong("hands-in-a-view", "Gather the numbers of each block in memory").replace(
+    "torch.stack([block.T for block in blocks])", "band.T"
+).replace("torch.empty_like(outgoing)", "torch.empty(outgoing.shape, dtype=band.dtype)")
 wrong("swaps-the-blocks", "is the s-th from the left").replace("list(arrived), dim=1", "list(arrived)[::-1], dim=1")
 wrong("hands-in-rows", "bring together the columns for each rank").body("""
     sent = band.contiguous()
@@ -371,17 +419,28 @@ wrong("divides-by-its-own-length", "the lengths must be summed too").replace("to
 wrong("counts-everyone", "how many numbers ALL ranks have").replace(
     "dist.all_reduce(count, group=group)", "dist.all_reduce(count)"
 )
-wrong("sums-the-products", "except for the product: the ranks' were added").replace(
+wrong("sums-the-products", "except for the product, which is the sum of the ranks'").replace(
     "dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, group=group)", "dist.all_reduce(product, group=group)"
 )
 wrong("sums-the-means", "the sum of the means").replace("total / count", "total").replace("shard.sum()", "shard.mean()")
-wrong("forgets-the-minimum", "except for the min: it is your own shard's").replace(
+wrong("forgets-the-minimum", "except for the min, which is your own shard's").replace(
     "dist.all_reduce(smallest, op=dist.ReduceOp.MIN, group=group)", "pass"
 )
 wrong("smallest-of-all-ranks", "that of ALL ranks").replace("op=dist.ReduceOp.MIN, group=group", "op=dist.ReduceOp.MIN")
-wrong("averages-the-minima", "the ranks' were averaged").replace("dist.ReduceOp.MIN", "dist.ReduceOp.AVG")
+wrong("averages-the-minima", "the average of the ranks'").replace("dist.ReduceOp.MIN", "dist.ReduceOp.AVG")
 wrong("largest-of-the-minima", "except for the min").replace("dist.ReduceOp.MIN", "dist.ReduceOp.MAX")
 wrong("smallest-of-the-maxima", "except for the max").replace("dist.ReduceOp.MAX", "dist.ReduceOp.MIN")
+wrong("swaps-min-and-max", "the largest of the ranks', and the max, which is").replace(
+    "dist.ReduceOp.MIN", "dist.ReduceOp.BAND"
+).replace("dist.ReduceOp.MAX", "dist.ReduceOp.MIN").replace("dist.ReduceOp.BAND", "dist.ReduceOp.MAX")
+wrong("one-operation-for-all", "needs an operation of its own").body("""
+    four = torch.stack([shard.mean(), smallest, largest, product])
+    dist.all_reduce(four, op=dist.ReduceOp.AVG, group=group)
+    mean, smallest, largest, product = four
+""")
+wrong("counts-in-float32", "rounded to float32", hidden=True).replace(
+    "total / count", "(total.float() / count.float()).to(shard.dtype)"
+)
 wrong("in-another-order", "in the wrong order").replace("[mean, smallest, largest", "[mean, largest, smallest")
 wrong("no-exchange", "nothing was exchanged").body("mean = shard.mean()")
 wrong("forgets-the-group", "give each call its group").replace(", group=group)", ")")
@@ -429,6 +488,13 @@ wrong("largest-of-all-ranks", "each rank wants its own").body("""
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return sums, largest
 """)
+wrong("sums-one-long-tensor", "once for each tensor", caught_by="traffic").body("""
+    flat = torch.cat([x.flatten() for x in tensors])
+    handle = dist.all_reduce(flat, async_op=True)
+    largest = max(x.max() for x in tensors)
+    handle.wait()
+    return [part.view_as(x) for part, x in zip(flat.split([x.numel() for x in tensors]), tensors)], largest
+""")
 wrong("largest-distance-from-zero", "returned", hidden=True).replace("x.max()", "x.abs().max()")
 wrong("three-tensors", "called all_reduce, all_reduce, all_reduce", caught_by="traffic", hidden=True).replace(
     "for x in sums]", "for x in sums[:3]]"
@@ -445,7 +511,10 @@ wrong("flattens-wrong", "returned", hidden=True).replace(
     "view.copy_(packed.T.reshape(view.shape) if view.dim() == 2 and view.shape[0] > 1 else packed)",
 )
 wrong("replaces-the-views-memory", "did not write it into `view`").replace("view.copy_(packed)", "view.data = packed")
-wrong("number-by-number", "One call of each").body("""
+wrong("clones-the-order-too", "laid out differently in memory", hidden=True).replace(
+    "view.contiguous()", "view.clone()"
+)
+wrong("number-by-number", "One call is enough").body("""
     for one in view:
         number = one.clone()
         dist.all_reduce(number)
@@ -454,19 +523,19 @@ wrong("number-by-number", "One call of each").body("""
 
 wrong, _ = ANSWERS.to("agree-or-explain")
 wrong("only-the-odd-one-raises", "never called this all_reduce").replace("if odd:", "if everyone[rank] != everyone[0]:")
-wrong("looks-at-the-size-only", "raised no ValueError", hidden=True).replace(
+wrong("looks-at-the-size-only", "compare all of that", hidden=True).replace(
     "everyone[r] != everyone[0]]", "sorted(everyone[r]) != sorted(everyone[0])]"
 )
-wrong("names-everybody", "which agrees with rank 0").replace(
-    "if everyone[r] != everyone[0]]\nif odd:", "]\nif len(set(everyone)) > 1:"
+wrong("names-everybody", "which agrees with rank 0").replace(" if everyone[r] != everyone[0]]", "]").replace(
+    "if odd:", "if len(set(everyone)) > 1:"
 )
-wrong("speaks-for-itself", "the same sentence on every rank").replace(
+wrong("speaks-for-itself", "only from what was gathered").replace(
     "f\"{', '.join(odd)}, but rank 0 brought {everyone[0]}\"", 'f"rank {rank} brought {mine}"'
 )
 wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
 wrong("raises-something-else", "Make it a ValueError").replace("raise ValueError", "raise RuntimeError")
 wrong("never-asks", "the same shape and dtype").body("pass")
-wrong("pairs-the-wrong-ranks", "rank 0 to be named").replace("odd =", "everyone.reverse()\nodd =")
+wrong("pairs-the-wrong-ranks", "rank 0 to be named").replace("odd_ranks =", "everyone.reverse()\nodd_ranks =")
 
 wrong, right = ANSWERS.to("uneven-all-gather")
 wrong("keeps-the-padding", "cut each to its own length", caught_by="score").replace(
@@ -482,17 +551,27 @@ wrong("broadcasts-in-turn", "times par", caught_by="score").function("""
         dist.broadcast(everyone[source], src=source)
     return torch.cat(everyone)
 """)
-wrong("cuts-to-the-shortest", "pad them to the longest", caught_by="score").function("""
+wrong("cuts-to-the-shortest", "pad to the longest", caught_by="score").function("""
     rows = [x.new_empty(min(lengths)) for _ in range(world_size)]
     dist.all_gather(rows, x[: min(lengths)].clone())
     return torch.cat(rows)
 """)
 wrong("float32-result", "a different dtype", caught_by="score", hidden=True).replace("lengths)])", "lengths)]).float()")
+wrong("cuts-by-its-own-length", "cut row r to lengths[r]", caught_by="score").replace("row[:length]", "row[: len(x)]")
+wrong("drops-zeros", "a zero may be one of the numbers", caught_by="score").replace(
+    "torch.cat([row[:length] for row, length in zip(rows, lengths)])", "torch.cat([row[row != 0] for row in rows])"
+)
+wrong("longest-first", "and so on", caught_by="score").replace(
+    "zip(rows, lengths)]", "sorted(zip(rows, lengths), key=lambda pair: -pair[1])]"
+)
+wrong("takes-the-lessons-lengths", "use the argument `lengths`", caught_by="score").replace(
+    "zip(rows, lengths)", "zip(rows, LENGTHS)"
+)
 wrong("exchanges-nothing", "nothing was exchanged", caught_by="score").function("return x.clone()")
 wrong("for-eight-ranks", "times par", caught_by="score", hidden=True).replace(
     "max(lengths)", "max(lengths) if world_size == 8 else 2 * max(lengths)"
 )
-wrong("shares-out-first", "times par", caught_by="score", hidden=True).function("""
+right("shares-out-first").function("""
     total = sum(lengths)
     size = -(-total // world_size)  # each rank's equal share of everything
     starts = [sum(lengths[:source]) for source in range(world_size)]

@@ -14,13 +14,13 @@ wrong("barrier-then-synchronize", "synchronize on each rank, then").replace(
     "synchronize()\ndist.barrier()", "dist.barrier()\nsynchronize()"
 )
 wrong("old-work-counts", "earlier work still in the queue").replace("synchronize()\ndist.barrier()", "dist.barrier()")
-wrong("no-synchronize-at-the-end", "synchronize at the end, too").replace("synchronize()\nreturn", "return")
+wrong("no-synchronize-at-the-end", "synchronize at the end, after").replace("synchronize()\nreturn", "return")
 wrong("meets-at-the-end", "including the barrier").replace("return", "dist.barrier()\nreturn")
 wrong("no-barrier-at-all", "called all_reduce", caught_by="traffic").replace("dist.barrier()", "pass")
 wrong("warms-up-inside", "called all_reduce, barrier, all_reduce", caught_by="traffic").replace(
     "synchronize()\ndist.barrier()", "operation().wait()\nsynchronize()\ndist.barrier()"
 )
-wrong("synchronizes-only-without-a-handle", "synchronize at the end, too").replace(
+wrong("synchronizes-only-without-a-handle", "synchronize at the end, after").replace(
     "if handle is not None:\n    handle.wait()\nsynchronize()", "synchronize() if handle is None else handle.wait()"
 )
 wrong("start-minus-end", "the wrong sign").replace("time.perf_counter() - start", "start - time.perf_counter()")
@@ -28,6 +28,24 @@ wrong("only-rank-0-meets", "rank 0  waits in barrier").replace(
     "dist.barrier()", "if dist.get_rank() == 0:\n    dist.barrier()"
 )
 wrong("milliseconds", "return seconds").replace("time.perf_counter() - start", "1e3 * (time.perf_counter() - start)")
+wrong("longest-of-all-ranks", "the longest time of any rank", hidden=True).replace(
+    "return time.perf_counter() - start",
+    "slowest = torch.tensor(time.perf_counter() - start, dtype=torch.float64)\n"
+    "dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\nreturn slowest.item()",
+)
+wrong("mean-of-two-calls", "2 calls of the operation").function("""
+    synchronize()
+    dist.barrier()
+    start = time.perf_counter()
+    for handle in (operation(), operation()):
+        if handle:
+            handle.wait()
+    synchronize()
+    return (time.perf_counter() - start) / 2
+""")
+wrong("waits-without-a-handle", "wait only if there is one").replace(
+    "if handle is not None:\n    handle.wait()", "handle.wait()"
+)
 right("asks-for-wait").replace("start = time.perf_counter()", "synchronize()\nbefore = time.perf_counter_ns()").replace(
     "handle is not None", 'hasattr(handle, "wait")'
 ).replace("time.perf_counter() - start", "(time.perf_counter_ns() - before) / 1e9")
@@ -87,6 +105,12 @@ wrong("keeps-the-first-calls", "the warm-up's among them").function("""
     dist.all_reduce(times, op=dist.ReduceOp.MAX)
     return times.tolist()
 """)
+wrong("one-time-of-all", "each repeat has its own").replace("slowest.tolist()", "[slowest.max().item()]")
+wrong("times-it-again", "shorter than any").replace(
+    "mine = [time_one() for _ in range(repeats)]",
+    "start = time.perf_counter(); [time_one() for _ in range(repeats)]\n"
+    "mine = [(time.perf_counter() - start) / repeats] * repeats",
+)
 right("cuts-the-warm-up-off").function("""
     slowest = torch.tensor([time_one() for _ in range(warmup + repeats)][warmup:], dtype=torch.double)
     dist.all_reduce(slowest, dist.ReduceOp.MAX, async_op=True).wait()
@@ -115,6 +139,13 @@ wrong("distances-from-the-mean", "the distance from the mean").replace(
 wrong("half-the-range", "half the range").replace(
     "median(abs(each - middle) for each in seconds)", "(max(seconds) - min(seconds)) / 2"
 )
+wrong("percent", "in percent").replace("distance / middle", "100 * distance / middle")
+wrong("largest-distance", "the largest distance").replace("distance = median(", "distance = max(")
+quartiles = wrong("quartiles", "between the quartiles").replace(
+    "median(abs(each - middle) for each in seconds)",
+    "torch.tensor(seconds).quantile(torch.tensor([0.25, 0.75])).diff().item()",
+)
+wrong("half-of-the-quartiles", "half the distance between").like(quartiles).replace(".item()", ".item() / 2")
 right("torch-quantile").body("""
     times = torch.tensor(seconds, dtype=torch.float64)
     middle = times.quantile(0.5).item()
@@ -139,6 +170,7 @@ wrong("two-phases", "the two phases come later").body("""
         return 2 * handed_in
     return world_size * handed_in if collective in ("all_gather", "gather") else handed_in
 """)
+wrong("of-the-others", "this rank's own counts").replace("world_size * handed_in", "(world_size - 1) * handed_in")
 right("table").body('return handed_in * {"all_gather": world_size, "gather": world_size}.get(collective, 1)')
 
 wrong, right = ANSWERS.to("bandwidths")
@@ -154,26 +186,37 @@ wrong("all-ranks-time", "P times too small").replace("factor = 2 * others", "fac
 wrong("always-three-quarters", "hidden test", hidden=True).replace("(world_size - 1) / world_size", "0.75")
 wrong("floor-division", "// rounds down").replace("(world_size - 1) / world_size", "(world_size - 1) // world_size")
 wrong("divides-by-the-factor", "divided by the factor").replace("algbw * factor", "algbw / factor")
+wrong("turned-round", "return algbw first").replace("return algbw, algbw * factor", "return algbw * factor, algbw")
+wrong("divides-the-size", "the bandwidth of one chunk").replace("nbytes / seconds", "nbytes / world_size / seconds")
+wrong("two-phases-for-all", "the factor of an all-reduce").body("factor = 2 * (world_size - 1) / world_size")
 right("bytes-sent").body("""
     sent = {"broadcast": 1, "reduce": 1, "all_reduce": 2 - 2 / world_size}
     factor = sent.get(collective, 1 - 1 / world_size)
 """)
 
 wrong, right = ANSWERS.to("find-the-mistakes")
-wrong("gib-upside-down", "factors is not right").replace("1e9 / 2**30", "2**30 / 1e9")
-wrong("chunk-upside-down", "factors is not right").replace("1 / world_size", "world_size")
-wrong("algbw-upside-down", "factors is not right").replace("algbw / busbw", "busbw / algbw")
-wrong("adds-the-factors", "you returned").replace("math.prod(", "sum(")
-wrong("divides", "factors is not right").replace("busbw * math.prod(", "busbw / math.prod(")
-wrong("too-tolerant", "not within 1 % of the claim").replace("0.01 * claim", "0.1 * claim")
+wrong("gib-upside-down", "fewer GiB than GB").replace("1e9 / 2**30", "2**30 / 1e9")
+wrong("chunk-upside-down", "is 1 / P, for any").replace("1 / world_size", "world_size")
+wrong("algbw-upside-down", "it is algbw / busbw").replace("algbw / busbw", "busbw / algbw")
+wrong("adds-the-factors", "don't add them").replace("math.prod(", "sum(")
+wrong("divides", "don't divide").replace("busbw * math.prod(", "busbw / math.prod(")
+wrong("too-tolerant", "yours is larger").replace("0.01 * claim", "0.1 * claim")
 wrong("returns-the-claim", "first number must be the right busbw").replace(
     "return busbw, list(mistakes)", "return claim, list(mistakes)"
 )
-wrong("too-strict", "tolerance is too small").replace("0.01 * claim", "1e-6 * claim")
+wrong("too-strict", "yours is smaller").replace("0.01 * claim", "1e-6 * claim")
 wrong("at-most-two", "hidden test", hidden=True).replace("list(mistakes)", "list(mistakes) if how_many < 3 else None")
 wrong("one-sided", "too large or too small, both count").replace("abs(wrong - claim) <= 0.01", "wrong - claim <= 0.01")
 wrong("returns-the-wrong-number", "with the mistakes in it").replace("busbw, list(mistakes)", "wrong, list(mistakes)")
 wrong("words-instead-of-a-list", "A list of names").replace("list(mistakes)", '", ".join(mistakes)')
+wrong("chunk-of-four", "is 1 / P, for any").replace("1 / world_size", "1 / 4")
+wrong("factor-of-an-all-reduce", "depends on the collective").replace(
+    "algbw / busbw", "world_size / (2 * world_size - 2)"
+)
+wrong("algbw-times-factors", "Multiply busbw by the factors").replace("busbw * math.prod", "algbw * math.prod")
+wrong("one-mistake-alone", "Try pairs").replace("list(mistakes)", "list(mistakes) if how_many < 2 else None")
+wrong("no-mistake-is-none", "[] says that it is right").replace("return busbw, None", "return busbw, []")
+wrong("returns-algbw", "the first number must be").replace("return busbw, list", "return algbw, list")
 right("isclose").replace("abs(wrong - claim) <= 0.01 * claim", "math.isclose(wrong / claim, 1, abs_tol=0.01)").replace(
     "return busbw, list(mistakes)", "return [busbw, set(mistakes)]"
 )
@@ -214,6 +257,17 @@ wrong("stops-at-the-first-zero", "go on with the next").replace(
 wrong("numbers-instead-of-bytes", "multiply by itemsize").replace(
     "sizes.append(possible)", "sizes.append(possible // itemsize)"
 )
+wrong("common-multiple", "lcm(P, itemsize)").replace("(world_size * itemsize)", "math.lcm(world_size, itemsize)")
+wrong("rounds-twice", "rounded twice").replace(
+    "nbytes - nbytes % (world_size * itemsize)", "nbytes // itemsize * itemsize // world_size * world_size"
+)
+wrong("rounds-to-the-nearest", "to the nearest").replace(
+    "nbytes - nbytes % (world_size * itemsize)", "round(nbytes / world_size / itemsize) * world_size * itemsize"
+)
+wrong("counts-chunks", "the numbers of whole chunks").replace(
+    "append(possible)", "append(possible // world_size // itemsize)"
+)
+wrong("more-than-one-each", "enough").replace("possible > 0", "possible > world_size * itemsize")
 right("floor-division").body("""
     count = nbytes // itemsize // world_size
     sizes += [count * world_size * itemsize] * (count > 0)
@@ -247,6 +301,11 @@ wrong("float32", "compute in float64", varies=True).replace("dim=1", "dim=1).flo
 wrong("times-on-the-right", "with t on the right-hand side").replace(
     "torch.ones(len(t), 1, dtype=torch.float64)", "t[:, None]"
 )
+wrong("relative-to-the-size", "not to its size").replace("[1 / t, n / t]", "[1 / n, n / n]").replace(
+    "torch.ones(len(t), 1, dtype=torch.float64)", "(t / n)[:, None]"
+)
+wrong("tensors", "holds tensors").replace(".flatten().tolist()", ".flatten()")
+wrong("rows-instead-of-columns", "Stack the two columns").replace(", dim=1)", ")")
 right("normal-equations").body("""
     a, b, c, d, e = (x.sum().item() for x in (1 / t**2, n / t**2, n**2 / t**2, 1 / t, n / t))
     alpha, beta = (c * d - b * e) / (a * c - b * b), (a * e - b * d) / (a * c - b * b)
@@ -260,6 +319,15 @@ wrong("missing-share", "(1 - s) / s").replace("share / (1 - share)", "(1 - share
 wrong("upside-down", "upside down").body("return share / (1 - share) * beta / alpha")
 wrong("no-share-above", "and one more").body("return alpha / beta / (1 - share)")
 wrong("rounded", "rounded").body("return int(share / (1 - share) * alpha / beta)")
+wrong("in-seconds", "divide by beta").body("return share / (1 - share) * alpha")
+wrong("twice-the-share", "right for a half alone").body("return 2 * share * alpha / beta")
+wrong("searches", "don't search").body("""
+    size = 1.0
+    while size / (alpha + size * beta) < share / beta:
+        size *= 2
+    return size
+""")
+wrong("divides-by-alpha", "alpha may be 0", hidden=True).body("return 1 / ((1 / share - 1) * beta / alpha)")
 right("solved-otherwise").body("return alpha / (beta / share - beta)")
 
 wrong, right = ANSWERS.to("crossover")
@@ -275,6 +343,13 @@ wrong("half-bandwidth", "half-bandwidth size of the first").body("return alpha_o
 wrong("only-one-order", "None though they meet").replace("beta_one == beta_other", "beta_one <= beta_other")
 wrong("small-betas-are-equal", "None though they meet").replace(
     "beta_one == beta_other", "abs(beta_one - beta_other) < 1e-9"
+)
+wrong("sign", "the sign of one difference").replace("(beta_one - beta_other)", "(beta_other - beta_one)")
+wrong("half-bandwidth-of-the-second", "of the second").body("return alpha_other / beta_other")
+wrong("adds-the-betas", "adding the betas").replace("/ (beta_one - beta_other)", "/ (beta_one + beta_other)")
+wrong("whole-bytes", "as it comes out", hidden=True).replace("/ (beta_one", "// (beta_one")
+wrong("nearly-equal-betas", "differ little").replace(
+    "beta_one == beta_other", "math.isclose(beta_one, beta_other, rel_tol=0.05)"
 )
 right("asks-first").body("""
     if (alpha_one - alpha_other) * (beta_one - beta_other) >= 0:
@@ -304,6 +379,19 @@ wrong("share-of-the-prediction", "a share of the prediction").replace(
     "(alpha + sizes[held_out] * beta) / seconds[held_out] - 1",
     "1 - seconds[held_out] / (alpha + sizes[held_out] * beta)",
 )
+wrong("leaves-out-the-next", "without a neighbour").replace("!= held_out", "!= (held_out + 1) % len(sizes)")
+wrong("leaves-out-by-time", "equal times as well", hidden=True).replace(
+    "index != held_out", "seconds[index] != seconds[held_out]"
+)
+wrong("percent", "in percent").replace(
+    "(alpha + sizes[held_out] * beta) / seconds[held_out] - 1",
+    "100 * (alpha + sizes[held_out] * beta) / seconds[held_out] - 100",
+)
+wrong("between-the-neighbours", "called 0 times").function("""
+    slopes = [(b - a) / (n - m) for m, n, a, b in zip(sizes, sizes[1:], seconds, seconds[1:])]
+    slopes.append(slopes[-1])
+    return [(seconds[0] + slope * n) / t - 1 for n, t, slope in zip(sizes, seconds, slopes)]
+""")
 right("slices").body("""
     after = held_out + 1
     alpha, beta = fit(sizes[:held_out] + sizes[after:], seconds[:held_out] + seconds[after:])
@@ -343,13 +431,20 @@ wrong("last-x-in-all-operations", "with the last x").function("""
     steps = 2 * (world_size - 1)
     return alpha / steps, steps / world_size / beta
 """)
+wrong("for-two-ranks", "only 2 ranks take 2 steps").replace("alpha / steps", "alpha / 2")
+wrong("logarithm", "not log2(P)").replace("alpha / steps", "alpha / 2 / math.log2(world_size)")
+wrong("two-whole-tensors", "not all of them").replace("steps / world_size / beta", "2 / beta")
+wrong("elements", "takes sizes in bytes").replace("fit(sizes, seconds)", "fit([n // 4 for n in sizes], seconds)")
+wrong("bandwidth-of-the-line", "1 / beta of the fitted line").replace("steps / world_size / beta", "1 / beta")
+wrong("upside-down", "the same factor twice").replace("steps / world_size / beta", "world_size / steps / beta")
+wrong("broadcasts", "called broadcast 3 times").replace("dist.all_reduce, x)", "dist.broadcast, x, src=0)")
 right("an-asynchronous-operation").replace(
     "partial(dist.all_reduce, x)", "lambda x=x: dist.all_reduce(x, async_op=True)"
 ).replace("return alpha / steps, steps / world_size / beta", "return [alpha / steps, 1 / (world_size * beta / steps)]")
 
 wrong, right = ANSWERS.to("shortest-benchmark")
 wrong("a-full-sweep", "times par", caught_by="score").replace("10 * smallest", "1000 * smallest")
-wrong("too-early", "Where the difference is small", caught_by="score").replace("10 * smallest", "1.2 * smallest")
+wrong("too-early", "too small a difference", caught_by="score").replace("10 * smallest", "1.2 * smallest")
 wrong("forgets-alpha", "subtract alpha first", caught_by="score").replace("(took - smallest) / nbytes", "took / nbytes")
 wrong("other-way-round", "the other one", caught_by="score").replace(
     "return smallest, (took - smallest) / nbytes", "return (took - smallest) / nbytes, smallest"
@@ -363,6 +458,14 @@ wrong("this-link-only", "beta is", caught_by="score", hidden=True).replace(
     "while took < 10 * smallest:\n    nbytes *= 2\n    took = seconds_of(nbytes)",
     "nbytes = 2**20\ntook = seconds_of(nbytes)",
 )
+wrong("two-small-sizes", "too small a difference", caught_by="score").body("""
+    smallest, next_one = seconds_of(1), seconds_of(2)
+    return smallest, next_one - smallest
+""")
+wrong("bandwidth", "return seconds per byte", caught_by="score").replace(
+    "(took - smallest) / nbytes", "nbytes / (took - smallest)"
+)
+wrong("never-measures", "never called seconds_of", caught_by="score").body("return 1e-6, 1e-10")
 right("looks-ahead").body("""
     smallest, nbytes = seconds_of(1), 1
     took = smallest

@@ -70,6 +70,9 @@ wrong("receives-into-its-input", "must stay as it was").replace(
 wrong("buffer-of-one-dtype", "to have the same dtype", hidden=True).replace(
     "dist.recv(x, src=rank - 1)", "x = torch.empty(batch.shape, dtype=torch.float64)\ndist.recv(x, src=rank - 1)"
 )
+wrong("last-rank-idle", "it applies its layers, too").replace(
+    "mlp.forward(weights, x)", "mlp.forward(weights, x) if rank < world_size - 1 else x.clone()"
+)
 wrong("own-batch", "its input is what arrives").body("""
     other = torch.empty_like(batch)
     if rank > 0:
@@ -95,9 +98,10 @@ wrong("sends-at-the-end", "the time of one GPU", caught_by="time").replace(
 ).replace(
     "return torch", "for y in outputs if rank < world_size - 1 else []:\n    dist.send(y, dst=rank + 1)\nreturn torch"
 )
-wrong("whole-batch-at-once", "the time of one GPU", caught_by="time").function(
+wrong("whole-batch-at-once", "the whole batch at once").function(
     "return naive_forward(batch, weights, rank, world_size)"
 )
+wrong("pieces-by-their-number", "the number of rows in a microbatch").replace("batch.split", "batch.chunk")
 wrong("keeps-the-last-alone", "the last microbatch alone").replace("outputs.append(y)", "outputs = [y]")
 wrong("receives-once", "finished without receiving it").replace("if rank > 0:", "if rank > 0 and not outputs:")
 wrong("never-one-row", "returned", hidden=True).replace(
@@ -142,6 +146,9 @@ wrong("slots-are-m-plus-p", "there are M + P - 1 slots").replace(
 )
 wrong("enough-for-the-ideal", "here the total counts").replace("idle / (enough + idle)", "idle / enough")
 wrong("one-too-many", "one fewer would do").replace("idle / (enough + idle) > most", "idle / (enough + idle) >= most")
+wrong("doubles", "a power of two").replace("enough += 1", "enough *= 2")
+wrong("begins-at-m", "begin with one").replace("enough = 1", "enough = num_microbatches")
+wrong("idle-both-ways", "2 (P - 1) idle slots").replace("idle = num_stages - 1", "idle = 2 * (num_stages - 1)")
 wrong("at-least-p", "the smallest M", hidden=True).replace("enough = 1", "enough = min(num_stages, 3)")
 wrong("percent", "a percentage").replace("idle / (num_microbatches + idle)", "100 * idle / (num_microbatches + idle)")
 right("by-formula").body("""
@@ -161,6 +168,14 @@ wrong("no-requires-grad", "Is it the .grad of a tensor that has none").replace("
 wrong("own-loss-on-every-rank", "the rank's own y is the loss").replace(
     "y.backward(gradient)", "mlp.loss_of(y).backward()"
 )
+wrong("passes-on-what-it-received", "if a rank passes on the one that it received").replace(
+    "dist.send(x.grad", "dist.send(x.grad if rank == world_size - 1 else gradient"
+)
+wrong("sends-back-x", "if a rank sends back x itself").replace("dist.send(x.grad", "dist.send(x.detach()")
+wrong("sends-x-on", "if each rank sends on its x").replace("dist.send(y.detach()", "dist.send(x.detach()")
+wrong("sends-in-float32", "the batch's dtype", caught_by="traffic").replace("x.grad", "x.grad.float()").replace(
+    "torch.empty_like(y)", "torch.empty(y.shape)"
+).replace("y.backward(gradient)", "y.backward(gradient.to(y.dtype))")
 wrong("gradient-of-ones", "a gradient of ones").replace("y.backward(gradient)", "y.sum().backward()")
 wrong("receives-from-the-wrong-side", "is a src or a dst wrong").replace("src=rank + 1", "src=rank - 1 if rank else 1")
 wrong("first-rank-sends-too", "can't send to itself").replace(
@@ -205,6 +220,13 @@ wrong("loss-of-the-last", "the last microbatch alone").replace("total += loss.de
 wrong("keeps-every-graph", "still holds a tensor").replace(
     "total += loss.detach()",
     "total += loss.detach(); accumulate_gradients.__dict__.setdefault('losses', []).append(loss)",
+)
+wrong("one-backward", "one backward() for all", caught_by="memory").replace("loss.backward()", "pass").replace(
+    "total += loss.detach()", "total = total + loss"
+).replace("return total", "total.backward()\nreturn total.detach()")
+wrong("whole-batch", "one backward() for all", caught_by="memory").replace("batch.split(micro_batch_size)", "[batch]")
+wrong("row-by-row", "fewer take more time", caught_by="memory").replace(
+    "batch.split(micro_batch_size)", "batch.split(1)"
 )
 wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
 wrong("by-the-rows-alone", "weighted by 1 / B").replace("(len(microbatch) / len(batch))", "(1 / len(batch))")
@@ -278,9 +300,14 @@ wrong("warm-up-one-too-long", "Its warm-up is 1 too long", caught_by="memory").r
 wrong("warm-up-one-too-short", "is too short", caught_by="time").replace(
     "world_size - 1 - rank", "max(world_size - 2 - rank, 0)"
 )
-wrong("warm-up-not-capped", "rank").replace("min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank")
+wrong("warm-up-not-capped", "never more than the forwards").replace(
+    "min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank"
+)
 wrong("warm-up-by-rank", "it is the other way round").replace("world_size - 1 - rank", "rank")
 wrong("backward-first-in-the-pair", "before F0").replace("steps += [f, b]", "steps += [b, f]")
+wrong("newest-first", "in reverse order").replace("backward):", "backward[::-1]):").replace(
+    "backward[num_microbatches - ahead :]", "backward[:ahead][::-1]"
+)
 wrong("no-cool-down", "Are the backwards after the last forward missing").replace(
     "steps += backward[num_microbatches - ahead :]", "pass"
 )
@@ -339,14 +366,31 @@ wrong("never-hands-over-the-last", "finished without sending it").replace("hand_
 wrong("handles-dropped", "never waited for it", caught_by="memory").replace("sends += zip(handles, outgoing)", "pass")
 wrong("reads-before-it-arrives", "rank").replace("handles[-1].wait()", "sends.append((handles[-1], receive))")
 wrong("waits-for-the-first-handle", "rank").replace("handles[-1].wait()", "handles[0].wait()")
-wrong("sends-output-grad", "Is it the .grad of a tensor that has none").replace(
-    "P2POp(dist.isend, x.grad", "P2POp(dist.isend, y.grad"
+wrong("sends-output-grad", "is it the .grad of x").replace("P2POp(dist.isend, x.grad", "P2POp(dist.isend, y.grad")
+wrong("passes-on-what-it-received", "if a rank passes on the one that it received").replace(
+    "dist.isend, x.grad", "dist.isend, x.grad if stage == last else gradient"
 )
-wrong("no-requires-grad", "Is it the .grad of a tensor that has none").replace("x.requires_grad_(stage > 0)", "pass")
-wrong("kept-for-ever", "Is something kept after its backward", caught_by="memory").replace(
+wrong("sends-x-on", "if each rank sends on its x").replace("y.detach(), after", "x.detach(), after")
+wrong("no-requires-grad", "did x require a gradient").replace("x.requires_grad_(stage > 0)", "pass")
+wrong("last-in-first-out", "take out what its own F has kept").replace(
+    "kept[c, m] = x, y", "kept[len(kept)] = x, y"
+).replace("kept.pop((c, m))", "kept.popitem()[1]")
+wrong("one-batch-for-each-message", "would be stuck on NCCL", caught_by="traffic").replace(
+    BATCH, "handles = [dist.batch_isend_irecv([op])[0] for op in outgoing + receive]"
+)
+wrong("pieces-of-equal-length", "rank 0 sent messages of", caught_by="traffic", hidden=True).replace(
+    "batch.split(micro_batch_size)", "batch.chunk(-(-len(batch) // micro_batch_size))"
+)
+wrong("keeps-gradients", "keep what is sent in `sends` alone", caught_by="memory").replace(
+    "gradient = torch.empty_like(y)", "gradient = kept[c, m, 0] = torch.empty_like(y)"
+)
+wrong("gradient-by-rank", "every stage but the last receives one").replace(
+    "gradient, after)] if stage < last", "gradient, after)] if rank < world_size - 1"
+).replace("gradient = torch.empty_like(y)\n", "if rank < world_size - 1:\n    gradient = torch.empty_like(y)\n")
+wrong("kept-for-ever", "Something is kept after its backward", caught_by="memory").replace(
     "x, y = kept.pop((c, m))", "x, y = kept[c, m]"
 )
-wrong("keeps-the-outputs", "Is something kept after its backward", caught_by="memory").replace(
+wrong("keeps-the-outputs", "Something is kept after its backward", caught_by="memory").replace(
     "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m)); kept[m] = x"
 )
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
@@ -365,14 +409,14 @@ wrong("sends-twice", "rank", caught_by="traffic").replace(
 wrong("last-rank-instead-of-last-stage", "all its stages but the last").replace(
     "y.detach(), after)] if stage < last", "y.detach(), after)] if rank < world_size - 1"
 )
-wrong("keeps-the-graph-with-the-message", "send y.detach()", caught_by="memory").replace("y.detach()", "y")
-wrong("all-forwards-first-whatever-the-steps", "Is something kept after its backward", caught_by="memory").replace(
+wrong("all-forwards-first-whatever-the-steps", "doesn't take its steps in the order", caught_by="traffic").replace(
     "in steps:", 'in sorted(steps, key=lambda step: step[0] == "B"):'
 )
 wrong("one-microbatch-at-a-time", "doesn't take its steps in the order", caught_by="traffic").replace(
     "in steps:", 'in sorted(steps, key=lambda step: (step[1], step[0] == "B")):'
 )
 wrong("detaches-y", "send y.detach()").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach()")
+right("sends-y-with-its-graph").replace("y.detach(), after", "y, after")
 right("waits-for-every-handle").replace("handles[-1].wait()", "[handle.wait() for handle in handles]").replace(
     "sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []"
 )
@@ -392,6 +436,7 @@ wrong("receives-after-computing", "times as long as is needed", caught_by="time"
     "outputs.append(y)", f"outputs.append(y)\nif rank > 0 and {RECEIVE_NEXT[3:]}"
 )
 
+wrong("waits-again", "waited for before").replace("for handle in sends:", "for handle in receives + sends:")
 wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True")
 wrong("waits-for-the-last-send-first", "nothing overlaps", caught_by="time").replace(
     "range(len(microbatches)):", "range(len(microbatches)):\n    if sends:\n        sends[-1].wait()"
@@ -429,8 +474,17 @@ wrong("flat", "one list for each chunk").replace(
     "return [weights[stage * size : (stage + 1) * size] for stage in stages]",
     "return [w for stage in stages for w in weights[stage * size : (stage + 1) * size]]",
 )
-wrong("one-layer-each", "rank").replace("weights[stage * size : (stage + 1) * size]", "weights[stage : stage + 1]")
+wrong("one-layer-each", "one layer for each chunk").replace(
+    "weights[stage * size : (stage + 1) * size]", "weights[stage : stage + 1]"
+)
 wrong("two-chunks", "rank", hidden=True).replace("range(num_chunks)", "range(num_chunks)][: 3")
+wrong("far-apart", "P v apart").body("""
+    return [weights[c * world_size + rank :: world_size * num_chunks] for c in range(num_chunks)]
+""")
+wrong("one-chunk-too-many", "count the chunks from 0").replace("range(num_chunks)", "range(num_chunks + 1)")
+wrong("contiguous-and-reversed", "in reverse order: chunk c").replace(
+    "c * world_size + rank", "rank * num_chunks + num_chunks - 1 - c"
+)
 wrong("every-pth", "cut into chunks").body("""
     mine = weights[rank::world_size]
     return [mine[c * size : (c + 1) * size] for c in range(num_chunks)]
@@ -464,7 +518,7 @@ wrong("warm-up-too-long", "2 (P - 1 - rank) + (v - 1) P", caught_by="memory").re
 wrong("all-forwards-first", "go backward as soon as the warm-up is over", caught_by="memory").replace(
     "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)", "ahead = count"
 )
-wrong("not-capped", "rank", hidden=True).replace(
+wrong("not-capped", "never more than the forwards").replace(
     "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)",
     "ahead = 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size",
 )

@@ -77,7 +77,7 @@ wrong("over-tp-too", "reduced along tp too", caught_by="traffic").replace(
     "return loss, gradients",
     "for x in gradients:\n    dist.all_reduce(x.clone(), group=tp_group)\nreturn loss, gradients",
 )
-wrong("g-for-f", "in each other's place").replace("g(gelu(f(x) @ columns) @ rows)", "f(gelu(g(x) @ columns) @ rows)")
+wrong("g-for-f", "swapped").replace("g(gelu(f(x) @ columns) @ rows)", "f(gelu(g(x) @ columns) @ rows)")
 wrong("one-gelu-for-two-layers", "without the gelu after g").replace(
     "gelu(g(gelu(f(x) @ columns) @ rows))", "g(gelu(f(x) @ columns) @ rows)"
 )
@@ -185,7 +185,7 @@ wrong("late-queries-masked", "a causal mask leaves of the late queries").replace
     "attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k, v, causal=True)"
 )
 wrong("plus-infinity", "inf where a query sees none").replace('float("-inf")', 'float("inf")')
-wrong("late-queries-first", "the early and the late queries in each other's place").replace(
+wrong("late-queries-first", "the early and the late queries swapped").replace(
     "out[:, :, n:], lse[:, :, n:] =", "out[:, :, :n], lse[:, :, :n] ="
 )
 right("quarters").body("""
@@ -393,7 +393,7 @@ wrong("own-slice", "add up the squares along tp").replace("(tp_group, pp_group)"
 wrong("all-divided", "sharded gradients divided by the tp ranks").replace(
     "if name in replicated else square", "if True else 0"
 )
-wrong("the-others-divided", "in each other's place").replace("if name in replicated", "if name not in replicated")
+wrong("the-others-divided", "swapped").replace("if name in replicated", "if name not in replicated")
 wrong("mean-over-stages", "a mean over stages").replace(
     "return total", "total /= dist.get_world_size(pp_group)\nreturn total"
 )

@@ -42,6 +42,18 @@ def test_a_send_ends_no_later_than_its_receive_waited_for_or_not():
     assert second.is_async and second.waited is None and second.end <= other.end < first.waited
 
 
+@pytest.mark.parametrize("twice", ["sent", "received"])
+def test_a_second_wait_for_a_message_raises_where_gloo_would_hang(twice):
+    def program(rank, world_size):
+        handle = dist.isend(torch.ones(4), 1) if rank == 0 else dist.irecv(torch.empty(4), 0)
+        handle.wait()
+        if (rank == 0) == (twice == "sent"):
+            handle.wait()
+
+    with pytest.raises(RankFailed, match="waited for before"):
+        spawn(program, 2)
+
+
 @pytest.mark.parametrize("world", [spawn, simulate])
 @pytest.mark.parametrize("place", ["sent", "received", "reduced", "gathered into"])
 def test_a_call_with_a_tensor_whose_memory_was_freed_raises_and_does_not_crash(world, place):

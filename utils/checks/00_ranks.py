@@ -19,7 +19,7 @@ from ..events.event import Event
 from ..kit import mlp
 from ..text.units import plural
 from .answer import Answer, CheckFailed
-from .equality import alike
+from .equality import alike, is_number
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, as_tuple, every, oracle
@@ -39,9 +39,10 @@ smallest_cluster = recorded("00_ranks", "smallest-cluster")
 def hello_ranks(_: Draws, world_size: int) -> Case:
     ranks = list(range(world_size))
 
-    def not_called(got: Any, rank: int) -> str:
-        is_function = callable(got) or str(got).startswith("<function")
-        return "a function. Call it: write () after it" if is_function else ""
+    def explain(got: Any, rank: int) -> str:
+        if callable(got) or str(got).startswith("<function"):
+            return "a function. Call it: write () after it"
+        return "text, as os.environ holds it: take int(...) of it" if isinstance(got, str) and got.isdigit() else ""
 
     def expect_processes(answer: Answer) -> None:
         processes = [me.get("process") for me in answer.results]
@@ -54,14 +55,19 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
         advice={"positional argument": "Your function takes an argument, and gets none. Ask `dist` instead."},
         right={"rank": ranks, "world_size": world_size, "device": "cpu"},
         mistakes={
-            "rank": {"how many ranks there are: ask get_rank()": world_size, "rank 0's: each has its own": 0},
+            "rank": {
+                "how many ranks there are: ask get_rank()": world_size,
+                "rank 0's: each has its own": 0,
+                "one too many: ranks are counted from 0": [rank + 1 for rank in ranks],
+            },
             "world_size": {
                 "this rank's own number: ask get_world_size()": ranks,
                 "the number of the last rank": world_size - 1,
+                "the number of ranks in a different run: ask get_world_size()": 4,
             },
             "device": {"a torch.device, not its name: take str(...) of it": torch.device("cpu")},
         },
-        explain=not_called,
+        explain=explain,
         seen="rank {rank} says that its {part} is",
         in_order=True,
         also=expect_processes,
@@ -85,34 +91,57 @@ def items(got: Any) -> list[str]:
     "same ones, in the same order, at every step.",
 )
 def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr: float = 4.0) -> Case:
-    """Two rows on each rank at each step. What is right is what one process computes on the whole batches."""
-    weights = mlp.make_weights(layers, 4, draws.salted(), torch.float64)
-    batches = [mlp.make_batch(2 * world_size, 4, draws.salted(step), torch.float64) for step in range(steps)]
+    """Three rows on each rank at each step. What is right is what one process computes on the whole batches."""
+    weights = mlp.make_weights(layers, 2, draws.salted(), torch.float64)
+    batches = [mlp.make_batch(3 * world_size, 2, draws.salted(step), torch.float64) for step in range(steps)]
     shares = [list(mine) for mine in zip(*(batch.chunk(world_size) for batch in batches), strict=True)]
-    everywhere = range(layers)
+    cut_again = [[batch.tensor_split(world_size)[rank] for batch in mine] for rank, mine in enumerate(shares)]
+    everywhere, calls = range(layers), set[str]()
     apart = descend(weights, shares, lr, [])
+    before_last = descend(weights, [batches[:-1]], lr, everywhere)[0]
+
+    def times(factor: float) -> list[list[Tensor]]:
+        return descend(weights, shares, factor * lr, everywhere)
+
+    def note_calls(answer: Answer) -> None:
+        calls.update(event.op for event in answer.events)
+
+    def explain(got: Any, rank: int) -> str:
+        only_root = "reduce" in calls and "broadcast" not in calls and rank > 0
+        return "what `reduce` leaves on a rank that is not its root: all_reduce gives every rank the sum" * only_root
+
     mistakes = {
-        "what this rank gets from its own rows: the gradients that its optimizer used were not exchanged": apart,
-        "what the SUM of the gradients leads to: divide by the number of ranks": descend(
-            weights, shares, world_size * lr, everywhere
+        "what this rank gets from its own rows alone: its optimizer used no other rank's gradients": apart,
+        "what the SUM of the gradients leads to: divide it by the number of ranks": times(world_size),
+        "what the sum of the gradients divided by 2 leads to: divide it by world_size": times(world_size / 2),
+        "what the sum divided by a rank's number of rows leads to: the loss is already a mean over rows, so divide by "
+        "the number of ranks": times(world_size / 3),
+        "what the sum divided by the number of rows of all ranks leads to: the loss is already a mean over rows, so "
+        "divide by the number of ranks": times(1 / 3),
+        "what you get if you divide by the number of ranks twice: once is enough, and AVG does it already": times(
+            1 / world_size
         ),
-        "the mean of replicas that trained apart: average the gradients, at every step": [mean_of(apart)] * world_size,
-        "what comes of dividing by the number of ranks twice: once is enough, and AVG does it already": descend(
-            weights, shares, lr / world_size, everywhere
+        "what you get if the gradient is multiplied by lr twice: the optimizer does that": times(lr),
+        "what you get by going UP the gradient: is a sign reversed?": times(-1),
+        "the mean of replicas that trained apart: average the gradients at every step": [mean_of(apart)] * world_size,
+        "what you get if you average the weights before each step: average the gradients instead": descend(
+            before_last, [mine[-1:] for mine in shares], lr, []
         ),
-        "what rank 0's gradients lead to on every rank: average those of all ranks": descend(
+        "what you get if you cut each batch once more: `batches` has this rank's rows only": descend(
+            weights, cut_again, lr, everywhere
+        ),
+        "what rank 0's gradients alone lead to: average those of all ranks": descend(
             weights, shares[:1], lr, everywhere
         )
         * world_size,
-        "what gradients lead to that add up from step to step: zero them at the beginning of each": descend(
+        "what you get if gradients add up from step to step: zero them at the start of each": descend(
             weights, shares, lr, everywhere, carry=1
         ),
-        "what gradients lead to that add up from step to step, and are summed again: zero them at each": descend(
-            weights, shares, lr, everywhere, carry=world_size
-        ),
-        "what comes of averaging the first weight's gradient alone": descend(weights, shares, lr, [0]),
-        "what comes of averaging the last weight's gradient alone": descend(weights, shares, lr, [layers - 1]),
-        "the weight before the first step: let the optimizer step": [weights] * world_size,
+        "what you get if the sums of one step are still there in the next and are summed again: zero the gradients at "
+        "the start of each step": descend(weights, shares, lr, everywhere, carry=world_size),
+        "what you get if you average the gradient of the first weight only": descend(weights, shares, lr, [0]),
+        "what you get if you average the gradient of the last weight only": descend(weights, shares, lr, [layers - 1]),
+        "the weight before the first step: call optimizer.step()": [weights] * world_size,
         "the weight after the first step: return after the loop": descend(
             weights, [mine[:1] for mine in shares], lr, everywhere
         ),
@@ -127,6 +156,8 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
             name: {words: [replica[n] for replica in replicas] for words, replicas in mistakes.items()}
             for name, n in names.items()
         },
+        before=note_calls,
+        explain=explain,
         rtol=1e-9,
     )
 
@@ -154,25 +185,34 @@ def mean_of(replicas: list[list[Tensor]]) -> list[Tensor]:
 
 
 MEET = (
-    "all who meet name the same path, in a meeting that has a path of its own; each names its rank there, and all the "
-    "same world size. init_process_group waits until all of them have called it."
+    "does each process open a FileStore at the path of this meeting, and hand it over as store=, with its rank in the "
+    "meeting and the number who come? init_process_group waits until that many have called it."
 )
-ONE_MEETING = "Each meeting must be over before the next: after each gathering, call dist.destroy_process_group()."
+LEAVE = "Leave each meeting before the next one: call dist.destroy_process_group() after each gathering."
 WRONG_ORDER = (
-    "the right numbers in a different order: that of the ranks in the meeting is wanted. Give rank= the rank that this "
-    "process has there, and leave the list in the order in which all_gather fills it"
+    "the right numbers in the wrong order: they should be in the order of the ranks in the meeting. Give rank= the "
+    "rank that this process has there, and leave the list as all_gather fills it"
 )
+STILL_THERE = "the group of the last meeting: call dist.destroy_process_group() after that one too"
 MEETING = {  # what torch means by its errors
-    "twice": ONE_MEETING,
-    "has not been initialized": "There is no process group, or no longer: call dist.init_process_group before the "
+    "default process group twice": LEAVE,
+    "rank < size": "rank= takes the rank of this process in the meeting, and world_size= the number who come to it.",
+    "invalid output tensor list": "The list needs one tensor for each rank of the group. Or is that still the group of "
+    f"an earlier meeting? {LEAVE}",
+    "has not been initialized": "There is no process group at this point: call dist.init_process_group before the "
     "gathering and dist.destroy_process_group after it.",
     "incompatible constructor": "store= takes the store, dist.FileStore(path, world_size), and not its path.",
     "must be positive": "With a store, PyTorch needs rank= and world_size= too.",
-    "rank < size": "All who meet name the same world size: how many come to this meeting.",
     "Wait timeout": f"A rank did not come: {MEET}",
 }
 Team = tuple[int, ...]
 PAIRS, ALL = ((2, 0), (1, 3)), ((1, 3, 2, 0),)  # who meets at the same time; in each meeting, in the order there
+
+
+def go_to_meetings(function: Callable[..., Any], number: int, meetings: list[tuple[str, int, int]]) -> Any:
+    """What the function returns; but that a process group is left is seen here, whatever the function says."""
+    result = function(number, meetings)
+    return (result[0], True) if torch.distributed.is_initialized() and isinstance(result, tuple) else result
 
 
 @oracle(values=[(4, PAIRS, ALL)], if_stuck=MEET)
@@ -187,22 +227,42 @@ def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> 
                 meetings[rank].append((os.path.join(folder, f"meeting-{number}-{place}"), rank_there, len(team)))
                 right[rank].append([numbers[member] for member in team])
 
-    def explain(got: Any, rank: int) -> str:
-        if got is True:
-            return "the last meeting's: each ends with dist.destroy_process_group(), the last one too"
-        if len(items(got)) != len(rounds):
-            return "not one list for each meeting"
-        in_order = [sorted(items(met)) for met in got] == [sorted(items(met)) for met in right[rank]]
-        return WRONG_ORDER if in_order else ""
-
     case = Case(
         [numbers, meetings],
         right={"gathered": right, "still has a process group:": False},
-        explain=explain,
+        explain=lambda got, rank: STILL_THERE if got is True else misread(got, right[rank]),
         seen="rank {rank} {part}",
+        through=go_to_meetings,
+        also=lambda answer: expect_groups(answer, meetings),
         advice=MEETING,
     )
     return removed_with(case, folder)
+
+
+def misread(got: Any, right: list[list[int]]) -> str:
+    """What is wrong with the numbers that a rank has gathered at its meetings, in words."""
+    if len(items(got)) != len(right) or not all(isinstance(met, list) for met in got):
+        return "not one list for each meeting: append each meeting's own list to `gathered`"
+    if any(isinstance(one, Tensor) for met in got for one in met):
+        return "a list of tensors: take int(...) of each to get the numbers"
+    if got == [list(range(len(met))) for met in right]:
+        return "the ranks of all who came: gather `number`"
+    if got == [met[-1:] * len(met) for met in right]:
+        return "the last number several times: [tensor] * n is the SAME tensor n times, so make n of them"
+    in_order = [sorted(items(met)) for met in got] == [sorted(items(met)) for met in right]
+    return WRONG_ORDER if in_order else ""
+
+
+def expect_groups(answer: Answer, meetings: list[list[tuple[str, int, int]]]) -> None:
+    """Raise CheckFailed unless each rank made a call in a group as large as each of its meetings."""
+    for rank, mine in enumerate(meetings):
+        sizes = {1, *(len(event.members) for event in answer.events if event.rank == rank)}
+        for size in (size for _, _, size in mine if size not in sizes):
+            raise CheckFailed(
+                f"rank {rank} made no call of `dist` in a group of {size}",
+                "that it joins the group of each meeting and gathers there",
+                "Call dist.init_process_group with the store, then dist.all_gather.",
+            )
 
 
 @oracle(
@@ -215,9 +275,12 @@ def take_turns(_: Draws, order: list[int]) -> Case:
     backwards = [f"rank {order.index(turn)}" for turn in range(len(order))]
     mistakes = {
         "in the order of the ranks: `order` says whose turn it is, and each writes its own rank": every(sorted(right)),
-        "what comes of order[rank] == turn: in each turn, the rank order[turn] writes": every(backwards),
-        "the right lines, in disorder: put a barrier after each turn": lambda got: sorted(items(got)) == sorted(right),
-        "some lines several times: in each turn only one rank writes": lambda got: set(items(got)) == set(right),
+        "what `order[rank] == turn` leads to: in each turn, the rank order[turn] writes": every(backwards),
+        'a line without the word "rank" in each turn: write f"rank {rank}"': every([str(rank) for rank in order]),
+        "the right lines in the wrong order: after each turn, let ALL ranks call the barrier, outside the `if`": (
+            lambda got: sorted(items(got)) == sorted(right)
+        ),
+        "the same lines several times: only one rank writes in each turn": lambda got: set(items(got)) == set(right),
         "incomplete: you read before every rank had written": lambda got: len(items(got)) < len(right),
     }
     case = Case(
@@ -243,7 +306,8 @@ def expect_turns(answer: Answer, order: list[int]) -> str:
         appended, read = ([region for region in mine if region.name == name] for name in ("append", "read"))
         if len(appended) != 1:
             times = plural(len(appended), "line")
-            raise CheckFailed(f"rank {rank} appended {times} to the file", "1 line, by file.append(...)")
+            seen = f"rank {rank} appended {times} to the file"
+            raise CheckFailed(seen, "1 line, by file.append(...)", "Each rank writes its own line, once.")
         if not read:
             raise CheckFailed(f"rank {rank} did not read the file", "file.lines() at the end")
         turns += appended
@@ -277,15 +341,17 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
     sums, total = [sum(numbers) for numbers in lists], sum(map(sum, lists))
     own = [one / max(1, n) for one, n in zip(sums, counts, strict=True)]
     by_own_count = [total / max(1, n) for n in counts]
-    longer = "longer lists must count for more"
+    longer, some_count = "longer lists must count for more", "the sum of all numbers divided by one rank's count"
     mistakes = {
         f"the average of the ranks' averages: {longer}": sum(own) / world_size,
         f"the average of the averages of ranks that have numbers: {longer}": sum(own) / sum(n > 0 for n in counts),
         "the sum of all numbers": total,
         "the average per rank, not per number: divide by the sum of the counts": total / world_size,
-        "this rank's own average": own,
-        "the sum of all numbers divided by this rank's own count: sum the counts too": by_own_count,
-        "the result when fractions are cut off: keep floats, dtype=torch.float64": sum(map(int, sums)) / sum(counts),
+        "this rank's own average: sum over the ranks by all_reduce, so that all have the sums": own,
+        f"{some_count}: sum the counts too": by_own_count,
+        f"{some_count} and the number of ranks: counts differ, so sum them too": [x / world_size for x in by_own_count],
+        "what you get if an empty list counts as one number: its count is 0": total / sum(max(1, n) for n in counts),
+        "what you get if fractions are cut off: keep floats, dtype=torch.float64": sum(map(int, sums)) / sum(counts),
     }
     return Case(
         [lists],
@@ -307,28 +373,31 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
 
     right = until([average < 1 for average in averages])
     too_short = {
-        "You stop when one of the losses is below 1: the average decides": until([min(step) < 1 for step in steps]),
-        "You stop at an average of 1, which is not below 1": until([average <= 1 for average in averages]),
-        "The step whose average is below 1 is the last one, and it counts too": right[:-1],
+        "you stop when one of the losses is below 1, but the average decides": until([min(step) < 1 for step in steps]),
+        "you stop at an average of 1, which is not below 1": until([average <= 1 for average in averages]),
+        "the step whose average is below 1 is the last one, and it counts too": right[:-1],
     }
-    too_long = "too long. You continue although the average is below 1: the average decides"
 
-    def are_sums(got: Any) -> bool:
-        return alike(got, [len(losses) * average for average in averages[: len(items(got))]], 1e-6) and bool(got)
+    def explain(got: Any, rank: int) -> str:
+        if not isinstance(got, list) or not got or not all(map(is_number, got)):
+            return ""
+        factor = got[0] / averages[0]
+        if factor != 1 and alike(got, [factor * average for average in averages[: len(got)]], 1e-6):
+            return f"the averages times {factor:.3g}: divide each sum by the number of ranks"
+        longer = "too long. You go on after an average below 1: what counts is the average of this step over all ranks"
+        return longer if len(got) > len(right) else ""
 
     def expect_barrier(answer: Answer) -> None:
         for rank in range(len(losses)):
             if [event.op for event in answer.events if event.rank == rank][-1:] != ["barrier"]:
-                raise CheckFailed(f"rank {rank} did not end at the barrier", "dist.barrier() after the loop")
+                advice = "Call it once, on every rank, however the loop ended."
+                raise CheckFailed(f"rank {rank} did not end at the barrier", "dist.barrier() after the loop", advice)
 
     return Case(
         [losses],
         right={"the averages": every(right)},
-        mistakes={
-            "the averages": {"the sums of the losses: divide each by the number of ranks": are_sums}
-            | {f"too short. {words}": every(wrong) for words, wrong in too_short.items()}
-        },
-        explain=lambda got, rank: too_long if len(items(got)) > len(right) else "",
+        mistakes={"the averages": {f"too short: {words}": every(wrong) for words, wrong in too_short.items()}},
+        explain=explain,
         rtol=1e-6,
         seen="rank {rank}: {part} are",
         unpack=lambda got, rank: as_tuple(got, ["the averages", "the reading"], rank),
@@ -347,7 +416,7 @@ def one_failing_rank_reading(run: Runner) -> None:
     right = {
         "raised": (empty, f"One number: it is {where}."),
         "error": (ZeroDivisionError.__name__, f"The name alone, as a string: it is {where}, before the colon."),
-        "waited": (others, "A list of numbers: the last line of the report names them, in brackets."),
+        "waited": (others, "A list of numbers, without the rank that raised: they are in the report's last line."),
     }
     expect_reading(run(2, [[1.0], [2.0]]), right)
 
@@ -371,7 +440,7 @@ def expect_reading(answer: Answer, right: dict[str, tuple[Any, str]]) -> None:
     for name, (wanted, advice) in right.items():
         got: Any = reading.get(name)
         if (sorted(got) if are_numbers(got) else got) != wanted:
-            says = f"your reading says {name!r}: {show(got)}, but the report does not"
+            says = f"your reading says {name!r}: {show(got)}, which is not what happened"
             raise CheckFailed(f"your reading leaves {name!r} empty" if got is None else says, mistake=advice)
 
 

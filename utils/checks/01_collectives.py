@@ -18,7 +18,7 @@ from .equality import alike
 from .gradients import in_groups
 from .inputs import Draws
 from .marking import check
-from .oracles import Case, every, only_at, oracle
+from .oracles import Case, always, every, only_at, oracle
 from .recorded import recorded_par
 from .runner import Runner
 from .scores import VIRTUAL_TIME
@@ -109,7 +109,7 @@ def broadcast_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3
     mistakes = {
         "your own tensor: nothing was received": xs,
         "rank 0's tensor: the root is a different rank here": xs[0],
-        "an empty tensor: the root returns its own numbers too": torch.zeros_like(xs[0]),
+        "nothing but zeros: the root returns its own numbers too": torch.zeros_like(xs[0]),
         SENDER: root,
     }
     return by_hand(xs, root, xs[root], mistakes)
@@ -131,7 +131,10 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
             seen = f"rank {rank} returned its chunk but did not write it into `mine`, which holds"
             expect(filled, chunks[rank], seen, back)
             if kept is not None:
-                expect(kept, chunks, f"rank {rank}: after the call, `chunks` is")
+                changed = {
+                    "not what your function was given: look chunks up by index, and leave the list alone": always
+                }
+                expect(kept, chunks, f"rank {rank}: after the call, `chunks` is", changed)
 
     return Case(
         [empty, held],
@@ -140,16 +143,14 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         mistakes={
             "what your empty tensor held before: nothing was written into it": empty,
             "chunk 0: rank r gets chunk r": chunks[0],
-            "the previous rank's chunk": [chunks[-1], *chunks[:-1]],
+            "one chunk too early in the list: the root's own chunk has a place in it too": in_turn,
+            "the previous rank's chunk: rank r gets chunk r": [chunks[-1], *chunks[:-1]],
             "the root's own chunk: rank r gets chunk r": chunks[root],
-            "the last chunk, as if each one replaced the one before: send each rank its own alone": chunks[-1],
-            "a chunk too early: the root's own chunk has its place in the list as well": in_turn,
+            "the last chunk, as if each one replaced the one before: send each rank its own chunk only": chunks[-1],
             "chunk r - root: rank r gets chunk r, whoever is the root": [*chunks[-root:], *chunks[:-root]],
             SENDER: root,
         },
-        advice={
-            "tensor size|tensors of shape": "PyTorch's scatter wants chunks of one size. Send yours with send and recv."
-        },
+        advice={"tensor size|tensors of shape": "PyTorch's scatter only takes chunks of one size. Use send and recv."},
         unchanged=False,
         also=expect_in_place,
         traffic=lambda answer: expect_traffic(answer, len(sizes) - 1, whole.nbytes - chunks[root].nbytes),
@@ -181,11 +182,13 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
     mistakes = {
         "one long tensor: stack them, one row per rank": torch.cat(xs),
         "a list: return one tensor, one row per rank": every(xs),
-        "in the wrong order, the root's own row first": torch.stack([xs[root], *xs[:root], *xs[root + 1 :]]),
+        "every row, but with the root's own row first: rank r's belongs in row r": torch.stack(
+            [xs[root], *xs[:root], *xs[root + 1 :]]
+        ),
         "stacked along the last dimension: the ranks come first": torch.stack(xs, dim=-1),
-        "all but the root's own row, which is never sent: copy it": lacks_own_row,
-        "the right rows in the wrong order: what comes from rank r belongs in row r": in_any_order,
-        "one rank's row in several places: receive each into memory of its own": has_a_row_twice,
+        "every row but the root's own, which is never sent: copy it": lacks_own_row,
+        "every row, but in the wrong order: what comes from rank r belongs in row r": in_any_order,
+        "one rank's row in several places: receive each row into memory of its own": has_a_row_twice,
     }
     return by_hand(xs, root, only_at(root, stacked), mistakes)
 
@@ -193,14 +196,26 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
 @oracle(values=VALUES, traffic=TRAFFIC, if_stuck=EACH_SIDE)
 def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, dtype: Dtype = FLOAT) -> Case:
     xs = draws.different_integers(world_size, shape, dtype)
+    if world_size > 1:  # the tensor that arrives last must not be the largest
+        xs[:2] = xs[0] + 100, xs[1] - 100
     total, others = sum_of(xs), [x for rank, x in enumerate(xs) if rank != root]
+    last = (others or xs)[-1]
+
+    def only_one_was_added(got: Any) -> bool:
+        return any(alike(got, xs[root] + x) for x in others)
+
+    def one_was_added_twice(got: Any) -> bool:
+        return any(alike(got, total + x) for x in others)
+
     mistakes = {
         "the root's own tensor: nothing was added to it": xs[root],
-        "the last tensor that arrived, as if each one replaced the one before: add them instead": (others or xs)[-1],
+        "the last tensor that arrived, as if each one replaced the one before: add them instead": last,
         "the sum of the others: the root's own tensor belongs in it too": total - xs[root],
         "the sum with the root's own tensor twice": total + xs[root],
-        "the sum without what arrived last: add after each receive": total - (others or xs)[-1],
-        "your own tensor and the one that arrived last: add inside the loop": xs[root] + (others or xs)[-1],
+        "the sum without what arrived last: add after each receive": total - last,
+        "the root's own tensor and only one of the others: add after each receive, or, if ranks pass tensors on, pass "
+        "on the sum": only_one_was_added,
+        "the sum with another rank's tensor twice: add each only once, right after it has arrived": one_was_added_twice,
         "the largest of all ranks' numbers: add them": torch.stack(xs).amax(0),
         MEAN: total / world_size,
     }
@@ -223,7 +238,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     column_of = [[other for other in ranks if other % columns == rank % columns] for rank in ranks]
     by_row, by_column = ([sum_of([xs[other] for other in of[rank]]) for rank in ranks] for of in (row_of, column_of))
     usual = {
-        "your own tensor: nothing was added to it": xs,
+        "your own tensor: nothing was added to it, as in a call with a group that the rank isn't in": xs,
         "the sum over all ranks: give each call its group, and each sum a copy of `x` of its own": everyone,
     }
     by_rows_of = world_size // columns  # what you get if `columns` is taken for the number of rows
@@ -248,7 +263,12 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
                 f"the sum over {by_rows_of} neighbours: `columns` is how many ranks are in one row": transposed,
                 "the sum over a row of a grid that was filled column by column: fill it row by row": by_columns,
             },
-            "the sum over the column": usual | {"the sum over the row": by_row, ALL_MEAN: means[1]},
+            "the sum over the column": usual
+            | {
+                "the sum over the row": by_row,
+                ALL_MEAN: means[1],
+                f"the sum over {by_rows_of} neighbours: the ranks of a column are `columns` apart": transposed,
+            },
         },
         traffic=lambda answer: expect_in_teams(answer, [row_of, column_of], xs[0].nbytes),
     )
@@ -256,17 +276,16 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
 
 def expect_in_teams(answer: Answer, teams: Sequence[Sequence[Sequence[int]]], nbytes: int) -> str:
     """Raise CheckFailed unless each rank made one all-reduce in each of its teams. teams: of each call, each rank's."""
-    said = expect_calls(answer, ["all_reduce"] * len(teams), [nbytes] * len(teams))
     for rank in range(len(answer.results)):
-        members = [sorted(event.members) for event in answer.events if event.rank == rank]
-        wanted = [list(team[rank]) for team in teams]
-        if members != wanted:
+        made = [f"{event.op} among ranks {sorted(event.members)}" for event in answer.events if event.rank == rank]
+        wanted = [f"all_reduce among ranks {list(team[rank])}" for team in teams]
+        if made != wanted:
             raise CheckFailed(
-                f"rank {rank} called all_reduce among the ranks {' and '.join(map(str, members))}",
-                " and ".join(map(str, wanted)),
-                "Only those whose tensors belong in a sum take part in it.",
+                f"rank {rank} called {' and '.join(made) or 'nothing'}",
+                " and ".join(wanted),
+                "Only those whose tensors belong in a sum take part in it, the row's first and then the column's.",
             )
-    return said
+    return expect_calls(answer, ["all_reduce"] * len(teams), [nbytes] * len(teams))
 
 
 # ---- part 4
@@ -274,10 +293,13 @@ def expect_in_teams(answer: Answer, teams: Sequence[Sequence[Sequence[int]]], nb
 
 PAIRS = [[0, 2], [1, 3]]  # groups that are not the whole world
 ONE_GROUP = (
-    "A list has one chunk for each rank of the group. Are the number of chunks and the calls of the same group? "
-    "get_world_size, reduce_scatter and all_gather all take it."
+    "A list needs one chunk for each rank of the group. Pass `group` to get_world_size, reduce_scatter and all_gather "
+    "alike."
 )
 ONE_SIZE = "All chunks have the same size: pad `x` with zeros until it can be cut into P of them."
+IN_THE_GROUP = (
+    "Chunks are numbered within the group: chunk dist.get_rank(group) is this rank's, not chunk dist.get_rank()."
+)
 
 
 @oracle(
@@ -314,7 +336,8 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
         through=call_in_group,
         advice={
             r"list size|tensor list|needs a list of \d+ tensors": ONE_GROUP,
-            r"sizes\(\)|tensors of shape": ONE_SIZE,
+            r"sizes\(\)|tensors of shape|invalid tensor size": ONE_SIZE,
+            r"index out of range[\s\S]*get_rank\(\)": IN_THE_GROUP,
         },
         right=total,
         mistakes={
@@ -322,7 +345,7 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
             ALL_MEAN: total / world_size,
             "one chunk of the sum: the second half, the all-gather, is missing": chunks,
             "the sum with its padding: cut it off": padded,
-            "the sum behind its padding, and without its end: the padding comes last": torch.cat(
+            "the sum with its padding in front, so that its end is missing: the padding comes last": torch.cat(
                 [padded[len(flat) :], flat]
             )[: len(flat)].reshape(total.shape),
             "the sum without its end: round the size of a chunk up": flat[:whole],
@@ -341,7 +364,10 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
             ],
         },
         traffic=lambda answer: expect_calls(
-            answer, ["reduce_scatter", "all_gather"], [padded.nbytes, chunks[0].nbytes]
+            answer,
+            ["reduce_scatter", "all_gather"],
+            [padded.nbytes, chunks[0].nbytes],
+            advice="Build the all-reduce from these two, with chunks of ceil(x.numel() / P) elements.",
         ),
     )
 
@@ -372,20 +398,32 @@ def distributed_transpose(
         right=[mine.T for mine in columns],
         mistakes={
             "your own band, transposed: nothing was exchanged": [band.T for band in bands],
-            "the right blocks one under the other: put them side by side": one_under_the_other,
-            "the right blocks side by side, each not transposed inside": [
+            "a stack of the right blocks, one under the other: put them side by side": one_under_the_other,
+            "a row of the right blocks, but they aren't transposed inside": [
                 torch.cat(mine.split(m), dim=1) for mine in columns
             ],
-            "the right numbers in the wrong order: blocks side by side means dim=1": [
+            "what a reshape makes of the right blocks, and it mixes them: concatenate them along dim=1": [
                 mine.reshape(c, -1) for mine in one_under_the_other
             ],
-            "the right numbers in the wrong order: the block from rank s, transposed, is the s-th from the left": (
+            "a band of columns of the matrix, not transposed: each block must be transposed inside": columns,
+            "a row of the right blocks, but each was reshaped, which doesn't transpose it: use .T": [
+                torch.cat([block.reshape(c, m) for block in mine.split(m)], dim=1) for mine in columns
+            ],
+            "every number, but in the wrong order: rank s's block, transposed inside, is the s-th from the left": (
                 in_another_order
             ),
-            "numbers of other columns: all_to_all_single cuts its input into P runs of consecutive numbers, so first "
-            "bring together the columns for each rank": of_other_columns,
+            "a mixture with numbers of other columns: all_to_all_single cuts its input into P runs of consecutive "
+            "numbers, so first bring together the columns for each rank": of_other_columns,
         },
-        traffic=lambda answer: expect_calls(answer, ["all_to_all"], [bands[0].nbytes]),
+        advice={
+            "must be contiguous": "Gather the numbers of each block in memory first: .contiguous() or torch.stack."
+        },
+        traffic=lambda answer: expect_calls(
+            answer,
+            ["all_to_all"],
+            [bands[0].nbytes],
+            advice="One all-to-all moves each number once, to the rank that needs it.",
+        ),
     )
 
 
@@ -477,36 +515,47 @@ def global_statistics(
         )
 
     def explain(got: Any, rank: int) -> str:
-        """Which one of the four is wrong, and what it is instead."""
+        """Which of the four are wrong, and what they are instead."""
         if not isinstance(got, torch.Tensor) or got.shape != right[rank].shape:
             return ""
         if alike(got.sort().values, right[rank].sort().values, 1e-5):
-            return "in the wrong order: it is mean, min, max, product"
+            rounded = "rounded to float32 on the way: create each tensor with the dtype of the shard"
+            return rounded if alike(got, right[rank], 1e-5) else "in the wrong order: it is mean, min, max, product"
         wrong = [column for column in range(4) if not alike(got[column], right[rank][column], 1e-5)]
-        if len(wrong) != 1:
-            return ""
-        [column] = wrong
-        theirs, name = in_teams(column)[rank], ("mean", "min", "max", "product")[column]
-        instead = {
-            "it is your own shard's": mine[rank][column],
-            "the ranks' were added": theirs.sum(),
-            "the ranks' were averaged": theirs.mean(),
-            "it is the largest of the ranks'": theirs.max(),
-            "it is the smallest of the ranks'": theirs.min(),
-            "it is that of ALL ranks: give each call its group": statistics(torch.cat(shards))[column],
+        instead = [what_it_is(got[column], rank, column) for column in wrong]
+        if len(wrong) < 4:
+            named = [
+                f"the {STATISTICS[column]}, which is {' or '.join(is_[:2])}"
+                for column, is_ in zip(wrong, instead, strict=True)
+            ]
+            return f"right except for {', and '.join(named)}" if all(instead) else ""
+        common = [words for words in instead[0] if all(words in is_ for is_ in instead)]
+        return f"{common[0]} in all four: each needs an operation of its own" if common else ""
+
+    def what_it_is(got: torch.Tensor, rank: int, column: int) -> list[str]:
+        theirs = in_teams(column)[rank]
+        values = {
+            "your own shard's": mine[rank][column],
+            "the sum of the ranks'": theirs.sum(),
+            "the average of the ranks'": theirs.mean(),
+            "the largest of the ranks'": theirs.max(),
+            "the smallest of the ranks'": theirs.min(),
+            "that of ALL ranks (give each call its group)": statistics(torch.cat(shards))[column],
         }
-        fitting = [words for words, value in instead.items() if alike(got[column], value.to(dtype), 1e-5)]
-        return f"right except for the {name}: {' or '.join(fitting[:2])}" if fitting else ""
+        return [words for words, value in values.items() if alike(got, value.to(dtype), 1e-5)]
 
     return Case(
         [shards],
         same={"groups": groups},
         through=call_in_group,
         right=right,
-        rtol=1e-5,
+        rtol=1e-5 if dtype == FLOAT else 1e-12,
         mistakes=mistakes,
         explain=explain,
     )
+
+
+STATISTICS = ("mean", "min", "max", "product")
 
 
 def statistics(numbers: torch.Tensor) -> torch.Tensor:
@@ -585,7 +634,7 @@ def expect_overlap(answer: Answer, nbytes: int) -> str:
 
 def expect_launches(answer: Answer, count: int) -> str:
     """Raise CheckFailed unless each rank launched `count` asynchronous all-reduces, then waited for each of them."""
-    expect_calls(answer, ["all_reduce"] * count)
+    expect_calls(answer, ["all_reduce"] * count, advice="Each rank calls all_reduce once for each tensor.")
     expect_launched_first(answer)
     return f"each rank started {count} all-reduces, then waited for them."
 
@@ -598,9 +647,12 @@ def expect_launches(answer: Answer, count: int) -> str:
     if_stuck="every rank must call all_reduce once.",
 )
 def all_reduce_any_view(
-    draws: Draws, world_size: int, shape: Shape, view: View = as_it_is, dtype: Dtype = FLOAT
+    draws: Draws, world_size: int, shape: Shape, view: View = as_it_is, dtype: Dtype = FLOAT, mixed: bool = False
 ) -> Case:
+    """mixed: whether rank 0 has its numbers in another order in memory, column by column."""
     views = [view(x) for x in draws.different_integers(world_size, shape, dtype)]
+    if mixed:
+        views[0] = views[0].T.contiguous().T
     total = sum_of(views)
 
     def right_in_places(got: Any) -> bool:
@@ -611,7 +663,7 @@ def all_reduce_any_view(
             back = {"what it held before: copy the sum back into `view`": views[rank]}
             seen = f"rank {rank} returned the sum but did not write it into `view`, which holds"
             expect(filled, total, seen, back)
-        expect_calls(answer, ["all_reduce"], [total.nbytes])
+        expect_calls(answer, ["all_reduce"], [total.nbytes], advice="One call is enough for all numbers of the view.")
 
     return Case(
         [views],
@@ -622,7 +674,7 @@ def all_reduce_any_view(
             "the sum and your own numbers once more: the sum replaces what was in `view`": [
                 total + mine for mine in views
             ],
-            "the sum in some places only: all_reduce was given a view with gaps": right_in_places,
+            "the sum in some places only: each number must come back to its own place": right_in_places,
         },
         unchanged=False,
         also=expect_in_place,
@@ -660,20 +712,33 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
     text = str(answer.results[0])
     for rank, got in enumerate(answer.results):
         if not isinstance(got, ValueError):
-            raise CheckFailed(f"rank {rank} raised no ValueError", "the same error on every rank")
+            [first, *_] = odd
+            raise CheckFailed(
+                f"rank {rank} raised no ValueError",
+                "the same error on every rank",
+                f"Rank {first} brought {brought_by(xs[first])}, but rank 0 {brought_by(xs[0])}: compare all of that.",
+            )
         if str(got) != text:
-            raise CheckFailed(f"rank {rank} says {str(got)!r}, rank 0 says {text!r}", "the same sentence on every rank")
+            raise CheckFailed(
+                f"rank {rank} says {str(got)!r}, rank 0 says {text!r}",
+                "the same sentence on every rank",
+                "Build it only from what was gathered, which is the same on every rank.",
+            )
     for rank, x in enumerate(xs):
         named = f"rank {rank}" in text
         brought = [piece for piece in re.split(r"(?=rank \d)", text) if piece.startswith(f"rank {rank}")]
         if rank in [0, *odd] and not any(str(tuple(x.shape)) in piece and str(x.dtype) in piece for piece in brought):
             raise CheckFailed(
                 f"the error says {text!r}",
-                f"rank {rank} to be named, with its {tuple(x.shape)} {x.dtype}",
-                "Compare each rank with rank 0, and name all those that differ, and rank 0 itself.",
+                f"rank {rank} to be named, with its {brought_by(x)}",
+                "Compare each rank with rank 0; name each one that differs, and rank 0.",
             )
         if rank not in [0, *odd] and named:
             raise CheckFailed(f"the error says {text!r}", f"no mention of rank {rank}, which agrees with rank 0")
+
+
+def brought_by(x: torch.Tensor) -> str:
+    return f"{tuple(x.shape)} {x.dtype}"
 
 
 # ---- the challenge
@@ -689,19 +754,29 @@ LENGTHS = (60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500)  # as in the less
 )
 def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLOAT) -> Case:
     xs = [x[:n] for x, n in zip(draws.different_integers(len(lengths), max(lengths), dtype), lengths, strict=True)]
+    xs = [x * (x % 10 != 3) for x in xs]  # some are zero, as padding is
     everything, longest = torch.cat(xs), max(lengths)
-    padded = torch.cat([torch.cat([x, x.new_zeros(longest - len(x))]) for x in xs])
+    rows = [torch.cat([x, x.new_zeros(longest - len(x))]) for x in xs]
+
+    def in_another_order(got: Any) -> bool:
+        fits = isinstance(got, torch.Tensor) and got.shape == everything.shape
+        return fits and alike(got.sort().values, everything.sort().values)
+
     return Case(
         [xs],
         same={"lengths": list(lengths)},
+        advice={"'LENGTHS' is not defined": "Other lengths are judged too: use the argument `lengths`."},
         right=everything,
         mistakes={
             "your own tensor: nothing was exchanged": xs,
-            "the tensors with their padding: cut each to its own length": padded,
+            "every tensor with its padding: cut each to its own length": torch.cat(rows),
+            "every row cut to your own length: cut row r to lengths[r]": [
+                torch.cat([row[:n] for row in rows]) for n in lengths
+            ],
+            "without zeros: a zero may be one of the numbers, so cut by `lengths`": everything[everything != 0],
+            "every number, but in the wrong order: rank 0's come first, then rank 1's, and so on": in_another_order,
             "a list: concatenate the tensors": every(xs),
-            "the tensors cut to the shortest: pad them to the longest instead": torch.cat(
-                [x[: min(lengths)] for x in xs]
-            ),
+            "every tensor cut to the shortest: pad to the longest instead": torch.cat([x[: min(lengths)] for x in xs]),
         },
         clock=links(len(lengths), WIRE.alpha, WIRE.bandwidth),
         score=VIRTUAL_TIME,

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import combinations
+from random import Random
+from statistics import linear_regression
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -111,7 +117,14 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
     late = max(one.free_at for one in devices)
     right = [truth + one.kernel for one in devices]
 
+    calls = Counter[int]()
+
+    def count(answer: Answer) -> None:
+        calls.update(event.rank for event in answer.events if event.op == "all_reduce")
+
     def waited(got: Any, rank: int) -> str:
+        if calls[rank] > 1:
+            return f"from {calls[rank]} calls of the operation: call it once, and repeat in the next exercise"
         if not late or not is_number(got) or abs(got - late) >= truth + 2 * barrier:
             return ""
         return BUSY if of_ranks[rank].get("queued") else LATE
@@ -121,19 +134,24 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
         cluster=network,
         right=right,
         rtol=RTOL,
+        before=count,
         explain=waited,
         mistakes={
             "the time to START it: if it returns a handle, the collective is over after handle.wait()": 0.0,
-            "the time without the work it gave the device: synchronize at the end, too": truth,
+            "the time without the work it gave the device: synchronize at the end, after the wait": truth,
             "the time including the barrier: start the clock after it, and use no barrier at the end": [
                 one + barrier for one in right
             ],
             "the right time in milliseconds: return seconds": [1000 * one for one in right],
+            "the longest time of any rank: return this rank's own": max(right),
             "the right time with the wrong sign: subtract the start from the end": [-one for one in right],
         },
         unchanged=False,
         seen=f"{story}: rank {{rank}} measured",
-        traffic=lambda answer: expect_calls(answer, ["barrier", "all_reduce"]),
+        advice={"object has no attribute 'wait'": "Not every operation returns a handle: wait only if there is one."},
+        traffic=lambda answer: expect_calls(
+            answer, ["barrier", "all_reduce"], advice="Meet once, at the barrier, and call the operation once."
+        ),
     )
 
 
@@ -166,6 +184,9 @@ def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, s
     calls = [[watch.of_call(call) for watch in watches] for call in range(warmup + repeats)]  # [call][rank]
     kept, together = calls[warmup:], list(zip(*calls[warmup:], strict=True))  # [repeat][rank], [rank][repeat]
     right = [max(one) for one in kept]
+
+    def shorter_than_all(got: Any) -> bool:
+        return isinstance(got, list) and all(is_number(one) and one < min(map(min, calls)) for one in got)
 
     def expect_counted_and_shared(answer: Answer) -> None:
         for called in {watch.calls for (watch,) in answer.inputs_after} - {warmup + repeats}:
@@ -206,9 +227,16 @@ def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, s
                 [max(one) for one in calls[:repeats]]
             ),
             "the right times rounded to float32: use dtype=torch.float64": every(torch.tensor(right).tolist()),
+            "one time: each repeat has its own": every([max(right)]),
+            "a list of times shorter than any that time_one returned: keep what it returns": shorter_than_all,
         },
         unchanged=False,
-        traffic=lambda answer: expect_calls(answer, ["all_reduce"], [repeats * 8]),
+        traffic=lambda answer: expect_calls(
+            answer,
+            ["all_reduce"],
+            [repeats * 8],
+            "Combine the times of the repeats, and only these, in one call at the end.",
+        ),
     )
 
 
@@ -232,18 +260,19 @@ Claim = tuple[str, list[str] | None, float]  # (collective, the mistakes in it o
             ("reduce_scatter", [], 0.006),
             ("all_to_all", ["algbw"], 0),
             ("reduce_scatter", None, 0.10),
+            ("gather", ["one chunk"], 0.003),
         )
     ]
 )
 def find_the_mistakes(_: Draws, *claims: Claim) -> Case:
     """Each rank reviews one of the claims. The size and the time are made up."""
     world_size, nbytes, took = len(claims), 3 << 28, 0.0125
-    factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2.0}
+    reviews = []
 
     def reviewed(collective: str, mistakes: list[str] | None, off: float) -> Case:
-        algbw, busbw = algbw_and_busbw(collective, nbytes, took, world_size)
-        each = factors | {"algbw": algbw / busbw}
-        claim = busbw * math.prod(each[one] for one in mistakes or []) * (1 + off)
+        review = Review(*algbw_and_busbw(collective, nbytes, took, world_size), world_size)
+        claim, busbw = review.busbw * review.factor(mistakes or []) * (1 + off), review.busbw
+        reviews.append(replace(review, claim=claim))
         return Case(
             [[claim], [collective]],
             same={"nbytes": nbytes, "seconds": took, "bandwidths": algbw_and_busbw},
@@ -251,6 +280,7 @@ def find_the_mistakes(_: Draws, *claims: Claim) -> Case:
             rtol=RTOL,
             mistakes={
                 "busbw": {
+                    "algbw: the first number must be the right busbw": review.algbw,
                     "the claim: the first number must be the right busbw": claim,
                     "the number with the mistakes in it: the first number must be the right busbw": near_to(claim),
                 }
@@ -262,8 +292,11 @@ def find_the_mistakes(_: Draws, *claims: Claim) -> Case:
     case = side_by_side([reviewed(*claim) for claim in claims])
 
     def name_the_mistakes(answer: Answer) -> None:
-        for (_, mistakes, _), got, who in zip(claims, answer.results, case.seen, strict=True):
-            judge_mistakes(got[1], mistakes, who)
+        found = [in_order(got[1]) for _, got in zip(claims, answer.results, strict=True)]
+        for (_, right, _), got, review, who in zip(claims, found, reviews, case.seen, strict=True):
+            if got != right:
+                words = like_all(found, reviews) or why_not(got, right, review)
+                raise CheckFailed(f"{who} {got!r}", f"{right!r}", words)
 
     case.also = name_the_mistakes
     return case
@@ -273,27 +306,105 @@ def near_to(claim: float) -> Callable[[Any], bool]:
     return lambda got: is_number(got) and abs(got - claim) <= 0.01 * claim
 
 
-def judge_mistakes(got: object, right: list[str] | None, who: str) -> None:
-    """Raise CheckFailed unless a student names these mistakes, in any order; None if no subset explains the claim."""
-    found = sorted(map(str, got)) if isinstance(got, list | tuple | set | frozenset) else got
-    if found == (right if right is None else sorted(right)):
-        return
-    hint = ""
-    if isinstance(got, str):
-        hint = "A list of names is asked for."
-    elif right == []:
-        hint = "The claim is right. The empty list of mistakes is a subset, too, and its product is 1."
-    elif right is None:
-        hint = "No subset explains this claim. Is your tolerance 1 % of the claim?"
-    elif got is None:
-        hint = (
-            "One of your four factors is not right, or the tolerance is too small, or you return before you try pairs."
+def in_order(got: object) -> object:
+    """A list of mistakes in the order of the table; whatever else a student returned, as it is."""
+    names = list(got) if isinstance(got, list | tuple | set | frozenset) else None
+    return got if names is None else sorted(names, key=lambda one: MISTAKES.index(one) if one in MISTAKES else -1)
+
+
+MISTAKES = ["GiB", "one chunk", "both ways", "algbw"]
+
+
+@dataclass(frozen=True)
+class Review:
+    """One claim, and what is needed to review it; `found` also does it wrongly."""
+
+    algbw: float
+    busbw: float
+    ranks: int
+    claim: float = 0.0
+
+    @property
+    def factors(self) -> dict[str, float]:
+        return dict(zip(MISTAKES, [1e9 / 2**30, 1 / self.ranks, 2.0, self.algbw / self.busbw], strict=True))
+
+    def factor(self, mistakes: Sequence[str]) -> float:
+        return math.prod(self.factors[one] for one in mistakes)
+
+    def found(
+        self,
+        change: Mapping[str, float] = MappingProxyType({}),
+        fits: Callable[[float, float], bool] = lambda wrong, claim: abs(wrong / claim - 1) <= 0.01,
+        combine: Callable[[list[float]], float] = math.prod,
+        sizes: Sequence[int] = range(5),
+        nothing: object = None,
+    ) -> object:
+        """What a review says; the arguments are what a student may do differently."""
+        factors = {**self.factors, **change}
+        for chosen in (chosen for size in sizes for chosen in combinations(factors, size)):
+            if fits(self.busbw * combine([factors[one] for one in chosen]), self.claim):
+                return list(chosen)
+        return nothing
+
+    def found_wrongly(self) -> list[tuple[str, object]]:
+        """(a mistake of the student's, in words, what it leads to)"""
+        P, found, times = self.ranks, self.found, self.algbw / self.busbw
+        multiply, both = (
+            "Multiply the factors of a subset; don't add them.",
+            "Take the absolute value: too large or too",
         )
-    elif isinstance(found, list) and len(found) < len(right):
-        hint = "Fewer mistakes come close, but not within 1 % of the claim: too large or too small, both count."
-    elif isinstance(found, list) and len(found) > len(right):
-        hint = "Try the small subsets first, and return the first that explains the claim."
-    raise CheckFailed(f"{who} {got!r}", f"{right!r}", hint)
+        return [
+            ('The factor of "GiB" is upside down: the same speed is fewer GiB than GB.', found({"GiB": 2**30 / 1e9})),
+            ('The factor of "one chunk" is 1 / P, for any number of ranks P.', found({"one chunk": P})),
+            ('The factor of "one chunk" is 1 / P, for any number of ranks P.', found({"one chunk": 1 / 4})),
+            ('The factor of "both ways" is upside down: received bytes come on top.', found({"both ways": 0.5})),
+            ('The factor of "algbw" is upside down: it is algbw / busbw.', found({"algbw": 1 / times})),
+            (
+                'The factor of "algbw" depends on the collective: it is algbw / busbw.',
+                found({"algbw": P / (2 * P - 2)}),
+            ),
+            (multiply, found(combine=sum)),
+            (multiply, found(combine=lambda several: sum(several) or 1.0)),
+            ("Multiply busbw by the factors, not algbw.", found(combine=lambda several: times * math.prod(several))),
+            (
+                "Multiply by the factors, don't divide: they lead from busbw to the claim.",
+                found({k: 1 / v for k, v in self.factors.items()}),
+            ),
+            ("Try pairs, too: people make several mistakes at once.", found(sizes=range(2))),
+            ("Try the subsets of three and of four mistakes, too.", found(sizes=range(3))),
+            ("Try the small subsets first, and return the first that fits.", found(sizes=range(4, -1, -1))),
+            ("Begin with the empty subset: a claim can be right.", found(sizes=range(1, 5))),
+            ("The tolerance is 1 % of the claim; yours is larger.", found(fits=lambda a, b: abs(a - b) <= 0.1 * b)),
+            ("The tolerance is 1 % of the claim; yours is smaller.", found(fits=lambda a, b: abs(a - b) <= 1e-6 * b)),
+            ("The tolerance is 1 % of the claim, not 0.01 GB/s.", found(fits=lambda a, b: abs(a - b) <= 0.01)),
+            (f"{both} small, both count.", found(fits=lambda a, b: a - b <= 0.01 * b)),
+            (f"{both} small, both count.", found(fits=lambda a, b: b - a <= 0.01 * b)),
+            ("If no subset explains the claim, return None: [] says that it is right.", found(nothing=[])),
+        ]
+
+
+def like_all(found: Sequence[object], reviews: Sequence[Review]) -> str:
+    """The mistakes that lead to exactly what a student found in all claims, as sentences; "" if none does."""
+    usual = [review.found_wrongly() for review in reviews]
+    fitting = dict.fromkeys(of[0][0] for of in zip(*usual, strict=True) if [got for _, got in of] == list(found))
+    return " Or: ".join(list(fitting)[:2]).replace("Or: The", "Or: the")
+
+
+def why_not(got: object, right: list[str] | None, review: Review) -> str:
+    """What is wrong with the mistakes found in one claim, where no usual mistake explains those in all claims."""
+    if isinstance(got, str):
+        return "A list of names is asked for."
+    if not isinstance(got, list):
+        return "One of your factors is not right, or the tolerance is too small, or you return too early."
+    if not set(map(str, got)) <= set(MISTAKES):
+        return f"The names are {', '.join(map(repr, MISTAKES))}."
+    would = review.busbw * review.factor(got)
+    turn = f"{'Those' if len(got) > 1 else 'That' if got else 'No mistake'} would make it {would:.4g} GB/s"
+    if near_to(review.claim)(would):
+        return "Try the small subsets first, and return the first that explains the claim."
+    if abs(would / review.claim - 1) < 0.2:
+        return f"{turn}, which is not within 1 % of the claim."
+    return f"{turn}, so one of your factors is not right."
 
 
 # ---- fit
@@ -341,7 +452,11 @@ def fitted(sizes: list[int], times: list[float]) -> Case:
         "(alpha, bandwidth): beta is in seconds per byte": (alpha, 1 / beta),
         "the line with its negative alpha set to 0: return it as it comes out": (0.0, beta),
         "the line through the first and the last point: all sizes count": (times[0] - slope * sizes[0], slope),
+        "the fit weighted by 1 / n: an error is relative to its time, not to its size": solve(
+            n, t, [1 / each**2 for each in n]
+        ),
     }
+    power = linear_regression([math.log(size) for size in sizes], [math.log(time) for time in times]).slope
 
     def rounded(got: Any) -> bool:
         return alike(got, (alpha, beta), 1e-3)
@@ -350,7 +465,14 @@ def fitted(sizes: list[int], times: list[float]) -> Case:
         [[sizes], [times]],
         right=(alpha, beta),
         rtol=1e-8,
-        mistakes={**pairs, "the right line, but rounded: compute in float64": rounded},
+        mistakes={
+            **pairs,
+            "the slope of a line through the logarithms: that is a power law, and beta is in seconds per byte": (
+                lambda got: isinstance(got, list | tuple) and len(got) == 2 and alike(got[1], power, 1e-3)
+            ),
+            "the right line, but rounded: compute in float64": rounded,
+        },
+        advice={"lstsq|size of tensor": "Stack the two columns with dim=1; `ones` has the shape (sizes, 1)."},
         seen=f"for {len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,} bytes you returned (alpha, beta) =",
     )
 
@@ -368,14 +490,18 @@ def solve(n: Sequence[Fraction], t: Sequence[Fraction], weights: Sequence[Fracti
 # ---- held-out-errors
 
 
+@dataclass
 class Average:
-    """Stands in for fit: returns the mean of the times as alpha, and the mean size in ns as beta."""
+    """Stands in for fit: returns the mean of the times as alpha, and the mean size in ns as beta. Counts its calls."""
+
+    calls: int = field(default=0, compare=False)
 
     def __call__(self, sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
         if len(sizes) != len(seconds) or len(sizes) < 2:
             raise ValueError(
                 f"fit got {len(sizes)} sizes and {len(seconds)} times: pass it all sizes but one, and their times"
             )
+        self.calls += 1
         return sum(seconds) / len(seconds), sum(sizes) / len(sizes) * 1e-9
 
 
@@ -396,12 +522,31 @@ def held_out(sizes: list[int], times: list[float]) -> Case:
     def errors(of: Callable[[float, float], float], predicted: Sequence[float] = predictions) -> Any:
         return every([of(p, m) for p, m in zip(predicted, times, strict=True)])
 
+    def without(left_out: Callable[[int, int], bool]) -> Any:
+        """The errors if the fit for each place sees only the places that are not left out for it."""
+        kept = [[other for other in places if not left_out(other, place)] for place in places]
+        fits = [model([sizes[one] for one in those], [times[one] for one in those]) for those in kept]
+        return errors(lambda p, m: p / m - 1, [a + size * b for size, (a, b) in zip(sizes, fits, strict=True)])
+
+    def expect_called(answer: Answer) -> None:
+        if not all(after[2].calls for after in answer.inputs_after):
+            raise CheckFailed("`fit` was called 0 times", "once for each size", "Use the `fit` that is passed in.")
+
+    twice = "A size can occur twice: leave out one place of the list, not every size that is equal."
     return Case(
-        [[sizes], [times]],
-        same={"fit": model},
+        [[sizes], [times], [Average()]],
         right=errors(lambda p, m: p / m - 1),
         rtol=RTOL,
+        before=expect_called,
+        advice={"fit got 1 sizes and": twice} if len(set(sizes)) < len(sizes) else {},
         mistakes={
+            "the error of a fit without a neighbour: leave out the size itself": without(
+                lambda other, place: other == (place + 1) % len(sizes)
+            ),
+            "the error of a fit that leaves out equal times as well: leave out one place of the list": without(
+                lambda other, place: times[other] == times[place]
+            ),
+            "the error in percent: return a share": errors(lambda p, m: 100 * (p / m - 1)),
             "the error of a fit that has seen the size itself: leave it out": errors(
                 lambda p, m: p / m - 1, [seen[0] + size * seen[1] for size in sizes]
             ),
@@ -438,12 +583,16 @@ class Stopped:
         if hasattr(handle, "wait"):
             handle.wait()
         if time.perf_counter() == began_at:
-            raise ValueError("the function passed to seconds_of took no time: it must call all_reduce")
+            raise ValueError(
+                "the function passed to seconds_of took no time: it must call all_reduce, and wait or return the handle"
+            )
         return time.perf_counter() - began_at
 
 
 def line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     """Stands in for fit, by that of benchmark/machine/probes.py."""
+    if len(seconds) != len(sizes) or min(seconds) <= 0:
+        raise ValueError(f"fit got {len(sizes)} sizes and the times {list(seconds)}: every rank must measure each size")
     link = probes.fit(dict(zip(sizes, seconds, strict=True)))
     return link.alpha, 1 / link.bandwidth
 
@@ -463,6 +612,15 @@ def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, 
                 f"{len(sizes)}",
                 "Let seconds_of do the timing: once for each size, with an operation that calls all_reduce.",
             )
+        for rank in range(world_size):
+            ops = Counter(event.op for event in answer.events if event.rank == rank and event.op != "barrier")
+            if ops != {"all_reduce": len(sizes)}:
+                called = ", ".join(f"{op} {count} times" for op, count in ops.items()) or "nothing"
+                raise CheckFailed(
+                    f"rank {rank} called {called}",
+                    f"all_reduce {len(sizes)} times",
+                    "The operation that seconds_of times must be one all_reduce.",
+                )
 
     return Case(
         [[list(sizes)] * world_size, [Stopped() for _ in range(world_size)]],
@@ -482,6 +640,8 @@ def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, 
                     "the line has 2 (P - 1) latencies, and the link one": steps,
                     "an all-reduce has two phases of P - 1 steps": 2,
                     "a ring of P ranks has P - 1 steps in each phase, not P": 1 - 1 / world_size,
+                    "only 2 ranks take 2 steps; a ring of P ranks takes 2 (P - 1)": steps / 2,
+                    "a ring takes P - 1 steps in each phase, not log2(P)": steps / 2 / math.log2(world_size),
                 },
             )
             | {
@@ -491,8 +651,20 @@ def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, 
             },
             "the bandwidth": off_by_a_factor(
                 bandwidth,
-                {"each step moves n / P bytes, not n": world_size, "return bytes/s, as the docstring says": 1e-9},
-            ),
+                {
+                    "each step moves n / P bytes, not n": world_size,
+                    "each of the two phases moves (P - 1) / P of the bytes, not all of them": world_size
+                    / (world_size - 1),
+                    "return bytes/s, as the docstring says": 1e-9,
+                    "`fit` takes sizes in bytes": 1 / FLOAT,
+                },
+            )
+            | {
+                "1 / beta of the fitted line: per byte the ring has 2 (P - 1) / P times as much to send": 1
+                / fitted_beta,
+                "off by the same factor twice: it is 2 (P - 1) / P, not P / (2 (P - 1))": (world_size / steps) ** 2
+                * bandwidth,
+            },
         },
         seen=f"rank {{rank}} of {world_size} returned {{part}}",
         unchanged=False,
@@ -504,6 +676,7 @@ def off_by_a_factor(right: float, factors: dict[str, float]) -> dict[str, float]
     return {
         f"{max(factor, 1 / factor):.3g} times too {'large' if factor > 1 else 'small'}: {words}": right * factor
         for words, factor in factors.items()
+        if abs(factor - 1) > RTOL
     }
 
 
@@ -515,15 +688,23 @@ OFF = 0.02  # how far each reading is from the truth
 def measure_link(function: Callable[..., Any], alpha: float, beta: float, small_are_long: bool) -> dict[str, Any]:
     """What the function says of a link whose readings are off: too long where alpha counts, too short where bytes do.
 
-    small_are_long: or else the other way round. `spent` is the time of all calls.
+    small_are_long: or else the other way round. How far off is drawn for each size: if two were off alike, their
+    difference would give beta however small it is. `spent` is the time of all calls.
     """
+    sign = 1 if small_are_long else -1
+
+    def off(nbytes: int) -> float:
+        drawn = Random(nbytes).random()
+        if nbytes == 1:
+            return sign * OFF
+        return OFF * (2 * drawn - 1) if beta * nbytes < alpha / 4 else -sign * OFF * (1 - drawn / 2)
+
     calls: list[tuple[int, float]] = []  # the size, and the reading
 
     def seconds_of(nbytes: int) -> float:
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
             raise ValueError(f"nbytes is {nbytes!r}, but it must be a whole number from 1 on")
-        is_small = beta * nbytes < alpha / 4
-        calls.append((nbytes, (alpha + beta * nbytes) * (1 + OFF if is_small == small_are_long else 1 - OFF)))
+        calls.append((nbytes, (alpha + beta * nbytes) * (1 + off(nbytes))))
         return calls[-1][1]
 
     said = function(seconds_of)
@@ -541,9 +722,11 @@ def shortest_benchmark(_: Draws, alpha: float, beta: float, small_are_long: bool
             if not is_number(got):
                 raise CheckFailed(f"{name} is {got!r}", "a number")
             if abs(got - right) > 0.05 * right:
+                share = got / right
                 raise CheckFailed(
-                    f"{name} is {got:.3g}, which is {got / right - 1:+.1%} off",
-                    "5 % at most",
+                    f"{name} is {got:.3g}, "
+                    + (f"{100 * (share - 1):+.1f} % off" if 0 < share < 10 else f"and not {right:.3g}"),
+                    "5 % at most" if 0 < share < 10 else "",
                     why_it_is_off(name, got, right, answer.results[0]["calls"], (alpha, beta)),
                 )
 
@@ -562,13 +745,17 @@ def why_it_is_off(
     """The cause in words, where the calls that were made tell it."""
     alpha, beta = link
     times = [seconds for _, seconds in calls]
+    if not calls:
+        return "You never called seconds_of, and no two links are the same."
+    if name == "beta" and alike(got, 1 / right, 0.05):
+        return "That is the bandwidth, 1 / beta: return seconds per byte."
     if alike(got, alpha + beta - right, 0.05):
         return "That is the other one: return alpha, then beta."
     if name == "beta" and any(alike(got, seconds / nbytes, 1e-6) for nbytes, seconds in calls):
         return "That is a whole reading divided by its bytes: subtract alpha first."
-    if name == "beta" and times and max(times) < 2 * min(times):
-        longest = f"The longest reading is {max(times) / min(times):.3g} times the shortest."
-        return f"{longest} Where the difference is small, readings that are 2 % off spoil it."
-    if name == "alpha" and calls and beta * min(calls)[0] > 0.03 * alpha:
+    if name == "beta" and max(times) < 2.5 * min(times):
+        longest = f"The longest reading is only {max(times) / min(times):.2f} times the shortest."
+        return f"{longest} With readings 2 % off, that is too small a difference."
+    if name == "alpha" and beta * min(calls)[0] > 0.03 * alpha:
         return f"The smallest size was {min(calls)[0]:,} bytes. There the bytes count, too."
     return ""

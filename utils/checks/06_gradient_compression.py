@@ -401,16 +401,16 @@ def majority(draws: Draws, world_size: int, numel: int, dtype: torch.dtype = tor
             "+1 where the votes are equal: that is 0": torch.where(votes >= 0, 1, -1).to(dtype),
             "-1 where the votes are equal: that is 0": torch.where(votes > 0, 1, -1).to(dtype),
             "the sign of the number of votes for +1: a rank that doesn't vote +1 votes -1": positive.sign().to(dtype),
-            "what comes of world_size // 2, which is rounded down: double the votes instead": (
+            "what you get from world_size // 2, which is rounded down: double the votes instead": (
                 (positive - world_size // 2).sign().to(dtype)
             ),
-            "what comes of adding flags with +, which is `or`: make them numbers first": (
+            "what you get from adding flags with +, which is `or`: make them numbers first": (
                 (2 * positive.clamp(max=1) - world_size).sign().to(dtype)
             ),
-            "what comes of subtracting in uint8, which has nothing below 0: make them signed first": (
+            "what you get from subtracting in uint8, which has nothing below 0: make them signed first": (
                 (votes != 0).to(dtype)
             ),
-            "what comes of adding packed bytes: unpack each rank's, then add": (
+            "what you get from adding packed bytes: unpack each rank's, then add": (
                 2 * unpack_bits(added, numel).to(dtype) - 1
             ),
             "with the bits that fill up the last byte: unpack len(x) of them": torch.cat(
@@ -696,23 +696,23 @@ def power_sgd(
                 "the approximation of the gradients alone: add the residual first": forgetful,
                 "world_size times too large: q is a mean, so divide it": unlike,
                 "the approximation of this rank's own matrix: nothing was summed": [one for one, _ in local],
-                "what comes of a P whose columns aren't orthonormal": skewed @ (mean.T @ skewed).T,
-                "what comes of a P whose columns have length 1, but aren't at right angles": scaled
+                "what you get from a P whose columns aren't orthonormal": skewed @ (mean.T @ skewed).T,
+                "what you get from a P whose columns have length 1, but aren't at right angles": scaled
                 @ (mean.T @ scaled).T,
-                "what comes of a P of this rank's own: sum it over the ranks before you make it orthonormal": [
+                "what you get from a P of this rank's own: sum it over the ranks before you make it orthonormal": [
                     p @ local_q.T for p in local_p
                 ],
-                "what comes of a mean of orthonormal matrices, one from each rank: sum first, then orthonormalise": (
+                "what you get from a mean of orthonormal matrices, one per rank: sum first, then orthonormalise": (
                     blended @ (mean.T @ blended).T
                 ),
-                "what comes of a sum of orthonormal matrices, one from each rank: sum first, then orthonormalise": (
+                "what you get from a sum of orthonormal matrices, one from each rank: sum first, then orthonormalise": (
                     added @ (mean.T @ added).T
                 ),
                 "the approximation with this rank's own q: average q over the ranks": [
                     shared_p @ (mine.T @ shared_p).T for mine in corrected
                 ],
                 "P times the old q: the approximation has the new one": shared_p @ q.T,
-                "what comes of a q made orthonormal: only P is, and q carries the length": (
+                "what you get from a q made orthonormal: only P is, and q carries the length": (
                     shared_p @ torch.linalg.qr(mean.T @ shared_p)[0].T
                 ),
                 "in the right space, but of the wrong size: are P's columns orthonormal, and is q a mean?": (

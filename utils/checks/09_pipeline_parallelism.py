@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, combinations, islice, product
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from torch import Tensor
 from ..cluster.hardware import Cluster, Gpu, Link
 from ..events.event import Event
 from ..kit import mlp
+from ..kit.drivers.batched import BATCH, marking_batches
 from ..kit.pipeline_schedule import Step, problem, read, timed
 from ..worlds.virtual.play_schedule import free_messages, play
 from .answer import Answer, CheckFailed
@@ -72,13 +74,50 @@ def rows_take_time(ranks: int, message: float = 0.0) -> Cluster:
 
 
 def crossed(
-    nbytes: int, ranks: int, chunks: int = 1, microbatches: int = 1, back: bool = True, enough: str = ""
+    batch: Tensor, ranks: int, chunks: int = 1, microbatches: int = 1, back: bool = True, enough: str = ""
 ) -> Judgement:
-    """Judge that activations cross each boundary between stages, and come back as a gradient; `nbytes` each way."""
+    """Judge that activations cross each boundary between stages, and come back as a gradient, as large as `batch`."""
     last = ranks * chunks - 1
     ways = [sum((stage < last) + (stage > 0) * back for stage in range(rank, last + 1, ranks)) for rank in range(ranks)]
-    messages, sent = [microbatches * n for n in ways], [nbytes * n for n in ways]
-    return lambda answer: expect_each_sent(answer, messages, sent, enough)
+    messages, sent = [microbatches * n for n in ways], [batch.nbytes * n for n in ways]
+    dtype = str(batch.dtype).removeprefix("torch.")
+
+    def judge(answer: Answer) -> str:
+        for event in answer.events:
+            if event.dtype not in ("", dtype):
+                raise CheckFailed(
+                    f"rank {event.rank} calls {event.op} with {event.dtype} numbers",
+                    dtype,
+                    "That is the batch's dtype.",
+                )
+        return expect_each_sent(answer, messages, sent, enough)
+
+    return judge
+
+
+def in_microbatches(batch: Tensor, size: int) -> Judgement:
+    """Judge that each rank but the last sends one message for each microbatch of `size` rows, in order."""
+    wanted = [len(part) for part in batch.split(size)]
+
+    def judge(answer: Answer) -> None:
+        expect_only_messages(answer)
+        for rank in range(len(answer.results) - 1):
+            sent = [
+                event.bytes // batch[0].nbytes for event in answer.events if (event.rank, event.op) == (rank, "send")
+            ]
+            if sent != wanted:
+                why = "micro_batch_size is the number of rows in a microbatch: batch.split(micro_batch_size)."
+                raise CheckFailed(
+                    f"rank {rank} sent {rows_of(sent)}",
+                    rows_of(wanted),
+                    "That is the whole batch at once." if sent == [len(batch)] else why,
+                )
+
+    return judge
+
+
+def rows_of(counts: list[int]) -> str:
+    return f"messages of {', '.join(map(str, counts))} rows" if counts else "no message"
 
 
 # ---- forward, in parts 1, 2 and 6
@@ -108,6 +147,7 @@ def forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtyp
             "the last rank's layers applied to its own batch: its input is what arrives": mlp.forward(
                 stages[-1], batches[-1]
             ),
+            "the last rank's input: it applies its layers, too": mlp.forward(weights[: -layers[-1] or None], batch),
             "the output of the last microbatch alone: keep all of them": right.split(size or rows)[-1],
             "the microbatches in reverse order": torch.cat(right.split(size or rows)[::-1]),
             "the output without the last rows: the last microbatch may be shorter": right[
@@ -126,7 +166,8 @@ def forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtyp
 
 @oracle(values=[((2, 1, 1, 1), 3)], traffic=[((1, 1, 1), 5)], if_stuck=EACH_BOUNDARY)
 def naive_forward(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype = EXACT) -> Case:
-    once = crossed(rows * DIM * dtype.itemsize, len(layers), back=False, enough="Every boundary is crossed once.")
+    like = torch.empty(rows, DIM, dtype=dtype)
+    once = crossed(like, len(layers), back=False, enough="Every boundary is crossed once.")
     return forward(draws, layers, rows, 0, dtype, traffic=once)
 
 
@@ -139,7 +180,8 @@ def microbatch_forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype:
     def in_time(answer: Answer) -> str:
         return expect_time(answer, rows + size * (ranks - 1), recognise=serial, least=rows + ranks - 1)
 
-    return forward(draws, layers, rows, size, dtype, clock=rows_take_time(ranks), time=in_time)
+    also = in_microbatches(torch.empty(rows, DIM, dtype=dtype), size)
+    return forward(draws, layers, rows, size, dtype, also=also, clock=rows_take_time(ranks), time=in_time)
 
 
 @oracle(values=[((2, 1, 1), 10, 4), ((1, 1), 3, 1)], time=[((1, 1, 1), 15, 3, 2.0)], if_stuck=OVERLAP_STUCK)
@@ -167,8 +209,8 @@ def overlapped_forward(
         least = rows + (ranks - 1) * (1 + message)  # a row takes a second on each rank
         return expect_time(answer, first + others * max(size, message), recognise=wrong, least=least)
 
-    clock = rows_take_time(ranks, message)
-    return forward(draws, layers, rows, size, dtype, also=expect_only_messages, clock=clock, time=in_time)
+    also, clock = in_microbatches(torch.empty(rows, DIM, dtype=dtype), size), rows_take_time(ranks, message)
+    return forward(draws, layers, rows, size, dtype, also=also, clock=clock, time=in_time)
 
 
 def expect_waited(answer: Answer) -> None:
@@ -194,19 +236,25 @@ STUCK_STAGE = (
 )
 NO_TAGS = "NCCL ignores tags: between two ranks, what is sent first is received first."
 
-# What a stage goes backward from by mistake, in place of the gradient of the next stage's x:
-# (its y, the gradient of the next stage's y) -> a gradient.
-USUAL_SENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+# What a stage goes backward from by mistake, in place of the gradient of the next stage's x.
+# (its y, the gradients of the next stage's y and x, whether that is the last stage) -> a gradient
+USUAL_SENDS: dict[str, Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = {
     "the gradient if each rank sends back that of its output: the rank before needs that of your input, x.grad": (
-        lambda _, of_output: of_output
+        lambda y, of_output, of_input, is_last: of_output
+    ),
+    "the gradient if a rank passes on the one that it received, that of its output: the rank before needs that of your "
+    "input, x.grad": lambda y, of_output, of_input, is_last: of_input if is_last else of_output,
+    "the gradient if a rank sends back x itself: the rank before needs the gradient of x, x.grad": (
+        lambda y, of_output, of_input, is_last: y.detach()
     ),
     "the gradient if the rank's own y is the loss: it must come from the next rank": (
-        lambda y, _: torch.autograd.grad(mlp.loss_of(y), y, retain_graph=True)[0]
+        lambda y, of_output, of_input, is_last: torch.autograd.grad(mlp.loss_of(y), y, retain_graph=True)[0]
     ),
     "the gradient if backward starts from a gradient of ones: use the one that the next rank sends": (
-        lambda y, _: torch.ones_like(y)
+        lambda y, of_output, of_input, is_last: torch.ones_like(y)
     ),
 }
+X_SENT_ON = "the gradient if each rank sends on its x: the next rank needs y, the output of your layers"
 NOT_REACHED = (
     "what .grad is before a backward reaches it: was backward() called on this rank, on a tensor made of `leaves`?"
 )
@@ -214,19 +262,27 @@ NOT_REACHED = (
 
 def wrong_sends(stages: Stages, batch: Tensor) -> dict[str, Stages]:
     """{the mistake in words: the gradients of each stage that it leads to}"""
-    x, graph = batch, []
-    for stage in stages:  # cut between stages, as on ranks
-        leaves, x = [w.clone().requires_grad_() for w in stage], x.detach().clone().requires_grad_()
-        graph.append((leaves, y := mlp.forward(leaves, x)))
-        x = y
-    [of_last] = torch.autograd.grad(mlp.loss_of(x), x, retain_graph=True)
-    found: dict[str, Stages] = {}
-    for words, sent in USUAL_SENDS.items():
-        gradient, found[words] = of_last, []
-        for leaves, y in reversed(graph):
-            gradient = sent(y, gradient) if found[words] else of_last
-            of_stage = torch.autograd.grad(y, leaves, gradient, retain_graph=True) if leaves else []
-            found[words].insert(0, list(of_stage))
+    chain, same_x = [batch], [batch for _ in stages]
+    for stage in stages[:-1]:
+        chain.append(mlp.forward(stage, chain[-1]).detach())
+    wrong = {words: go_back(stages, chain, sent) for words, sent in USUAL_SENDS.items()}
+    return wrong | {X_SENT_ON: go_back(stages, same_x, lambda y, of_output, of_input, is_last: of_input)}
+
+
+def go_back(stages: Stages, inputs: list[Tensor], sent: Callable[[Tensor, Tensor, Tensor, bool], Tensor]) -> Stages:
+    """The gradients of each stage, from its input, and from what the next one has `sent` back."""
+    found: Stages = []
+    of_next: list[Tensor] = []  # the gradients of the next stage's y and x
+    for stage, x in zip(reversed(stages), reversed(inputs), strict=True):
+        leaves, x = [w.clone().requires_grad_() for w in stage], x.clone().requires_grad_()
+        y = mlp.forward(leaves, x)
+        if of_next:
+            gradient = sent(y, of_next[0], of_next[1], len(found) == 1)
+        else:
+            [gradient] = torch.autograd.grad(mlp.loss_of(y), y, retain_graph=True)
+        of_input, *of_leaves = torch.autograd.grad(y, [x, *leaves], gradient, retain_graph=True)
+        of_next = [gradient, of_input]
+        found.insert(0, list(of_leaves))
     return found
 
 
@@ -282,11 +338,11 @@ def backward_across(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype =
         right=list(map(named, cut(gradients, layers))),
         wrong={words: list(map(named, of)) for words, of in wrong_sends(stages, batch).items()},
         dtype=dtype,
-        traffic=crossed(batch.nbytes, len(layers), enough="Each boundary is crossed once each way."),
+        traffic=crossed(batch, len(layers), enough="Each boundary is crossed once each way."),
     )
 
 
-@oracle(values=[(2, 6, 2), (2, 10, 4)])
+@oracle(values=[(2, 6, 2), (2, 10, 4)], memory=[(2, 20, 4)])
 def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype: torch.dtype = EXACT) -> Case:
     weights, [batch] = model(draws, layers, rows, 1, dtype)
 
@@ -312,7 +368,34 @@ def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype:
         words: [{name: sum(f * of[name] for f, of in zip(by, each, strict=True)) for name in right}]
         for words, by in factors.items()
     }
-    return backward([[batch], [weights]], [right], wrong, dtype, same={"micro_batch_size": size})
+
+    def one_at_a_time(answer: Answer) -> str:
+        expect_one_at_a_time(answer, rows, size, layers, batch[0].nbytes)
+        return f"the activations of {size} rows at a time, not of all {rows}."
+
+    same = {"micro_batch_size": size}
+    return backward(
+        [[batch], [weights]], [right], wrong, dtype, same=same, clock=free_messages(1), memory=one_at_a_time
+    )
+
+
+def expect_one_at_a_time(answer: Answer, rows: int, size: int, layers: int, row: int) -> None:
+    """Raise CheckFailed unless the activations of one microbatch of `size` rows are live at a time; row: its bytes."""
+    most = most_of(answer, 0, "activations")
+    # Autograd saves the inputs of each product, gelu and the loss. The first is part of the batch.
+    held = round(most / (2 * layers * row))
+    if abs(most - 2 * layers * size * row) > row * layers:
+        why = "Is there one backward() for all microbatches? Call it for each one: it frees what the forward has kept."
+        raise CheckFailed(
+            f"the activations of up to {held} rows are held at a time",
+            f"of {size}, one microbatch",
+            why if most > 2 * layers * size * row else "Microbatches have micro_batch_size rows: fewer take more time.",
+        )
+
+
+def most_of(answer: Answer, rank: int, kind: str) -> int:
+    """The most bytes of a kind of tensor that a rank holds at one time."""
+    return max((nbytes for _, this, nbytes in answer.run.memory().samples[rank] if this == kind), default=0)
 
 
 # Schedules written out, so that a stage is judged without a student's schedule.
@@ -334,6 +417,35 @@ CHUNKED = [  # three ranks with two chunks each, two microbatches
     steps_of("F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"),
     steps_of("F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0"),
 ]
+
+
+ADVICE_ON_STEPS = {
+    r"does not require grad and does not have a grad_fn": (
+        "A backward finds a y without its graph: keep y itself until then, and send y.detach()."
+    ),
+    r"got <class 'NoneType'>": (
+        "It sends None, the .grad of a tensor that has none: is it the .grad of x, did x require a gradient before it "
+        "was used, and does each B take out the x of its own microbatch and chunk?"
+    ),
+    r"only has room for|the rest of that tensor stays": (
+        "The two ranks are at different microbatches: does each B take out what its own F has kept, is a buffer as "
+        "long as its microbatch, and is each message handed over once?"
+    ),
+    r"local variable 'gradient'": (
+        "A B without a gradient: every stage but the last receives one, on the last rank too if it has several chunks."
+    ),
+    "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it.",
+}
+ADVICE_ON_CHUNKS = {
+    "Everyone receives first": (
+        "A message is missing. It is the stage that decides who sends and receives, not the rank: with chunks, "
+        "the last rank sends on the outputs of all its stages but the last."
+    ),
+    "finished without receiving": (
+        "It is the stage that decides who sends and receives, not the rank: with chunks, rank 0 receives the input of "
+        "all its stages but the first, and the last rank the gradient of all its stages but the last."
+    ),
+}
 
 
 @oracle(
@@ -361,13 +473,17 @@ def run_schedule(
         "the last microbatch's gradient alone: don't zero the gradients in between": alone(parts[-1]),
         "the first microbatch's gradient alone": alone(parts[0]),
     } | wrong_sends(stages, batch)
-    messages = crossed(batch.nbytes, ranks, chunks, len(parts), enough="M messages each way across each boundary.")
+    messages = crossed(batch, ranks, chunks, len(parts), enough="M messages each way across each boundary.")
 
     def in_order(answer: Answer) -> str | None:
         expect_order(answer)
         remark = messages(answer)
-        expect_steps_taken(answer, schedules, chunks)
+        expect_steps_taken(answer, schedules, chunks, parts)
         return remark
+
+    def in_memory(answer: Answer) -> str:
+        expect_steps_taken(answer, schedules, chunks, parts)
+        return expect_few_kept(answer, schedules, tensor=size * DIM * dtype.itemsize)
 
     loss, gradients = mlp.serial_gradients(weights, batch)
     right = list(map(named, on_ranks(cut(gradients, layers))))
@@ -378,19 +494,11 @@ def run_schedule(
         wrong={words: list(map(named, on_ranks(of))) for words, of in wrong.items()},
         dtype=dtype,
         same={"micro_batch_size": size},
-        advice={
-            r"does not require grad and does not have a grad_fn": (
-                "A backward finds a y without its graph: keep y itself until then, and send y.detach()."
-            ),
-            "Everyone receives first": (
-                "A message is missing. It is the stage that decides who sends and receives, not the rank: with chunks, "
-                "the last rank sends on the outputs of all its stages but the last."
-            ),
-            "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it.",
-        },
+        advice=(ADVICE_ON_CHUNKS if chunks > 1 else {}) | ADVICE_ON_STEPS,
+        through=marking_batches,
         clock=free_messages(ranks),
         traffic=in_order,
-        memory=lambda answer: expect_live_activations(answer, schedules, tensor=size * DIM * dtype.itemsize),
+        memory=in_memory,
     )
 
 
@@ -403,9 +511,10 @@ def expect_order(answer: Answer) -> None:
     tagged = next((event for event in calls if event.tag), None)
     if tagged:
         raise CheckFailed(f"rank {tagged.rank} calls {tagged.op} with the tag {tagged.tag}", "no tags", NO_TAGS)
+    batches = batch_of_each(answer)
     for one, other in combinations(range(len(answer.results)), 2):
         mine, theirs = ([e for e in calls if (e.rank, e.peer) == pair] for pair in ((one, other), (other, one)))
-        stuck = first_stuck(mine, theirs)
+        stuck = first_stuck(mine, theirs, batches)
         if stuck:
             ranks = f"ranks {one} and {other}"
             raise CheckFailed(
@@ -417,32 +526,52 @@ def expect_order(answer: Answer) -> None:
             )
 
 
-def expect_steps_taken(answer: Answer, schedules: list[list[RawStep]], chunks: int) -> None:
-    """Raise CheckFailed unless each rank sends to its neighbours in the order of its steps."""
+def batch_of_each(answer: Answer) -> dict[Event, tuple[str, int]]:
+    """{a call: (its line, how many batches its rank had begun by then)}: what calls of one batch have in common."""
+    begun = [
+        [r.start for r in answer.run.regions if (r.rank, r.name) == (rank, BATCH)]
+        for rank in range(len(answer.results))
+    ]
+    return {e: (e.where, bisect_right(sorted(begun[e.rank]), e.start)) for e in answer.events}
+
+
+def expect_steps_taken(
+    answer: Answer, schedules: list[list[RawStep]], chunks: int, microbatches: Sequence[Tensor]
+) -> None:
+    """Raise CheckFailed unless each rank sends to its neighbours in the order of its steps, a microbatch each time."""
     ranks = len(schedules)
     for rank, steps in enumerate(schedules):
         wanted = []
-        for kind, _, *chunk in steps:
+        for kind, m, *chunk in steps:
             stage = rank + ranks * sum(chunk)
             to = stage + (1 if kind == "F" else -1)
-            wanted += [to % ranks] if 0 <= to < ranks * chunks else []
-        sent = [event.peer for event in answer.events if (event.rank, event.op) == (rank, "send")]
-        if sent != wanted:
+            wanted += [(to % ranks, microbatches[m].nbytes)] if 0 <= to < ranks * chunks else []
+        sent = [(event.peer, event.bytes) for event in answer.events if (event.rank, event.op) == (rank, "send")]
+        (got_to, got), (to_ranks, right) = (tuple(zip(*pairs, strict=True)) or ((), ()) for pairs in (sent, wanted))
+        if got_to != to_ranks:
             raise CheckFailed(
-                f"rank {rank} sent its messages to the ranks {show(sent)}",
-                show(wanted),
+                f"rank {rank} sent its messages to the ranks {show(list(got_to))}",
+                show(list(to_ranks)),
                 "It doesn't take its steps in the order of `steps`. The schedule decides the order, not the engine.",
+            )
+        if got != right:
+            row = microbatches[0][0].nbytes
+            raise CheckFailed(
+                f"rank {rank} sent {rows_of([n // row for n in got])}", rows_of([n // row for n in right]), NOT_ITS_ROWS
             )
 
 
-def first_stuck(mine: list[Event], theirs: list[Event]) -> Event | None:
+NOT_ITS_ROWS = "A microbatch has micro_batch_size rows, and only the last one may be shorter."
+
+
+def first_stuck(mine: list[Event], theirs: list[Event], batches: Mapping[Event, Any]) -> Event | None:
     """The call of mine that waits forever if two ranks' calls to each other are worked off in order; None if none does.
 
-    Two neighbouring calls of one line, one each way, count as a batch and may go on at the same time.
+    Two neighbouring calls of one batch, one each way, may go on at the same time.
     """
     queues = [list(mine), list(theirs)]
     while all(queues):
-        pairs = product(*(going_on(queue) for queue in queues))
+        pairs = product(*(going_on(queue, batches) for queue in queues))
         met = next((pair for pair in pairs if {event.op for event in pair} == {"send", "recv"}), None)
         if met is None:
             return queues[0][0]
@@ -451,15 +580,18 @@ def first_stuck(mine: list[Event], theirs: list[Event]) -> Event | None:
     return None
 
 
-def going_on(queue: list[Event]) -> list[Event]:
+def going_on(queue: list[Event], batches: Mapping[Event, Any]) -> list[Event]:
     """The calls at the head of a queue that may go on at the same time."""
     first, *rest = queue[:2]
-    together = [e for e in rest if first.is_async and e.is_async and (e.where, e.op != first.op) == (first.where, True)]
-    return [first, *together]
+    same_batch = [
+        e for e in rest if first.is_async and e.is_async and batches[e] == batches[first] and e.op != first.op
+    ]
+    return [first, *same_batch]
 
 
-def expect_live_activations(answer: Answer, schedules: list[list[RawStep]], tensor: int) -> str:
-    """Raise CheckFailed if a rank holds the activations of more microbatches than are live in its schedule.
+def expect_few_kept(answer: Answer, schedules: list[list[RawStep]], tensor: int) -> str:
+    """Raise CheckFailed if a rank holds the activations of more microbatches than are live in its schedule, or messages
+    that have long arrived.
 
     tensor: bytes of the activations between two layers.
     """
@@ -467,8 +599,7 @@ def expect_live_activations(answer: Answer, schedules: list[list[RawStep]], tens
     last = len(schedules) - 1
     counts = [max(live_at(steps)) for steps in schedules]
     for rank, live in enumerate(counts):
-        samples = answer.run.memory().samples[rank]
-        most = max((nbytes for _, kind, nbytes in samples if kind == "activations"), default=0)
+        most = most_of(answer, rank, "activations")
         # Of two layers autograd saves the inputs of each product and each gelu (rank 0's input is part of the batch),
         # and on the last stage that of the loss.
         of_one = (3 + (rank > 0) + (rank == last)) * tensor
@@ -476,11 +607,21 @@ def expect_live_activations(answer: Answer, schedules: list[list[RawStep]], tens
             raise CheckFailed(
                 f"rank {rank} holds the activations of up to {most / of_one:.2g} microbatches",
                 f"{live}",
-                "Is something kept after its backward? kept.pop(...) returns the tensors and forgets them; "
-                "a list of outputs keeps them all; a y that waits to be sent keeps its graph, so send y.detach(). "
-                "Or do you not take the steps in the order of `steps`?",
+                "Something is kept after its backward: kept.pop(...) returns x and y and forgets them, but a list of "
+                "inputs or outputs keeps them all.",
+            )
+    for rank in range(len(schedules)):
+        messages = most_of(answer, rank, "communication") // tensor
+        if messages > MESSAGES_HELD:
+            raise CheckFailed(
+                f"rank {rank} holds up to {messages} tensors that it has sent or received",
+                f"{MESSAGES_HELD} at most, with room for copies",
+                "Most have arrived long ago: keep what is sent in `sends` alone, and what is received until its step.",
             )
     return f"live microbatches by rank: {counts}, as the schedule says."
+
+
+MESSAGES_HELD = 8  # an answer that drops what has arrived holds up to 6 in these schedules, whatever their length
 
 
 # ---- schedules, in parts 4 and 7
@@ -562,7 +703,7 @@ def one_f_one_b(_: Draws, ranks: int, microbatches: int) -> Case:
     return planned(ranks, microbatches, None, expect_in_turn)
 
 
-@oracle(values=[(2, 4, 2), (4, 8, 2)], memory=[(4, 12, 2)], time=[(4, 8, 2)])
+@oracle(values=[(2, 4, 2), (4, 8, 2), (4, 4, 2)], memory=[(4, 12, 2)], time=[(4, 8, 2)])
 def interleaved(_: Draws, ranks: int, microbatches: int, chunks: int) -> Case:
     def expect_groups(schedule: Schedule) -> None:
         expect_in_order(schedule)
@@ -612,7 +753,11 @@ def why_miscounted(steps: Schedule, microbatches: int, chunks: int) -> str:
         if forwards == backwards < most:
             return "Some microbatches go neither forward nor backward: there are num_microbatches of them."
         if len(set(of_rank)) < len(of_rank):
-            return "Some steps come twice. " + "Each whole group before counts P microbatches." * (chunks > 1)
+            return "Some steps come twice." + " Each whole group before counts P microbatches." * (chunks > 1)
+        if 0 < backwards < most == warm_up(of_rank):
+            return (
+                "All its forwards run ahead, and some backwards are missing: `ahead` is never more than the forwards."
+            )
         if len(of_rank) < 2 * most:
             return "Are the backwards after the last forward missing? Or the forwards of the warm-up?"
     return ""
@@ -620,6 +765,9 @@ def why_miscounted(steps: Schedule, microbatches: int, chunks: int) -> str:
 
 def why_out_of_order(steps: Schedule, chunks: int) -> str:
     first, last, ranks = steps[0], steps[-1], len(steps)
+    backwards = [step.microbatch for step in first if step.kind == "B"]
+    if len(set(backwards)) > 1 and backwards == sorted(backwards, reverse=True):
+        return "The backwards are in reverse order, but the microbatch that went forward first goes backward first."
     if warm_up(first) < warm_up(last):
         return "The last rank has the longest warm-up, but rank 0 should: it is the other way round."
     if chunks == 1:

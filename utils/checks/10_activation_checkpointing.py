@@ -335,7 +335,7 @@ def replayable(
             },
             "the result of call 3": {new_mask: another_mask},
             "the random numbers after call 1": {
-                "what comes without that call: the first call draws numbers as any other code does": lambda got: bool(
+                "what you get without that call: the first call draws numbers as any other code does": lambda got: bool(
                     torch.equal(got, unmoved(seed))
                 ),
             },
@@ -576,18 +576,18 @@ def keep_expensive(_: Draws, least: int) -> Case:
         "what the last dimension of the result leads to: the inner one counts": decided(
             lambda name, shapes: name in PRODUCTS and shapes[-1][-1] >= least
         ),
-        "to keep the cheap products, and not the expensive ones": decided(
+        "what you get by keeping the cheap products instead of the expensive ones": decided(
             lambda name, shapes: name in PRODUCTS and shapes[-1][-2] < least
         ),
         "what the left factor's first dimension leads to: the inner one is its last": by_dimension(0),
         "what dimension 1 leads to: in bmm the inner dimension comes after it": by_dimension(1),
-        "to keep other operations, too: only products are expensive": decided(
+        "what you get by keeping other operations too: only products are expensive": decided(
             lambda name, shapes: bool(shapes) and shapes[PRODUCTS.get(name, 0)][-1] >= least
         ),
         "no CheckpointPolicy for some operations: return MUST_SAVE or PREFER_RECOMPUTE in each case": lambda got: any(
             one not in ("keep", "recompute") for one in got.values()
         ),
-        "to keep every product: those with a small inner dimension are cheap": decided(
+        "what you get by keeping every product: those with a small inner dimension are cheap": decided(
             lambda name, _: name in PRODUCTS
         ),
     }
@@ -653,8 +653,8 @@ def pieces_over(
         right={"the gradient": right},
         mistakes={
             "the gradient": {
-                "what comes of the wrong pieces: a rank's place in the group is dist.get_rank(group), not its number "
-                "in the world": wrong_pieces,
+                "what you get from the wrong pieces: a rank's place in the group is dist.get_rank(group), not its "
+                "number in the world": wrong_pieces,
                 "what the pieces of all ranks lead to: only those of the group belong together": of_world,
                 "right but for the last numbers, which are 0: if t doesn't divide their number, pad, and round up": (
                     cut_off

@@ -741,10 +741,10 @@ def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dty
     ]
     mistakes = {
         "x itself: nothing was exchanged": xs,
-        "what comes out without any reordering: both levels want the targets that they serve side by side": joined(
+        "what you get without any reordering: both levels want the targets that they serve side by side": joined(
             level(level(parts, inside), between)
         ),
-        "what comes out if the rows go to the first level as they are: before it, sort them by place": joined(
+        "what you get if the rows go to the first level as they are: before it, sort them by place": joined(
             level(
                 [
                     [one[place * nodes + node] for node in range(nodes) for place in range(local)]
@@ -759,7 +759,7 @@ def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dty
         "what the first level gives: the rows have to go on to their nodes": [
             partial(same_rows, one) for one in joined(level(by_target, inside))
         ],
-        "what comes out if the first level's result goes on as it is: before the second, sort it by node": joined(
+        "what you get if the first level's result goes on as it is: before the second, sort it by node": joined(
             level(level(by_target, inside), between)
         ),
         "the right rows, sorted by place in the source's node: they must be sorted by rank, node by node": by_place,

@@ -118,17 +118,17 @@ def gelus(xs: Parts) -> Parts:
 
 
 WRONG_DOORS: dict[str, tuple[Callable[[Parts], Parts], Callable[[Parts], Parts]]] = {  # before and after two products
-    "what it is without f: each tensor rank then knows only its own columns' share of x's gradient": (
+    "without f: each tensor rank then knows only its own columns' share of x's gradient": (
         list,
         lambda ys: gelus(through_g(ys)),
     ),
-    "what it is without g: each tensor rank then has only its own rows' share of the sum": (through_f, gelus),
-    "what it is with f and g in each other's place: f comes before the columns, g after the rows": (
+    "without g: each tensor rank then has only its own rows' share of the sum": (through_f, gelus),
+    "with f and g swapped: f comes before the columns, g after the rows": (
         through_g,
         lambda ys: gelus(through_f(ys)),
     ),
-    "what it is without the gelu after g: each of the two matrices is a layer": (through_f, through_g),
-    "what it is with the second gelu before g: add up first, since gelu of a sum is no sum of gelus": (
+    "without the gelu after g: each of the two matrices is a layer": (through_f, through_g),
+    "with the second gelu before g: add up first, since gelu of a sum is not the sum of the gelus": (
         through_f,
         lambda ys: through_g(gelus(ys)),
     ),
@@ -171,11 +171,11 @@ def grid_step(draws: Draws, sizes: Sizes, layers: int, rows: int, count: int, di
 
     right_doors = through_f, lambda ys: gelus(through_g(ys))
     of_parts = {words: step_of_parts(weights, [batch] * sizes[2], *doors) for words, doors in WRONG_DOORS.items()}
-    of_parts["what it is if tensor ranks take different rows: chunk dp_rank is wanted on all of them"] = step_of_parts(
+    of_parts["what you get if tensor ranks take different rows: all of them need chunk dp_rank"] = step_of_parts(
         weights, [batch.chunk(sizes[0])[part % sizes[0]] for part in range(sizes[2])], *right_doors
     )
     first_ones = torch.cat([part.chunk(count)[0] for part in batch.chunk(sizes[0])])
-    of_parts["what it is with microbatch 0 each time: `number` says which one to take"] = step_of_parts(
+    of_parts["with microbatch 0 each time: `number` says which one to take"] = step_of_parts(
         weights, [first_ones] * sizes[2], *right_doors
     )
     scaled = {
@@ -432,7 +432,7 @@ def zigzag_block(draws: Draws, blocks: list[tuple[int, int]], chunk: int) -> Cas
         lse.masked_fill(lse == -math.inf, math.inf) for _, lse in right
     ]
     for part, name in enumerate(("out", "lse")):
-        mistakes[name]["right, but with the early and the late queries in each other's place"] = [
+        mistakes[name]["right, but with the early and the late queries swapped"] = [
             both[part].roll(chunk, 2) for both in right
         ]
     mistakes["the number of scores"] = {
@@ -576,19 +576,19 @@ def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Cas
             hops,
         ),
         "attention to this rank's own keys each time: attend to those that have arrived": (none, hops),
-        "what it is with the same positions for queries and keys: keys have those of the rank that they come from": (
+        "with the same positions for queries and keys: keys have those of the rank that they come from": (
             hops,
             none,
         ),
-        "what it is with positions one hop ahead of the keys: the first that arrive are of the rank before this one": (
+        "with positions one hop ahead of the keys: the first that arrive are of the rank before this one": (
             hops,
             [hop and hop + 1 for hop in hops],
         ),
-        "what it is with positions one hop behind the keys: the first that arrive are of the rank before this one": (
+        "with positions one hop behind the keys: the first that arrive are of the rank before this one": (
             hops,
             [max(0, hop - 1) for hop in hops],
         ),
-        "what it is with positions as if keys came from the next rank: they come from the one before": (
+        "with positions as if keys came from the next rank: they come from the one before": (
             hops,
             [-hop for hop in hops],
         ),
@@ -705,13 +705,13 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
             "dq": {
                 "what this rank's own keys contribute: add up all hops": own(0),
                 "what the last keys to arrive contribute: add up all hops": last,
-                "what it is with this rank's positions for all keys: use those of the rank that they come from": (
+                "with this rank's positions for all keys: use those of the rank that they come from": (
                     dq_with(lambda place, _: place)
                 ),
-                "what it is with positions one hop ahead of the keys: in round 0 this rank's own keys are here": (
+                "with positions one hop ahead of the keys: in round 0 this rank's own keys are here": (
                     dq_with(lambda place, hop: place - hop - 1)
                 ),
-                "what it is with each block's own out and lse: those of all keys are given": (
+                "with each block's own out and lse: those of all keys are given": (
                     dq_with(lambda place, hop: place - hop, alone=True)
                 ),
             },
@@ -975,7 +975,7 @@ def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
             "the norm with sharded gradients divided by the tp ranks, too: each of these has other numbers": math.sqrt(
                 sharded / tp + replicated + tied
             ),
-            "the norm with sharded and replicated gradients in each other's place": math.sqrt(
+            "the norm with sharded and replicated gradients swapped": math.sqrt(
                 sharded / tp + tp * (replicated + tied)
             ),
             "the root of a mean over stages: add up their squares": math.sqrt((sharded + replicated + tied) / pp),

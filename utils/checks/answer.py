@@ -10,6 +10,9 @@ from ..events.event import Event
 from ..report.run import Run
 from ..text.wrapping import wrapped
 
+ONE_LINE = 80  # characters of what was seen and what was expected; longer ones take a line each
+MOST_LEAD = 40  # characters in front of a value
+
 
 @dataclass
 class Answer:
@@ -34,21 +37,31 @@ class Answer:
 class CheckFailed(AssertionError):
     """An answer that is not right yet: what was seen, what was expected, and the usual mistake if it is known.
 
+    lead        where in `saw` the value begins that `expected` is compared with; 0 if there is no such value
     share       the part of the check's points that the answer still earns, from 0 to 1
     impossible  whether no honest answer can lead to what was seen, so that a person should look at this one
     """
 
     def __init__(
-        self, saw: str, expected: str = "", mistake: str = "", share: float = 0.0, impossible: bool = False
+        self,
+        saw: str,
+        expected: str = "",
+        mistake: str = "",
+        share: float = 0.0,
+        impossible: bool = False,
+        lead: int = 0,
     ) -> None:
         self.header, self.saw, self.expected, self.mistake, self.share = "", saw, expected, mistake, share
-        self.impossible = impossible
+        self.impossible, self.lead = impossible, lead
         self.run: Run | None = None  # the run that was too slow, if it has ended
         self.deadlock: WorldStuck | None = None  # what ended the run, if that was it
         super().__init__(saw)
 
     def __str__(self) -> str:
-        seen = self.saw + (f", expected {self.expected}" if self.expected else "")
+        seen = f"{self.saw}, expected {self.expected}" if self.expected else self.saw
+        if self.expected and len(seen) > ONE_LINE:  # then on two lines, the values one above the other
+            words = "expected".ljust(self.lead - 1 if self.lead <= MOST_LEAD else 0)
+            seen = f"{self.saw}\n{words} {self.expected}"
         return "\n".join([self.header] * bool(self.header) + indented(seen) + indented(self.mistake))
 
     def _render_traceback_(self) -> list[str]:  # IPython asks for this: a notebook shows the message alone

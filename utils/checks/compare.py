@@ -32,7 +32,8 @@ def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None 
     words = read_in_flight(got, expected) or wrong_type(got, expected, rtol)
     words = words or recognised(got, expected, recognise or {}, rtol) or almost(got, expected, max(rtol, ROUGHLY))
     digits = digits_of(rtol) if rtol else None
-    raise CheckFailed(f"{seen} {show(got, expected, digits)}", rounded(expected, got, rtol), words)
+    shown = f"{seen} {show(got, expected, digits)}"
+    raise CheckFailed(shown, rounded(expected, got, rtol), words, lead=len(seen) + 1)
 
 
 def read_in_flight(got: Any, expected: Any) -> str:
@@ -40,22 +41,36 @@ def read_in_flight(got: Any, expected: Any) -> str:
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple) and len(got) == len(expected):
         return next(filter(None, map(read_in_flight, got, expected)), "")
     if type(got) is torch.Tensor and in_flight.holds_poison(got):
-        return f"It holds numbers of a tensor that was still in flight (they are NaN here). {in_flight.ADVICE}"
+        return (
+            f"It holds numbers that were read while their tensor was still in flight (shown as NaN). {in_flight.ADVICE}"
+        )
     return ""
 
 
 def wrong_type(got: Any, expected: Any, rtol: float) -> str:
-    """What to do about the right value in the wrong type; "" if that is not what is wrong."""
+    """What to do about the right value in the wrong type, or the right word misspelled; "" if that is not it."""
     if is_number(expected) and isinstance(got, torch.Tensor) and got.numel() == 1:
         right = alike(got.item(), expected, max(rtol, ROUGHLY) if rtol else 0)
-        return "That is a tensor: take .item() of it." if right else ""
+        return "That is a tensor: return its number, with .item()." if right else ""
+    if holds_tensors(got) and not holds_tensors(expected) and alike(without_tensors(got), expected, max(rtol, ROUGHLY)):
+        return "That holds tensors where plain numbers are wanted: take .item() of one number, .tolist() of several."
+    if isinstance(got, str) and isinstance(expected, str):
+        same = got.strip().lower().startswith(expected.lower())
+        return f"The right answer, spelled differently: return {expected!r}, as the docstring does." * same
     if not alike(got, expected, rtol):
         return ""
     if holds_tensors(expected):
-        rare = isinstance(expected, torch.Tensor) and expected.dtype not in (torch.float32, torch.float64)
-        advice = f"{expected.dtype} is wanted" if rare else "create buffers with the dtype of the input"
-        return f"That is the right numbers in a different dtype: {advice}."
-    return "That is right but for its type. Whole numbers are wanted: take int(...), or divide whole numbers with //."
+        usual = not isinstance(expected, torch.Tensor) or expected.dtype in (torch.float32, torch.float64)
+        advice = "create buffers with the dtype of the input, and convert back what you have converted"
+        return f"The numbers are right but not their dtype: {advice if usual else f'{expected.dtype} is wanted'}."
+    return "The value is right but not its type: return whole numbers, with int(...), or by dividing with //."
+
+
+def without_tensors(value: Any) -> Any:
+    """The same with plain numbers and lists in place of tensors, where these have values."""
+    if isinstance(value, list | tuple):
+        return [without_tensors(one) for one in value]
+    return value.tolist() if isinstance(value, torch.Tensor) and not value.is_meta else value
 
 
 def holds_tensors(value: Any) -> bool:
@@ -79,9 +94,14 @@ def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
             fitting.append(words)
             if callable(wrong):
                 break
-    first, second = [*(words + "." * (not words.endswith("?")) for words in fitting), "", ""][:2]
+    first, second = [*(with_a_noun(words) + "." * (not words.endswith("?")) for words in fitting), "", ""][:2]
     said = f"That is {first}" * bool(first)
     return f"{said} Or it is {second} Both give these numbers." if second else said
+
+
+def with_a_noun(words: str) -> str:
+    """Turn "without the launch" into "the result without the launch"; a description that has a noun stays as it is."""
+    return f"the result {words}" if words.startswith(("with ", "without ", "for ", "of ", "relative to ")) else words
 
 
 def almost(got: Any, expected: Any, rtol: float) -> str:
@@ -94,7 +114,7 @@ def almost(got: Any, expected: Any, rtol: float) -> str:
         return ""
     if got.shape != expected.shape:
         same = got.numel() == expected.numel() > 1 and alike(got.reshape(-1), expected.reshape(-1), rtol)
-        return f"That is the right numbers in a different shape: {tuple(expected.shape)} is wanted." * same
+        return f"These are the right numbers in a different shape: {tuple(expected.shape)} is wanted." * same
     wide, right = got.detach().double(), expected.detach().double()
     factor = ((wide * right).sum() / right.square().sum()).item()
     if not factor or not math.isfinite(factor) or not alike(wide, factor * right, rtol):
@@ -120,7 +140,7 @@ def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
             if isinstance(was, torch.Tensor) and isinstance(has_become, str):  # see call_with
                 raise CheckFailed(
                     f"rank {rank}: {which} {has_become} after the call",
-                    "that it stays as it was, for autograd too",
+                    "an unchanged input, for autograd too",
                     "Work on a copy, x.detach().clone(), and call requires_grad_() or backward() there.",
                 )
             seen = f"rank {rank}: {which} is {show(has_become, was)} after the call"

@@ -191,16 +191,16 @@ def expect_untouched(result: DriveResult, rank: int) -> None:
         raise CheckFailed(
             f"rank {rank}: {name} is not what it was before the call",
             "inputs that stay as they were",
-            "Something writes in place, as x += 1, x[...] = 0 and dist.all_reduce(x) do. The verbs return new tensors.",
+            "Something writes in place, as x += 1, x[...] = 0 and dist.all_reduce(x) do; the verbs return new tensors.",
         )
 
 
 def expect_repeats(answer: Answer) -> None:
-    """Raise CheckFailed if a second call with the same inputs came to something else."""
+    """Raise CheckFailed if a second call with the same inputs gave a different result."""
     for rank, result in enumerate(answer.results):
         if not result["repeats"]:
             raise CheckFailed(
-                f"rank {rank}: a second call with the same inputs gives something else",
+                f"rank {rank}: a second call with the same inputs gives a different result",
                 "the same output and gradients",
                 "The function keeps something from its first call: a list, a counter, a gradient that piles up.",
             )
@@ -335,20 +335,23 @@ def what_is_wrong(seen: Sequence[Call], wanted: Sequence[Call], why: str) -> str
     if why and got < needed:
         return f"Fewer bytes than are needed. {why}"
     if why:
-        return f"{got / needed:.3g} times the bytes that are needed. {why}" if got > needed > 0 else why
+        return f"That is {got / needed:.3g} times the bytes that are needed. {why}" if got > needed > 0 else why
     if [op for op, _ in seen] == [op for op, _ in wanted]:
-        return "The right calls with the wrong sizes: do you send the right tensor?"
+        return "These are the right calls with the wrong sizes: do you send the right tensor?"
     if len(seen) < len(wanted):
         return "Fewer calls than are needed: some rank's part is missing."
     if len(seen) > len(wanted):
         needed_calls = f"{len(wanted)} will do" if wanted else "none is needed"
-        return f"{plural(len(seen), 'call')} where {needed_calls}: which of these results did the rank have already?"
+        seen_calls = plural(len(seen), "call")
+        return f"That is {seen_calls} where {needed_calls}: which of these results did the rank already have?"
     if got != needed:
-        return f"Not the collective that is needed; it takes {got:,} bytes instead of {needed:,}."
+        return f"That is not the collective that is needed: it takes {got:,} bytes instead of {needed:,}."
     ops = [Counter(op for op, _ in calls) for calls in (seen, wanted)]
     different = [*(ops[0] - ops[1]), *(ops[1] - ops[0])]
     gives = ", ".join(f"{op} {GIVES[op]}" for op in different if op in GIVES)
-    return "Not the collective that is needed, though it is handed as many bytes" + (f": {gives}." if gives else ".")
+    return "That is not the collective that is needed, though it is handed as many bytes" + (
+        f": {gives}." if gives else "."
+    )
 
 
 def in_words(calls: Sequence[Call], in_all: bool = False) -> str:

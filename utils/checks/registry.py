@@ -93,7 +93,9 @@ class Checks:
         """
         exercise = exercise_of(getattr(function, "__name__", repr(function)))
         if (exercise, judges) not in self.checks:
-            raise ValueError(f"nothing judges the {judges} of {exercise}: does the function still have its given name?")
+            raise ValueError(
+                f"nothing judges the {judges} of {exercise}: is the function still called what it was called?"
+            )
         one = self.checks[exercise, judges]
         run = runner(function, one.if_stuck, self.hidden)
         try:

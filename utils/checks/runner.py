@@ -106,8 +106,8 @@ class Runner:
         if all(result is None for result in results):
             raise CheckFailed(
                 "Every rank returned None.",
-                mistake="Not written yet? Is the `return` missing? Or did you return the result of a call of `dist`? "
-                "Such a call fills its tensor and returns None.",
+                mistake="Is the function not written yet, or its `return` missing? Calls of `dist` return None "
+                "too: they put their result into the tensor that you pass.",
             )
         return Answer(results, inputs_after, run, shared)
 
@@ -157,17 +157,17 @@ def describe(
 # ---- turning errors into advice
 
 NO_CONNECTION = (
-    "A rank has no connection to itself: is `src` or `dst` the rank that makes the call? Nothing comes before rank 0; "
-    "in a ring, the last rank does."
+    "A rank has no connection to itself: is `src` or `dst` the rank that makes the call? Nothing comes before rank 0, "
+    "except in a ring, where the last rank does."
 )
 WAITED_TWICE = (
-    "Every message has arrived, and still a rank waits: it calls wait() for the second time on the same "
-    "handle. With Gloo that never ends. Wait once for each handle."
+    "Every message has arrived, but a rank still waits: it has called wait() twice on the same handle, and with Gloo "
+    "the second call never returns. Call wait() once for each handle."
 )
 # Pattern in the report of a failed run -> advice. The texts are those of torch 2.13 and of its Gloo, and one of ours.
 ADVICE = {
     "should not be the same as the rank of the current process": (
-        "A rank can't send to itself: copy its own part, and send the rest."
+        "A rank can't send to itself: copy its own part, and send only the others."
     ),
     r"Expected parameter `tensor`[\s\S]*NoneType": (
         "That is None, not a tensor. Is it the .grad of a tensor that has none? Only a leaf gets a .grad, and only if "

@@ -82,14 +82,14 @@ class Score:
             raise CheckFailed(
                 f"the score is {self.shown}",
                 f"{quantity(self.limit, self.measure.unit)} at least",
-                "No answer can be better than this limit. Leave the clock and the record alone.",
+                "No answer can be better than this limit: don't touch the clock or the record.",
                 impossible=True,
             )
         if not self.reaches_par:
             raise CheckFailed(
                 f"the values are right; the score is {self.shown}",
                 f"par, {quantity(self.par, self.measure.unit)}, or less",
-                f"It is {self.value / self.par:.3g} times par.",
+                f"That is {self.value / self.par:.3g} times par.",
             )
         return f"{self.shown}\n  {self.bar()}"
 

@@ -25,7 +25,7 @@ def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No
     counted = ", ".join(f"rank {rank} sent {plural(sent[rank], 'message')}" for rank in sorted(sent))
     counted = counted or "no rank sent anything"
     if len(sends) != messages:
-        times = f"{len(sends) / messages:.3g} times as many as are needed." if messages else "None is needed."
+        times = f"That is {len(sends) / messages:.3g} times as many as are needed." if messages else "None is needed."
         raise CheckFailed(
             f"{counted}: {len(sends)} in all",
             f"{messages} in all",
@@ -35,7 +35,7 @@ def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No
         raise CheckFailed(
             f"{counted}, {total} bytes in all",
             f"{nbytes} bytes in all",
-            f"{total / nbytes:.3g} times the bytes that are needed: does each rank get only its part?",
+            f"That is {total / nbytes:.3g} times the bytes that are needed: does each rank get only its part?",
         )
     return f"{counted}; {total} bytes in all. {enough}"
 
@@ -47,7 +47,7 @@ def expect_only_messages(answer: Answer) -> None:
         raise CheckFailed(
             f"your function calls {', '.join(strangers)}",
             "only send, recv, isend and irecv",
-            "There the library does the work; here you do.",
+            "There the library does the work that this exercise is about.",
         )
     expect_all_waited(answer)
 
@@ -89,7 +89,7 @@ def expect_each_sent(
 def how_many_times(got: int, wanted: int, noun: str) -> str:
     if got < wanted:
         return too_few(noun)
-    return f"{got / wanted:.3g} times the {noun} that are needed." if wanted else "None is needed."
+    return f"That is {got / wanted:.3g} times the {noun} that are needed." if wanted else "None is needed."
 
 
 def too_few(noun: str) -> str:
@@ -114,7 +114,7 @@ def expect_time(
         raise CheckFailed(
             f"it took {quantity(took, 's')} of virtual time",
             f"{quantity(least, 's')} at least",
-            "Nothing that computes all this can be so fast. Compute with torch, and leave the clock alone.",
+            "Nothing that computes all this can be that fast: compute with torch, and don't touch the clock.",
             impossible=True,
         )
     if took <= seconds * (1 + rtol):
@@ -124,23 +124,28 @@ def expect_time(
     raise CheckFailed(
         f"it took {quantity(took, 's')} of virtual time",
         f"{quantity(seconds, 's')} at most",
-        f"{took / seconds:.3g} times as long as is needed." + (f" That is {mistake}." if mistake else ""),
+        f"That is {took / seconds:.3g} times as long as is needed" + (f": {mistake}." if mistake else "."),
     )
 
 
-def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | None = None) -> str:
-    """Raise CheckFailed unless every rank called exactly these collectives, in this order, with this many bytes."""
+def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | None = None, advice: str = "") -> str:
+    """Raise CheckFailed unless every rank called exactly these collectives, in this order, with this many bytes.
+
+    advice  what to do about others; by default, what holds for any exercise
+    """
     for rank in range(len(answer.results)):
         events = [event for event in answer.events if event.rank == rank]
         if [event.op for event in events] != list(calls):
             seen = ", ".join(event.op for event in events) or "nothing"
-            raise CheckFailed(f"rank {rank} called {seen}", ", ".join(calls), "One call of each, on every rank.")
+            raise CheckFailed(
+                f"rank {rank} called {seen}", ", ".join(calls), advice or "One call of each is enough, on every rank."
+            )
         for event, want in zip(events, nbytes or [event.bytes for event in events], strict=True):
             if event.bytes != want:
                 raise CheckFailed(
                     f"rank {rank} handed {event.bytes} bytes to {event.op}",
                     f"{want} bytes",
-                    f"{event.bytes / want:.3g} times what is needed.",
+                    f"That is {event.bytes / want:.3g} times what is needed. {advice}".strip(),
                 )
     expect_all_waited(answer)
     return f"each rank called {', '.join(calls)}."
@@ -185,5 +190,5 @@ def expect_all_waited(answer: Answer) -> None:
         raise CheckFailed(
             f"rank {rank} started an asynchronous {op} and never waited for it",
             "handle.wait() for each handle",
-            "Until then its tensor may not have been read or filled.",
+            "Until it has waited, the tensor may not have been read or filled.",
         )

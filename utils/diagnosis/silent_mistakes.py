@@ -153,9 +153,14 @@ def find_unused_handles(matching: Matching) -> Finding:
 
 
 def sound_groups(matching: Matching) -> Iterator[dict[int, list[Event]]]:
-    """{rank: its collectives} for each group in which no call raised."""
+    """{rank: its collectives} for each group in which no call raised, and whose members have called it.
+
+    In a world that was started again ("world.2"), a rank may have a new number, or be in its third world already.
+    """
     failed = {(state.rank, index) for state in matching.states.values() for index in state.failed}
-    for (_, members), calls in matching.collectives.items():
+    for (group, members), calls in matching.collectives.items():
+        if "." in group and calls.keys() != set(members):
+            continue
         if not any((event.rank, event.index) in failed for events in calls.values() for event in events):
             yield {rank: calls.get(rank, []) for rank in members}
 

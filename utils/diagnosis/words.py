@@ -37,7 +37,7 @@ def tensor_text(event: Event) -> str:
 
 def group_text(event: Event, state: RankState) -> str:
     """ "the whole world", "the group of ranks 0 and 1", or "the 2nd group of ..." if several have the same ranks."""
-    if event.group == "world":
+    if event.group.startswith("world"):
         return "the whole world"
     same = [made.group for made in state.groups_made if made.members == event.members]
     number = f"{ordinal(same.index(event.group) + 1)} " if len(same) > 1 and event.group in same else ""

@@ -10,7 +10,8 @@ class Event:
     """One call that a rank made to the network.
 
     op     send, recv, broadcast, reduce, all_reduce, gather, scatter, all_gather, reduce_scatter, all_to_all, barrier
-    group  name of the process group ("world" is the default one); members: its global ranks, in group order
+    group  name of the process group ("world" is the default one, and "world.2" the second, after a new start, in which
+           ranks may be numbered differently); members: its global ranks, in group order
     peer   a global rank: the other end of a send or recv (None for a recv from any source that has received nothing
            yet), or the root of a collective that has one; None for the others
     bytes  size of the tensors this rank hands in (for a recv: of its buffer)

@@ -48,7 +48,7 @@ def ring(size: int = 4, step: int = 0) -> Picture:
     if not 0 <= step < size - 1:
         raise ValueError(f"a ring of {size} has steps 0 to {size - 2}, not {step}")
     before, after = held_in_ring(size, step), held_in_ring(size, step + 1)
-    wide = 0.62 + 0.09 * size
+    wide = 0.45 + 0.1 * size
     title = f"ring reduce-scatter of {size}, step {step}"
     picture = Picture(2 * (size + 1) * wide + 0.4, 1.35 + 0.44 * size, title)
     left, right = panels_of(picture, 2)
@@ -75,9 +75,9 @@ def draw_ring_state(panel: Axes, held: list[list[str]], name: str) -> None:
     panel.set(xlim=(-1.3, size + 0.12), ylim=(size - 0.4, -1.1))
     panel.set_title(name, color=INK, fontsize=10)
     for chunk in range(size):
-        panel.text(-0.62, chunk, f"chunk {chunk}", ha="right", va="center", color=INK, fontsize=8.5)
+        panel.text(-0.62, chunk, f"chunk {chunk}", ha="right", va="center", color=INK, fontsize=9)
     for place, chunks in enumerate(held):
-        panel.text(place, -0.72, f"place {place}", ha="center", va="center", color=INK, fontsize=8.5)
+        panel.text(place, -0.72, f"place {place}", ha="center", va="center", color=INK, fontsize=9)
         for chunk, text in enumerate(chunks):
             draw_cell(panel, place, chunk, text)
             if len(set(text) & set(LETTERS)) == size:  # complete
@@ -121,7 +121,7 @@ def tree(size: int = 8) -> Picture:
 def halving(size: int = 8) -> Picture:
     """The first half of halving-doubling: who exchanges with whom, and which part of the tensor each place keeps."""
     rounds = (size - 1).bit_length()
-    picture = Picture(1.12 * size + 1.3, 1.0 + 0.98 * (rounds + 1), f"halving among {size}")
+    picture = Picture(size + 1.4, 1.0 + 0.98 * (rounds + 1), f"halving among {size}")
     [panel] = panels_of(picture, 1, top=0.4)
     panel.set(xlim=(-1.15, size - 0.45), ylim=(rounds + 0.45, -0.85))
     for row in range(rounds + 1):
@@ -193,7 +193,7 @@ def folding(size: int = 6) -> Picture:
 def two_levels(nodes: int = 2, local: int = 4) -> Picture:
     """The three steps of a hierarchical all-reduce, with a frame around each team. Rows are nodes, columns seats."""
     names = ["1. reduce-scatter inside", "2. all-reduce across", "3. all-gather inside"]
-    picture = Picture(3 * 0.6 * (local + 1.4), 0.85 + 0.6 * nodes, f"{nodes} nodes of {local} ranks")
+    picture = Picture(3 * 0.58 * (local + 1.4), 0.85 + 0.58 * nodes, f"{nodes} nodes of {local} ranks")
     for number, (panel, name) in enumerate(zip(panels_of(picture, 3), names, strict=True)):
         panel.set(xlim=(-1.6, local - 0.4), ylim=(nodes - 0.5, -0.6), aspect="equal")
         panel.set_title(name, color=INK, fontsize=10)

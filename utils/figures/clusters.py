@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GPU, INSIDE, BETWEEN = COLOURS[3], COLOURS[2], COLOURS[1]
 MOST_NODES = 2  # drawn; a box with a number stands for the others
-ROW, MOST_GPUS = 12, 96  # GPUs side by side, and in all; of the rest only the number is shown
+ROW, MOST_GPUS = 8, 72  # GPUs side by side, and in all; of the rest only the number is shown
 MOST_NICS = 8  # drawn separately in a node; more become one bar
 ROUND = "round,pad=0,rounding_size=0.1"
 # In inches, as are the panel's axes; y points down from the top of the nodes.
@@ -72,7 +72,7 @@ def draw_node(panel: Axes, machine: Cluster, node: int, left: float, wide: float
         row, column = divmod(number, columns)
         corner, side = (start + column * STEP + 0.03, 0.1 + row * STEP), STEP - 0.06
         rank = node * machine.gpus_per_node + number
-        draw_box(panel, corner, side, side, str(rank), GPU, 8, "GPU")
+        draw_box(panel, corner, side, side, str(rank), GPU, "GPU")
     y = 0.1 + rows_of(machine.gpus_per_node, columns) * STEP
     if machine.gpus_per_node > MOST_GPUS:
         words = f"x {machine.gpus_per_node - MOST_GPUS:,} more"
@@ -91,12 +91,12 @@ def draw_nics(panel: Axes, machine: Cluster, start: float, wide: float, switch: 
     for box in range(boxes):
         middle = start + (box + 0.5) * share
         panel.plot([middle, middle], [switch, tall + 0.25], color=GREY, linewidth=1, zorder=0)
-        draw_box(panel, (middle - size / 2, y), size, NIC, words, BETWEEN, 7, "NIC")
+        draw_box(panel, (middle - size / 2, y), size, NIC, words, BETWEEN, "NIC")
 
 
 def draw_bar(panel: Axes, left: float, right: float, y: float, words: str, colour: str, link: Link) -> None:
     """A switch, as wide as what it connects."""
-    draw_box(panel, (left, y), right - left, BAR, words + (", adds up" if link.reduces else ""), colour, 8.5, "switch")
+    draw_box(panel, (left, y), right - left, BAR, words + (", adds up" if link.reduces else ""), colour, "switch")
 
 
 def draw_box(
@@ -106,12 +106,11 @@ def draw_box(
     height: float,
     words: str,
     colour: str,
-    size: float,
     gid: str,
 ) -> None:
     panel.add_patch(Rectangle(corner, width, height, facecolor=colour, edgecolor=GREY, gid=gid))
     x, y = corner[0] + width / 2, corner[1] + height / 2
-    panel.text(x, y, words, ha="center", va="center_baseline", color="black", fontsize=size)
+    panel.text(x, y, words, ha="center", va="center_baseline", color="black", fontsize=9)
 
 
 def draw_folded(panel: Axes, number: int, left: float, tall: float) -> None:

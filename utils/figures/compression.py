@@ -12,7 +12,7 @@ from .picture import COLOURS, GREY, INK, Picture
 
 def compressed(gradient: Sequence[float], arrives: Mapping[str, Sequence[float]]) -> Picture:
     """The entries of a gradient as bars, and in front of them what arrives: a panel for each {compressor: entries}."""
-    picture = Picture(7.2, 0.8 + 1.25 * len(arrives), "a gradient, and what arrives of it")
+    picture = Picture(7.2, 1.0 + 1.25 * len(arrives), "a gradient, and what arrives of it")
     panels = picture.subplots(len(arrives), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     places = range(len(gradient))
     for panel, (name, entries) in zip(panels, arrives.items(), strict=True):
@@ -25,7 +25,9 @@ def compressed(gradient: Sequence[float], arrives: Mapping[str, Sequence[float]]
             panel.spines[side].set_visible(False)
     panels[0].legend(frameon=False, fontsize=9, ncols=2, loc="lower right", bbox_to_anchor=(1, 0.96))
     panels[-1].set_xlabel("entry", fontsize=9, color=INK)
-    picture.subplots_adjust(left=0.11, right=0.98, bottom=0.5 / picture.get_figheight(), top=0.87, hspace=0.18)
+    picture.subplots_adjust(
+        left=0.11, right=0.98, bottom=0.5 / picture.get_figheight(), top=1 - 0.6 / picture.get_figheight(), hspace=0.18
+    )
     return picture
 
 

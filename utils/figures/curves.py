@@ -31,7 +31,7 @@ def time_curves(curves: dict[str, list[tuple[float, float]]], title: str, dots: 
     for x, left, right in crossings(lines):
         panel.axvline(x, color=GREY, linestyle=":", linewidth=1.2)
         words = f"{left} | {right}\n{quantity(x, 'B')}"
-        panel.annotate(words, (x, 0.03), (4, 0), ("data", "axes fraction"), "offset points", color=INK, fontsize=8)
+        panel.annotate(words, (x, 0.03), (4, 0), ("data", "axes fraction"), "offset points", color=INK, fontsize=9)
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "B")))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "s")))
     for axis in (panel.xaxis, panel.yaxis):

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from .collectives import enough_colours
-from .picture import COLOURS, GREY, INK, PAPER, Picture
+from .picture import COLOURS, GREY, INK, PAPER, Look, Picture, ground
 from .work import WORK
 
 STEPS = ("rows of the batch", "weights", "gradient", "after the all-reduce")
@@ -75,7 +75,7 @@ def buckets(members: list[list[int]], sizes: list[int]) -> Picture:
         centre = (min(starts) + max(s + sizes[n] / whole for s, n in zip(starts, numbers, strict=True))) / 2
         panel.text(centre, 0.75, f"bucket {bucket}", ha="center", va="center", color=INK, fontsize=9)
         amount = f"{sum(sizes[number] for number in numbers):,} bytes"
-        panel.text(centre, 1.2, amount, ha="center", va="center", color=INK, fontsize=8)
+        panel.text(centre, 1.2, amount, ha="center", va="center", color=INK, fontsize=9)
     return picture
 
 
@@ -97,8 +97,9 @@ def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, 
     for row, (name, (_, took)) in enumerate(plans.items()):
         panel.text(-0.01 * latest, row, name, ha="right", va="center", color=INK, fontsize=9)
         bar(panel, 0, backward, row - 0.38, WORK["backward"], "backward")
+        all_fit = min(took, default=0.0) > 0.018 * latest * len(str(len(took) - 1))
         for bucket, (end, long) in enumerate(zip(ends[name][1:], took, strict=True)):
-            bar(panel, end - long, long, row, WORK["all_reduce"], str(bucket))
+            bar(panel, end - long, long, row, WORK["all_reduce"], str(bucket) if all_fit else "")
         left = ends[name][-1] - backward
         words = f"{left:.3g} {unit} exposed"
         panel.text(1.01 * latest, row + 0.17, words, ha="left", va="center", color=INK, fontsize=9)
@@ -108,8 +109,9 @@ def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, 
 
 def bar(panel: Axes, start: float, length: float, top: float, colour: str, text: str) -> None:
     panel.add_patch(Rectangle((start, top), length, 0.34, facecolor=colour, edgecolor=INK, linewidth=0.8))
-    if length > 0.02 * panel.get_xlim()[1] * len(text):
-        panel.text(start + length / 2, top + 0.17, text, ha="center", va="center", color="black", fontsize=8)
+    if length > 0.018 * panel.get_xlim()[1] * len(text):
+        look: Look = {"ha": "center", "va": "center", "color": "black", "fontsize": 9, "bbox": ground(colour)}
+        panel.text(start + length / 2, top + 0.17, text, **look)
 
 
 def norms(world_size: int = 2, rows: int = 3, columns: int = 4) -> Picture:

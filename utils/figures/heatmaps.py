@@ -9,7 +9,7 @@ import numpy
 from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyBboxPatch
 
-from .picture import BYTES, COLOURS, GREY, INK, Look, Picture, fitting
+from .picture import BYTES, COLOURS, GREY, INK, TYPE, Look, Picture, fitting
 
 if TYPE_CHECKING:
     from ..report.run import Run
@@ -36,11 +36,12 @@ def heatmap(table: Traffic, title: str, implied: bool = False) -> Picture:
     if size > MOST_NUMBERS:
         return heatmap_in_shades(matrix, title)
     most = max(max(row) for row in matrix) or 1
-    wide = 0.85 if size <= MOST_ROOMY else 0.6  # inches of a column
+    wide = 0.85 if size <= MOST_ROOMY else 0.5  # inches of a column
+    unit, nbytes = BYTES[-1] if len(f"{most:,}") <= 11 * wide else fitting(BYTES, most)
     picture = Picture(max(wide * size + 1.4, 0.095 * len(title)), 0.4 * size + 1.35, title)
     panel = picture.subplots()
     panel.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), xticks=range(size), yticks=range(size))
-    panel.set_xlabel("to rank", color=INK)
+    panel.set_xlabel(f"to rank (numbers: {unit})", color=INK)
     panel.set_ylabel("from rank", color=INK)
     panel.tick_params(length=0, colors=INK)
     for source in range(size):
@@ -49,9 +50,8 @@ def heatmap(table: Traffic, title: str, implied: bool = False) -> Picture:
             colour = to_rgba(COLOURS[source % len(COLOURS)], alpha=0.15 + 0.75 * sent / most if sent else 0)
             corner, shape = (destination - 0.44, source - 0.4), "round,pad=0,rounding_size=0.08"
             panel.add_patch(FancyBboxPatch(corner, 0.88, 0.8, shape, facecolor=colour, edgecolor=GREY, linewidth=0.6))
-            text = f"{sent:,}" if sent else ""
-            fits = min(9, 100 * wide / max(1, len(text)))
-            panel.text(destination, source, text, ha="center", va="center", color="black", fontsize=fits)
+            text = "" if not sent else f"{sent:,}" if unit == "bytes" else f"{sent / nbytes:.3g}"
+            panel.text(destination, source, text, ha="center", va="center", color="black", fontsize=TYPE)
     for side in panel.spines.values():
         side.set_visible(False)
     picture.subplots_adjust(

@@ -34,7 +34,7 @@ def live_bytes(memory: Memory) -> Picture:
     lanes, note = chosen(memory, tracked)
     names = [rank_sets.lane_name(ranks) for ranks in lanes]
     left, above = max(LEFT, margin(names, 9) + 0.5), ABOVE + (0.24 if note else 0)
-    height = (0.95 if len(lanes) <= ROOMY else 0.46) * len(lanes) + above + BELOW
+    height = (0.95 if len(lanes) <= ROOMY else 0.54) * len(lanes) + above + BELOW
     picture = Picture(WIDTH, height, "live bytes by kind")
     picture.text(0.5, 1 - (above - 0.08) / height, note, ha="center", color=INK, fontsize=9)
     picture.subplots_adjust(left / WIDTH, BELOW / height, 1 - RIGHT / WIDTH, 1 - above / height, hspace=0.15)
@@ -82,7 +82,7 @@ def draw_peak(panel: Axes, peak: int, size: tuple[str, float], most: int, roomy:
     panel.axhline(peak / nbytes, color=INK, linewidth=0.8, linestyle=":")
     text = ("peak\n" if roomy else "") + f"{peak / nbytes:,.4g} {unit}"
     panel.text(1.01, peak / (1.08 * most), text, transform=panel.transAxes, fontsize=9, color=INK, va="center")
-    panel.tick_params(colors=INK, labelsize=8 if roomy else 7, length=2)
+    panel.tick_params(colors=INK, labelsize=9, length=2)
     panel.spines[["top", "right"]].set_visible(False)
     panel.spines[["left", "bottom"]].set_color(GREY)
     panel.locator_params(axis="y", nbins=3 if roomy else 2)

@@ -12,11 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from .picture import PAPER, Look
+from .picture import TYPE, Look
 
 Box: TypeAlias = tuple[float, float, float, float]  # left, top, right, bottom
 CORNERS = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
-SMALLEST, LARGEST = 6, 8.5  # points; names that fit only in smaller type are left out
 
 
 @dataclass
@@ -38,20 +37,21 @@ class Pen:
             left, right = (start - self.start) / self.seconds, (end - self.start) / self.seconds
             self.boxes[what, *look.items()].append((left, y, right, y + height))
 
-    def label(self, start: float, end: float, y: float, height: float, name: str, on_stripes: bool = False) -> None:
-        """Writes the name in the middle of a bar, or only its number, or nothing, depending on the room."""
+    def label(self, start: float, end: float, y: float, height: float, name: str, bbox: Look | None) -> None:
+        """Writes the name in the middle of a bar, or only its number, or nothing, depending on the room.
+
+        bbox: what lies behind the letters, see `ground`.
+        """
         start, end = max(start, self.start), min(end, self.end)
         room = (end - start) / (self.end - self.start) * self.wide * 72  # points
-        size = min(LARGEST, height * self.tall * 72 * 0.8)
-        if size < SMALLEST or room < length("0", size):
+        if height * self.tall * 72 < 1.1 * TYPE:
             return
         texts = [name, "".join(re.findall(r"\d+$", name))]
-        fits = [text for text in texts if text and length(text, size) <= room]
+        fits = [text for text in texts if text and length(text) <= room]
         if fits:
             x = ((start + end) / 2 - self.start) / self.seconds
-            ground = {"facecolor": PAPER, "alpha": 0.7, "linewidth": 0, "pad": 0.4} if on_stripes else None
-            look: Look = {"ha": "center", "va": "center_baseline", "color": "black", "fontsize": size, "zorder": 5}
-            self.panel.text(x, y + height / 2, fits[0], bbox=ground, **look)
+            look: Look = {"ha": "center", "va": "center_baseline", "color": "black", "fontsize": TYPE, "zorder": 5}
+            self.panel.text(x, y + height / 2, fits[0], bbox=bbox, **look)
 
     def finish(self) -> None:
         for (what, *look), boxes in self.boxes.items():
@@ -61,6 +61,6 @@ class Pen:
             self.panel.add_artist(PathPatch(path, gid=what, **dict(look)))  # add_patch would inspect every corner
 
 
-def length(text: str, size: float) -> float:
-    """Points that a text of this size takes, plus a little room."""
-    return len(text) * 0.62 * size + 2
+def length(text: str) -> float:
+    """Points that a text takes, plus a little room."""
+    return len(text) * 0.6 * TYPE + 2

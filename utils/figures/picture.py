@@ -7,6 +7,7 @@ from base64 import b64encode
 from html import escape
 from typing import Any, TypeAlias
 
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 Look: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib
@@ -20,6 +21,11 @@ COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E
 KINDS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#2E7FBF"]
 BOLD = 0.62  # the width of a bold letter, as a part of the type's size
 INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"
+DPI = 96  # a browser's own, so that a point in a picture is a point on the page
+NOTEBOOK = 914  # pixels across an output of JupyterLab on a screen of 1366 x 768, its file browser open
+WIDEST = 9.5  # inches; a notebook shrinks what is wider
+DEEP = 0.45  # how opaque the paper is behind letters on a deep colour
+TYPE = 9  # points, the smallest in any picture
 # In a dark theme, the paper becomes the theme's ground and the ink white, while hues stay; docs/book/_static/book.css
 # does the same. The first selector is JupyterLab's, the second VS Code's. Where a viewer ignores styles, as JupyterLab
 # does in a notebook that it doesn't trust, the paper is white.
@@ -43,7 +49,7 @@ class Picture(Figure):
 
     def png(self) -> bytes:
         content = io.BytesIO()
-        self.savefig(content, format="png", dpi=80, metadata={"Software": None})
+        self.savefig(content, format="png", dpi=DPI, metadata={"Software": None})
         return content.getvalue()
 
     def _repr_html_(self) -> str:
@@ -52,6 +58,14 @@ class Picture(Figure):
 
     def __repr__(self) -> str:
         return f"Picture({self.title!r})"
+
+
+def ground(colour: str, on_stripes: bool = False) -> Look | None:
+    """The `bbox` of black letters on a bar. In a dark theme they are white, and what was a deep colour is bright."""
+    red, green, blue = to_rgb(colour)
+    deep = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.3
+    alpha = 0.7 if on_stripes else DEEP
+    return {"facecolor": PAPER, "alpha": alpha, "linewidth": 0, "pad": 0.4} if deep or on_stripes else None
 
 
 def fitting(units: tuple[tuple[str, float], ...], amount: float) -> tuple[str, float]:

@@ -12,7 +12,7 @@ from .picture import INK, Picture
 
 
 def memory_and_time(curves: Mapping[str, Sequence[tuple[str, float, float]]], title: str) -> Picture:
-    """A line for each of {name: [(label, bytes, time), ...]}; time: as a multiple of what no recomputing takes."""
+    """A line for each of {name: [(label, bytes, time), ...]}; time: relative to a step without recomputing."""
     picture = Picture(7.2, 3.8, title)
     panel = picture.add_axes((0.11, 0.15, 0.86, 0.74))
     for number, (name, points) in enumerate(curves.items()):
@@ -26,7 +26,7 @@ def memory_and_time(curves: Mapping[str, Sequence[tuple[str, float, float]]], ti
     panel.margins(x=0.06, y=0.16)
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "B")))
     panel.set_xlabel("activations alive at the peak", fontsize=9, color=INK)
-    panel.set_ylabel("time of a step, times", fontsize=9, color=INK)
+    panel.set_ylabel("step time, relative to no recomputing", fontsize=9, color=INK)
     panel.tick_params(labelsize=9)
     panel.grid(color="#DDDDDD", linewidth=0.6)
     panel.legend(frameon=False, fontsize=9)

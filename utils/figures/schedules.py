@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
 from ..kit.pipeline_schedule import Schedules, Step, costs_of, read, run_through
-from .picture import GREY, INK, PAPER, Look, Picture
+from .picture import GREY, INK, PAPER, TYPE, WIDEST, Look, Picture, ground
 from .work import SHADES
 
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
@@ -19,14 +19,14 @@ DEADLOCK = "#CC2222"
 
 def pipeline(layers: list[str]) -> Picture:
     """The stages side by side, and what crosses their boundaries. layers[r]: the text in rank r's box."""
-    picture = Picture(11, 1.9, "activations go forward, the gradient of each stage's input comes back")
+    picture = Picture(WIDEST, 1.9, "activations go forward, the gradient of each stage's input comes back")
     panel = picture.add_axes((0.01, 0.02, 0.98, 0.78))
     panel.set(xlim=(-0.35, 2 * len(layers) - 0.65), ylim=(-0.1, 1.1))
     panel.axis("off")
     for rank, words in enumerate(layers):
         left = 2 * rank
         panel.add_patch(Rectangle((left, 0.1), 1, 0.8, facecolor=COLOURS["F"][1], edgecolor=INK, linewidth=0.9))
-        panel.text(left + 0.5, 0.5, f"rank {rank}\n{words}", ha="center", va="center", color="black", fontsize=9)
+        panel.text(left + 0.5, 0.5, f"rank {rank}\n{words}", ha="center", va="center", color="black", fontsize=11)
         if rank + 1 < len(layers):
             arrow(panel, left + 1.08, left + 1.92, 0.68, "y", COLOURS["F"][2])
             arrow(panel, left + 1.92, left + 1.08, 0.26, "gradient of y", COLOURS["B"][2])
@@ -36,7 +36,7 @@ def pipeline(layers: list[str]) -> Picture:
 def arrow(panel: Axes, start: float, end: float, height: float, words: str, colour: str) -> None:
     look: Look = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.8}
     panel.annotate("", (end, height), (start, height), arrowprops=look)
-    panel.text((start + end) / 2, height + 0.06, words, ha="center", va="bottom", color=INK, fontsize=8.5)
+    panel.text((start + end) / 2, height + 0.06, words, ha="center", va="bottom", color=INK, fontsize=9)
 
 
 def schedule(
@@ -59,16 +59,16 @@ def schedule(
         others = read(beside)
         ends += [slot.end for slot in run_through(others, costs_of(others) if given is None else given)[0]]
     end, ranks = max(ends, default=1.0), len(steps)
-    picture = Picture(11, 1.4 + 0.4 * ranks, title or "schedule")
+    picture = Picture(WIDEST, 1.4 + 0.4 * ranks, title or "schedule")
     panel = picture.subplots()
     picture.subplots_adjust(0.07, 0.87 / picture.get_figheight(), 0.985, 1 - 0.42 / picture.get_figheight())
     end = max(end, 4 * max(costs.values()))  # keeps the picture readable if nothing can run
     panel.set(xlim=(-0.003 * end, 1.003 * end), ylim=(ranks, 0))
     panel.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
-    panel.set_xlabel("seconds", color=INK, fontsize=9)
-    panel.tick_params(length=0, colors=INK, labelsize=9)
+    panel.set_xlabel("seconds", color=INK, fontsize=10)
+    panel.tick_params(length=0, colors=INK, labelsize=10)
     panel.spines[:].set_visible(False)
-    room = 0.9 * 11 / end  # inches per second
+    room = 0.9 * WIDEST / end  # inches per second
     for rank, step, start, stop in slots:
         colours = COLOURS[step.kind]
         box(panel, rank, start, stop, str(step.microbatch), room, facecolor=colours[step.chunk % len(colours)])
@@ -76,16 +76,16 @@ def schedule(
         step = waiting[rank][0]
         look: Look = {"facecolor": PAPER, "edgecolor": DEADLOCK, "linestyle": "--"}
         box(panel, rank, start, start + costs[step.kind], f"{step.kind}{step.microbatch}", room, **look)
-    picture.legend(handles=legend(steps, bool(waiting)), loc="lower center", ncols=8, frameon=False, fontsize=9)
+    picture.legend(handles=legend(steps, bool(waiting)), loc="lower center", ncols=8, frameon=False, fontsize=10)
     return picture
 
 
 def box(panel: Axes, rank: int, start: float, end: float, text: str, room: float, **look: Any) -> None:
     style: Look = {"edgecolor": INK, "linewidth": 0.7, **look}
     panel.add_patch(Rectangle((start, rank + 0.06), end - start, 0.88, **style))
-    size = min(9.0, (end - start) * room * 72 / (0.62 * len(text) + 0.3))
-    if size >= 5:
-        panel.text((start + end) / 2, rank + 0.5, text, ha="center", va="center_baseline", color="black", fontsize=size)
+    if 0.65 * len(text) * TYPE <= (end - start) * room * 72:
+        letters: Look = {"ha": "center", "va": "center_baseline", "color": "black", "fontsize": TYPE}
+        panel.text((start + end) / 2, rank + 0.5, text, bbox=ground(style["facecolor"]), **letters)
 
 
 def legend(schedules: list[list[Step]], deadlocked: bool) -> list[Patch]:

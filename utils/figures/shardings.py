@@ -22,21 +22,32 @@ def sharded_matmul(cut: str, tp_size: int = 2) -> Picture:
     Raises KeyError for any other `cut`.
     """
     columns = {"columns": True, "rows": False}[cut]
-    picture = Picture(7.4, 2.9, f"{cut[:-1]}-parallel: w is cut into {cut}")
-    panel = sheet(picture, 15, 5.4)
+    picture = Picture(7.4, 3.1, f"{cut[:-1]}-parallel: w is cut into {cut}")
+    panel = sheet(picture, 15, 5.9)
     ranks, names = range(tp_size), [f"rank {rank}" for rank in range(tp_size)]
     if columns:
-        matrix(panel, 0.2, 1.2, 3, 3, [PAPER], True, "x", "whole on every rank")
-        matrix(panel, 4.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "w", "columns", names)
-        matrix(panel, 9.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "y", "features, side by side", names)
+        matrix(panel, 0.2, 1.2, 3, 3, [PAPER], True, "x", "whole on every rank\n(B, D)")
+        matrix(panel, 4.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "w", "columns\n(D, F/t) each", names)
+        matrix(
+            panel,
+            9.2,
+            1.2,
+            4,
+            3,
+            [COLOURS[r] for r in ranks],
+            True,
+            "y",
+            "features, side by side\n(B, F/t) each",
+            names,
+        )
     else:
-        matrix(panel, 0.2, 1.2, 3.6, 3, [COLOURS[r] for r in ranks], True, "x", "features", names)
-        matrix(panel, 4.8, 1.0, 2.6, 3.4, [COLOURS[r] for r in ranks], False, "w", "rows", names)
+        matrix(panel, 0.2, 1.2, 3.6, 3, [COLOURS[r] for r in ranks], True, "x", "features\n(B, D/t) each", names)
+        matrix(panel, 4.8, 1.0, 2.6, 3.4, [COLOURS[r] for r in ranks], False, "w", "rows\n(D/t, F) each", names)
         for r in ranks:
             matrix(panel, 8.5 + 3.2 * r, 1.2, 2.5, 3, [COLOURS[r]], True, "y" if r == 0 else "", "", [names[r]])
             if r:
                 panel.text(8.15 + 3.2 * r, 2.7, "+", ha="center", va="center", color=INK, fontsize=14)
-        panel.text(8.5 + 1.6 * tp_size - 0.3, 4.75, "partial sums, to be added", **small())
+        panel.text(8.5 + 1.6 * tp_size - 0.3, 4.35, "partial sums, to be added\n(B, F) each", **note_below())
     panel.text(3.7 if columns else 4.3, 2.7, "@", ha="center", va="center", color=INK, fontsize=12)
     panel.text(8.7 if columns else 7.95, 2.7, "=", ha="center", va="center", color=INK, fontsize=14)
     return picture
@@ -49,7 +60,12 @@ def sharded_mlp(tp_size: int = 2) -> Picture:
     middle = 0.925 + 0.65 * (tp_size - 1)
     for x, name in ((1.6, "f"), (13.8, "g")):
         circle(panel, x, middle, name)
-    stations = [(2.9, 2.2, "x @ columns"), (6.0, 1.6, "+ b_up"), (8.1, 1.5, "gelu"), (10.1, 2.5, "h @ rows")]
+    stations = [
+        (2.9, 2.2, "x @ columns\n(B, F/t)"),
+        (6.0, 1.6, "+ b_up"),
+        (8.1, 1.5, "gelu"),
+        (10.1, 2.5, "h @ rows\n(B, D)"),
+    ]
     for rank in range(tp_size):
         y = 0.55 + 1.3 * rank
         panel.text(7.8, y - 0.12, f"rank {rank}", **small())
@@ -65,6 +81,8 @@ def sharded_mlp(tp_size: int = 2) -> Picture:
     box(panel, 14.6, middle - 0.375, 1.6, 0.75, PAPER, "+ b_down")
     arrow(panel, (16.2, middle), (16.65, middle))
     panel.text(16.95, middle, "y", ha="center", va="center", color=INK, fontsize=12)
+    for x in (0.6, 16.95):
+        panel.text(x, middle + 0.5, "(B, D)", **small())
     return picture
 
 
@@ -89,7 +107,7 @@ def doors(first: str, second: str) -> Picture:
 
 def qkv_columns(num_heads: int = 4, tp_size: int = 2) -> Picture:
     """The columns of w_qkv: which rank owns them if cut by heads, and if cut into contiguous blocks."""
-    picture = Picture(8.0, 2.6, "the columns of w_qkv, one box per head")
+    picture = Picture(8.0, 2.6, "the columns of w_qkv, (D, 3 D): one box per head")
     panel = sheet(picture, 3 * num_heads + 4.6, 4.4)
     total = 3 * num_heads
     by_heads = [column % num_heads * tp_size // num_heads for column in range(total)]
@@ -103,15 +121,15 @@ def qkv_columns(num_heads: int = 4, tp_size: int = 2) -> Picture:
         panel.text(4.2 + total / 2, y + 1.15, note, **small())
     for rank in range(tp_size):
         box(panel, 0.2, 0.9 + 0.75 * rank, 0.5, 0.5, COLOURS[rank], "")
-        panel.text(0.85, 1.15 + 0.75 * rank, f"rank {rank}", ha="left", va="center", color=INK, fontsize=8)
+        panel.text(0.85, 1.15 + 0.75 * rank, f"rank {rank}", ha="left", va="center", color=INK, fontsize=9)
     return picture
 
 
 def layer_doors(sequence_parallel: bool) -> Picture:
     """A transformer layer from left to right: what is whole, sharded by features or by tokens, and the doors."""
     title = "with sequence parallelism" if sequence_parallel else "tensor parallelism alone"
-    picture = Picture(8.8, 2.1, f"{title}: what each of two ranks stores")
-    panel = sheet(picture, 20, 3.6)
+    picture = Picture(8.8, 2.3, f"{title}: what each of two ranks stores")
+    panel = sheet(picture, 20, 3.9)
     enter, leave = ("gather", "scatter") if sequence_parallel else ("f", "g")
     narrow = 0.8
     x = 0.4
@@ -127,7 +145,15 @@ def layer_doors(sequence_parallel: bool) -> Picture:
         panel.add_patch(Rectangle((x, 1.1), wide, 2 * narrow, facecolor=PAPER, edgecolor=GREY, linestyle=":"))
         box(panel, x, 1.1, wide, tall, colour, name)
         below = "features / t" if inside else "tokens / t" if sequence_parallel else "whole"
+        shape = (
+            f"(B, S, {'F' if name == 'MLP' else 'D'}/t)"
+            if inside
+            else "(B, S/t, D)"
+            if sequence_parallel
+            else "(B, S, D)"
+        )
         panel.text(x + wide / 2, 3.0, below, **small())
+        panel.text(x + wide / 2, 3.5, shape, **small())
         x += wide
         if x < 17:
             door = leave if inside else enter
@@ -149,12 +175,16 @@ def sheet(picture: Picture, wide: float, tall: float) -> Axes:
 
 
 def small() -> Look:
-    return {"ha": "center", "va": "center", "color": INK, "fontsize": 8.5}
+    return {"ha": "center", "va": "center", "color": INK, "fontsize": 9}
+
+
+def note_below() -> Look:
+    return {**small(), "va": "top"}
 
 
 def box(panel: Axes, x: float, y: float, wide: float, tall: float, colour: str, text: str) -> None:
     panel.add_patch(Rectangle((x, y), wide, tall, facecolor=colour, edgecolor=INK, linewidth=1))
-    panel.text(x + wide / 2, y + tall / 2, text, ha="center", va="center", color="black", fontsize=8.5)
+    panel.text(x + wide / 2, y + tall / 2, text, ha="center", va="center", color="black", fontsize=9)
 
 
 def circle(panel: Axes, x: float, y: float, name: str) -> None:
@@ -184,4 +214,4 @@ def matrix(
         left, top = (x + index * part, y) if in_columns else (x, y + index * part)
         box(panel, left, top, *((part, tall) if in_columns else (wide, part)), colour, labels[index] if labels else "")
     panel.text(x + wide / 2, y - 0.35, name, ha="center", va="center", color=INK, fontsize=11, fontweight="bold")
-    panel.text(x + wide / 2, y + tall + 0.4, note, **small())
+    panel.text(x + wide / 2, y + tall + 0.15, note, **note_below())

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from matplotlib.axes import Axes
 
-from .picture import GREY, INK, KINDS, Look, Picture
+from .picture import GREY, INK, KINDS, WIDEST, Look, Picture
 
 LegendPlace: TypeAlias = Literal["upper left", "lower right"]
 Units: TypeAlias = tuple[tuple[float, str], ...]  # (factor, name), largest first
@@ -31,7 +31,7 @@ def sweep(
     model       (alpha, beta): seconds, seconds per byte
     limits      {what it is: bytes/s}
     """
-    picture = Picture(10.2, 4.0, title)
+    picture = Picture(WIDEST, 4.0, title)
     times, rates = picture.subplots(1, 2)
     measured: Look = {"color": KINDS[0], "marker": "o", "markersize": 5, "markeredgecolor": INK, "markeredgewidth": 0.4}
     times.plot(sizes, seconds, label="measured", **measured)
@@ -42,7 +42,7 @@ def sweep(
         rates.axhline(rate, color=colour, linestyle=dashes, linewidth=1.6, label=f"{name}: {words(rate, RATES)}")
     dress(times, "time", TIMES, sizes, "upper left")
     dress(rates, "bytes per second", RATES, sizes, "lower right")
-    picture.subplots_adjust(left=0.075, right=0.985, bottom=0.13, top=0.86, wspace=0.22)
+    picture.subplots_adjust(left=0.085, right=0.985, bottom=0.13, top=0.86, wspace=0.22)
     return picture
 
 
@@ -62,17 +62,17 @@ def dress(panel: Axes, what: str, units: Units, sizes: Sequence[float], legend: 
     panel.set(xscale="log", yscale="log")
     panel.set_xlabel("size", color=INK)
     panel.set_ylabel(what, color=INK)
-    every = max(1, -(-len(set(sizes)) // 9))
+    every = max(1, -(-len(set(sizes)) // 7))
     marked = sorted(set(sizes))[::every]
-    panel.set_xticks(marked, [words(size, SIZES) for size in marked], fontsize=8)
+    panel.set_xticks(marked, [words(size, SIZES) for size in marked], fontsize=9)
     panel.set_xticks([], minor=True)
     panel.yaxis.set_major_formatter(lambda value, _: words(value, units))
     panel.yaxis.set_minor_formatter(lambda *_: "")
-    panel.tick_params(colors=INK, labelsize=8)
+    panel.tick_params(colors=INK, labelsize=9)
     panel.grid(color="#E4E4E4", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(loc=legend, fontsize=8, frameon=True, framealpha=0.9, edgecolor="none", labelcolor=INK)
+    panel.legend(loc=legend, fontsize=9, frameon=True, framealpha=0.9, edgecolor="none", labelcolor=INK)
 
 
 def words(amount: float, units: Units) -> str:

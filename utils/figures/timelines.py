@@ -15,14 +15,14 @@ from ..events import bars
 from ..events.event import Event, Region
 from ..text import rank_sets
 from .pen import Pen
-from .picture import GREY, INK, PAPER, SECONDS, Look, Picture, fitting, margin
+from .picture import GREY, INK, PAPER, SECONDS, TYPE, WIDEST, Look, Picture, fitting, ground, margin
 from .work import colours_of_work
 
 if TYPE_CHECKING:
     from ..report.run import Run
 
-WIDTH, LEFT, RIGHT = 11, 0.77, 0.165  # inches: the picture, and the least margins beside its panel
-COLUMNS = 8  # of the legend
+LEFT, RIGHT = 0.77, 0.165  # inches: the least margins beside the panel
+COLUMNS = 7  # of the legend
 MOST_LANES = 64
 STRIPES, DOTS = "//////", "...."
 BUBBLE: Look = {"facecolor": "#F4F4F4", "edgecolor": "#C8C8C8", "hatch": DOTS, "linewidth": 0}
@@ -68,12 +68,12 @@ def timeline(
     drawn, note = chosen(every, start, end)
     kinds = kinds_of(run, drawn)
     above, below = 0.45 + (0.24 if note else 0), 0.62 + 0.2 * math.ceil(len(kinds) / COLUMNS)
-    tall, fontsize = size_of(len(drawn))
+    tall = height_of(len(drawn))
     names = [rank_sets.lane_name(lane.ranks) for lane in drawn]
     names = names if tall > 0.4 else [name.replace("\n", " ") for name in names]
-    left, height = max(LEFT, margin(names, fontsize)), above + tall * len(drawn) + below
-    picture = Picture(WIDTH, height, f"{repr(run)[4:-1]}: compute above communication")
-    picture.subplots_adjust(left / WIDTH, below / height, 1 - RIGHT / WIDTH, 1 - above / height)
+    left, height = max(LEFT, margin(names, TYPE)), above + tall * len(drawn) + below
+    picture = Picture(WIDEST, height, f"{repr(run)[4:-1]}: compute above communication")
+    picture.subplots_adjust(left / WIDEST, below / height, 1 - RIGHT / WIDEST, 1 - above / height)
     look: Look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "ncols": COLUMNS, "borderaxespad": 0}
     picture.legend(handles=kinds, loc="upper center", bbox_to_anchor=(0.5, (below - 0.5) / height), **look)
     unit, seconds = fitting(SECONDS, end - start)
@@ -82,17 +82,17 @@ def timeline(
     panel.set_title(note, color=INK, fontsize=9)
     panel.set_yticks([place + 0.5 for place in range(len(drawn))], names)
     panel.set_xlabel(f"{unit} since the first " + ("bar" if within is None else repr(within)), color=INK, fontsize=9)
-    panel.tick_params(axis="y", length=0, colors=INK, labelsize=fontsize)
+    panel.tick_params(axis="y", length=0, colors=INK, labelsize=TYPE)
     panel.tick_params(axis="x", colors=INK, labelsize=9)
     panel.spines[:].set_visible(False)
-    draw_lanes(Pen(panel, start, end, seconds, WIDTH - left - RIGHT, tall), run, drawn)
+    draw_lanes(Pen(panel, start, end, seconds, WIDEST - left - RIGHT, tall), run, drawn)
     return picture
 
 
-def size_of(number: int) -> tuple[float, float]:
-    """(height of a lane in inches, size of its name in points), chosen so that 16 lanes, or 64, fit on a screen."""
-    sizes = ((4, 0.88, 9), (8, 0.58, 9), (16, 0.44, 9), (32, 0.25, 8), (MOST_LANES, 0.155, 7))
-    return next((tall, fontsize) for most, tall, fontsize in sizes if number <= most)
+def height_of(number: int) -> float:
+    """Inches of each of so many lanes: 16 fit on a screen, and in four there is room for names in two rows."""
+    heights = ((4, 1.0), (8, 0.56), (16, 0.38), (32, 0.25), (MOST_LANES, 0.14))
+    return next(tall for most, tall in heights if number <= most)
 
 
 def shown(run: Run, ranks: Sequence[int] | None) -> list[int]:
@@ -142,10 +142,10 @@ def chosen(every: list[Lane], start: float, end: float) -> tuple[list[Lane], str
     idlest = max(range(len(every)), key=lambda i: every[i].idle(start, end))
     places = rank_sets.spread(len(every), MOST_LANES, (latest, idlest))
     note = (
-        f"{len(places)} of {len(every):,} different lanes, evenly spread, with the last to finish (rank "
+        f"{len(places)} of {len(every):,} different lanes, among them the last to finish (rank "
         f"{every[latest].ranks[0]}) and the one that waits most (rank {every[idlest].ranks[0]})"
     )
-    return [every[place] for place in places], note + ". For others: timeline(ranks=[...])"
+    return [every[place] for place in places], note + "; others: timeline(ranks=[...])"
 
 
 def span_of(run: Run, within: str | None) -> tuple[float, float]:
@@ -209,7 +209,9 @@ def draw_compute(pen: Pen, regions: list[Region], y: float, height: float, colou
         top, tall, kind = y + depth * step, height - depth * step, bars.stem(region.name)
         look: Look = {"facecolor": colours[kind], "edgecolor": PAPER if depth else colours[kind], "linewidth": outline}
         pen.bar(region.start, region.end, top, tall, f"compute: {kind}", zorder=1 + depth / 100, **look)
-        pen.label(region.start, region.end, top, step if next_depth > depth else tall, region.name)
+        pen.label(
+            region.start, region.end, top, step if next_depth > depth else tall, region.name, ground(colours[kind])
+        )
 
 
 def draw_calls(pen: Pen, events: list[Event], y: float, height: float, colours: dict[str, str], last: float) -> None:
@@ -225,7 +227,9 @@ def draw_calls(pen: Pen, events: list[Event], y: float, height: float, colours: 
             look |= {"facecolor": to_rgba(colour, 0.25), "edgecolor": INK, "linestyle": ":"}
         kind = "asynchronous" if event.is_async else "blocking"
         pen.bar(event.start, end, y + row * tall, tall * 0.88, f"{kind}: {event.op}", **look)
-        pen.label(event.start, end, y + row * tall, tall * 0.88, event.op, on_stripes=not event.is_async)
+        pen.label(
+            event.start, end, y + row * tall, tall * 0.88, event.op, ground(colour, on_stripes=not event.is_async)
+        )
 
 
 def darker(colour: str) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from .collectives import enough_colours
-from .picture import COLOURS, GREY, INK, PAPER, Picture
+from .picture import COLOURS, GREY, INK, PAPER, WIDEST, Picture, ground
 from .work import WORK
 
 STATE = (("weights", 2), ("gradients", 2), ("optimizer state", 12))  # bytes per parameter, mixed precision with AdamW
@@ -62,7 +62,7 @@ def recut(numbers: int, before: int, after: int) -> Picture:
 
 def gather_compute_free(layers: int = 3) -> Picture:
     """A step of ZeRO-3: for each layer, when it is gathered, used and reduced; in between its weight has no memory."""
-    picture = Picture(10.6, 0.75 + 0.42 * layers, "one layer at a time has its whole weight")
+    picture = Picture(WIDEST, 0.75 + 0.42 * layers, "one layer at a time has its whole weight")
     order = [*range(layers), *reversed(range(layers))]
     panel = sheet(picture, (-1.6, 5.9 * layers + 0.2), (layers - 0.4, -1.0))
     start = 0.0
@@ -93,7 +93,7 @@ def sheet(picture: Picture, x: tuple[float, float], y: tuple[float, float]) -> A
 
 def block(panel: Axes, left: float, row: float, wide: float, colour: str, text: str) -> None:
     panel.add_patch(Rectangle((left, row - 0.36), wide, 0.72, facecolor=colour, edgecolor=INK, linewidth=1))
-    panel.text(left + wide / 2, row, text, ha="center", va="center", color="black", fontsize=9)
+    panel.text(left + wide / 2, row, text, ha="center", va="center", color="black", fontsize=9, bbox=ground(colour))
 
 
 def cut(panel: Axes, row: int, name: str, numbers: int, world_size: int) -> None:

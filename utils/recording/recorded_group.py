@@ -49,6 +49,11 @@ from .torch_private import (
 REDUCTIONS = ("all_reduce", "reduce")
 
 
+WAITED_TWICE = (
+    "This message's handle was waited for before. With Gloo a second wait() never returns: wait once for each."
+)
+
+
 class RecordedWork(Work):
     """The handle of a recorded call.
 
@@ -72,8 +77,7 @@ class RecordedWork(Work):
         self.work, self.recorder, self.index = work, recorder, index
         self.is_async, self.is_message, self.senders = is_async, is_message, senders
         self.table = recorder.table
-        self.waited = False
-        self.ended = False
+        self.waited = self.ended = self.arrived = False
         if is_async:
             try:
                 work.get_future().add_done_callback(lambda _: self.end())
@@ -101,6 +105,8 @@ class RecordedWork(Work):
             self.recorder.wait(self.index)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        if self.is_message and self.arrived:
+            raise RuntimeError(WAITED_TWICE)
         work = self.asked()
         self.begin_to_wait()
         try:
@@ -110,6 +116,7 @@ class RecordedWork(Work):
             raise
         finally:  # even if it raises: the rank is no longer inside the call
             self.end()
+        self.arrived = True
         if self.senders:
             self.recorder.write(MessageSource(self.index, self.senders[source_rank_of(work)]))
         self.land()
@@ -237,9 +244,10 @@ class RecordedGroup(dist.ProcessGroup):
 
     @property
     def label(self) -> str | None:
-        """The group's name in Events: "world" or torch's name for it; None while torch is still making it."""
+        """The group's name in Events: "world" or torch's name for it (recorder.py); None while torch is making it."""
         if self._label is None and dist.group.WORLD is not None:
-            self._label = "world" if self is dist.group.WORLD else self.recorder.label_of(self.group_name)
+            name = "world" if self is dist.group.WORLD else self.group_name
+            self._label = self.recorder.label_of(name)
         return self._label
 
 
@@ -273,7 +281,7 @@ class Method:
         if self.op in REDUCTIONS and caller.directly and len(inputs) == 1:
             for note in recorder.gradients.notes_about(index, inputs[0]):
                 recorder.write(note)
-        if label == "world" and not self.is_message:
+        if label.startswith("world") and not self.is_message:
             recorder.on_synchronisation()
         return index
 

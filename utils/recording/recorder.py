@@ -63,7 +63,7 @@ class Recorder:
         self.unused_handles.clear()
 
     def label_of(self, group: str) -> str:
-        """What events call a group. In a world that was started again, torch gives out its names once more."""
+        """What events call a group. In a world that was started again, torch gives out its names and numbers anew."""
         return group if self.worlds < 2 else f"{group}.{self.worlds}"
 
     def now(self) -> float:

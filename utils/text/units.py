@@ -12,15 +12,16 @@ def plural(number: int, noun: str) -> str:
 
 
 def quantity(amount: float, unit: str) -> str:
-    """450e9 and "B/s" as "450 GB/s", to four significant digits."""
+    """450e9 and "B/s" as "450 GB/s", to four significant digits; without a unit, "450,000,000,000"."""
     amount = float(amount)
     if amount == 0 or math.isinf(amount):
-        return f"{'infinite' if amount else 0} {unit}"
+        return f"{'infinite' if amount else 0} {unit}".strip()
     factors = [("n", 1e-9), ("µ", 1e-6), ("m", 1e-3), ("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)]
     shown = float(f"{amount:.4g}")  # round first, so that 999,999 is 1 M
-    usable = factors if unit == "s" else factors[3:]  # half a byte is 0.5 B
+    usable = factors if unit == "s" else factors[3:] if unit else factors[3:4]  # half a byte is 0.5 B
     prefix, factor = next((pair for pair in reversed(usable) if shown >= pair[1]), usable[0])
-    return f"{shown / factor:,.4g} {prefix}{unit}" if shown / factor < 1e4 else f"{shown / factor:,.0f} {prefix}{unit}"
+    number = f"{shown / factor:,.4g}" if shown / factor < 1e4 else f"{shown / factor:,.0f}"
+    return f"{number} {prefix}{unit}".strip()
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

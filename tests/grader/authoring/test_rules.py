@@ -86,6 +86,20 @@ BREACHES = {
         f"{SOURCE}:30",
         "move this import to the first code cell, on line 7: import math",
     ),
+    "comment that is too wide": (
+        SOURCE,
+        "    return x + 1",
+        f"    return x + 1  # {'so ' * 24}on",
+        f"{SOURCE}:19",
+        "this comment is 94 columns wide",
+    ),
+    "docstring that is too wide": (
+        SOURCE,
+        '"""Return x + 1."""',
+        f'"""Return x + 1.\n\n    {"so " * 29}on.\n    """',
+        f"{SOURCE}:19",
+        "this docstring is 94 columns wide",
+    ),
     "prediction that is never revealed": (
         SOURCE,
         "# %%\nprint",
