@@ -66,16 +66,8 @@ for count in (1, layers):
 
 # %% [markdown]
 # # Part 1 · Two ways to cut a matrix
-# A matrix product can be shared by cutting the weight into **columns** or into **rows**.
-
-# %%
-figures.sharded_matmul("columns", tp_size=2)
-
-# %%
-figures.sharded_matmul("rows", tp_size=2)
-
-# %% [markdown]
-# Now by hand, in one process with lists. **Predict** before you run it: which of the two needs all of `x` on each rank?
+# A matrix product can be shared by cutting the weight into **columns** or into **rows**. Do it by hand first, in one
+# process with lists. **Predict** before you run it: which of the two needs all of `x` on each rank?
 # Which leaves results that must be added up? Predictions earn no points, and you can skip them; but a guess that turns
 # out wrong is what you'll remember.
 
@@ -101,6 +93,15 @@ reveal(
     "columns" if by_columns[0].shape == (x @ w).shape else "rows",
     why="Each product has the full shape, (2, 3), but holds only one summand of each number.",
 )
+
+# %% [markdown]
+# As pictures, for 2 ranks:
+
+# %%
+figures.sharded_matmul("columns", tp_size=2)
+
+# %%
+figures.sharded_matmul("rows", tp_size=2)
 
 # %% [markdown]
 # - **Column-parallel**: each rank needs the whole `x` and gets a slice of the output's features. Nothing is sent.
@@ -927,7 +928,7 @@ def heads_of(rank, tp_size, q_heads, kv_heads):
 for tp_size in (4, 16):
     q, kv = heads_of(1, tp_size, q_heads=32, kv_heads=8)
     holders = sum(kv[0] in heads_of(rank, tp_size, 32, 8)[1] for rank in range(tp_size))
-    print(f"t = {tp_size:2}: rank 1 has q heads {q[0]} to {q[-1]} and kv heads {kv}; copies of each kv head: {holders}")
+    print(f"t = {tp_size:2}: rank 1 has q heads {q[0]} to {q[-1]}, kv heads {kv}; copies of a kv head: {holders}")
 
 # %% [markdown]
 # The same trap waits in today's MLPs. **SwiGLU** computes $\text{silu}(x\,w_{gate}) \odot (x\,w_{up})$, and many
@@ -942,7 +943,7 @@ def swiglu(x, weight):
     return torch.nn.functional.silu(gate) * up
 
 blocks = [swiglu(x, fused.chunk(2, dim=1)[rank]) for rank in range(2)]
-halves = [torch.cat([half.chunk(2, dim=1)[rank] for half in fused.chunk(2, dim=1)], dim=1) for rank in range(2)]
+halves = [torch.cat([half.chunk(2, 1)[rank] for half in fused.chunk(2, 1)], 1) for rank in range(2)]
 for name, parts in (("in blocks", blocks), ("each half", [swiglu(x, weight) for weight in halves])):
     print(f"cut {name}: right? {torch.allclose(torch.cat(parts, dim=1), swiglu(x, fused))}")
 
@@ -1178,11 +1179,13 @@ spawn(masks, 2).results
 # %%
 def cut_layer(weights, rank, size):
     """This rank's part of the weights of `transformer.make_layer`."""
-    local = {name: w for name, w in weights.items() if name.startswith("norm") or name in ("b_out", "b_down")}
+    whole = (*transformer.NORMS, "b_out", "b_down")
+    local = {name: w for name, w in weights.items() if name in whole}
     w_qkv = torch.cat([part.chunk(size, 1)[rank] for part in weights["w_qkv"].chunk(3, 1)], dim=1)
     columns = {name: weights[name].chunk(size, -1)[rank] for name in ("w_up", "b_up")}
     rows = {name: weights[name].chunk(size, 0)[rank] for name in ("w_out", "w_down")}
-    return {name: w.clone().requires_grad_() for name, w in {**local, "w_qkv": w_qkv, **columns, **rows}.items()}
+    parts = {**local, "w_qkv": w_qkv, **columns, **rows}
+    return {name: w.clone().requires_grad_() for name, w in parts.items()}
 
 def parallel_layer(x, w, heads_local, enter, leave, shared, p=0.0):
     """(B, S, D) -> (B, S, D), or (B, S/t, D) -> (B, S/t, D); p is the probability of
@@ -1202,9 +1205,12 @@ def nothing(x):
 
 def doors(sequence_parallel):
     if sequence_parallel:
-        gather, scatter = (partial(across_sequence, direction=way, tp_group=None) for way in ("gather", "scatter"))
+        gather, scatter = (
+            partial(across_sequence, direction=way, tp_group=None) for way in ("gather", "scatter")
+        )
         return gather, scatter, partial(copy_to_shards, tp_group=None)
-    return partial(copy_to_shards, tp_group=None), partial(reduce_from_shards, tp_group=None), nothing
+    f, g = partial(copy_to_shards, tp_group=None), partial(reduce_from_shards, tp_group=None)
+    return f, g, nothing
 
 # %% [markdown]
 # First: is it the same layer? Compare its output and all gradients, LayerNorm's included, with those of
@@ -1232,7 +1238,7 @@ for sequence_parallel in (False, True):
         for name, whole in (("x", serial["x"]), ("y", y)):
             right[name] = whole.chunk(4, dim=1)[rank] if sequence_parallel else whole
         agree += [torch.allclose(got[name], right[name], rtol=1e-9, atol=1e-12) for name in right]
-    print(f"sequence parallel: {sequence_parallel}   {sum(agree)} of {len(agree)} tensors agree, {len(right)} a rank")
+    print(f"sequence parallel: {sequence_parallel}   {sum(agree)} of {len(agree)} tensors agree")
 
 # %% [markdown]
 # ### The norm of all gradients
@@ -1369,7 +1375,8 @@ print(f"one GPU: {whole_model[1][False]:.2f} GB")
 print(f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism {whole_model[8][True]:.1f} GB")
 scores = 5 * 96 * 2048 / 12288
 print(f"of it, scores and their dropout: {scores / (34 + scores):.0%}")
-print(f"one GPU without them: {96 * 34 * 2048 * 12288 / 1e9:.1f} GB; t = 8: {96 * 34 * 2048 * 12288 / 8e9:.1f} GB")
+without = whole_model[1][False] * 34 / (34 + scores)
+print(f"without them: one GPU {without:.1f} GB; t = 8, with sequence parallelism {without / 8:.1f} GB")
 
 # %% [markdown]
 # Most of that is the **scores** of attention, $S \times S$ numbers for each head. Today nobody keeps them.
@@ -1400,7 +1407,8 @@ def share(run):
 rows = []
 for t, run in runs.items():
     speed_up = runs[1].elapsed / run.elapsed
-    rows.append((t, f"{1e3 * run.elapsed:.3f}", f"{share(run):.0%}", f"{speed_up:.2f}", f"{speed_up / t:.0%}"))
+    shares = f"{share(run):.0%}", f"{speed_up:.2f}", f"{speed_up / t:.0%}"
+    rows.append((t, f"{1e3 * run.elapsed:.3f}", *shares))
 print(tables.text(["t", "ms per layer", "of it communicating", "speed-up", "efficiency"], rows))
 
 # %% tags=["notebook-only"]
@@ -1436,7 +1444,8 @@ for width, heads in ((12288, 96), (4096, 32)):
     for cluster in (one_node, "dgx-h100", "ethernet-cloud"):
         sixteen = layer_on(cluster, 16, width, heads)
         faster = eight.elapsed / sixteen.elapsed
-        rows.append((width, getattr(cluster, "name", cluster), f"{faster:.2f}", f"{share(sixteen):.0%}"))
+        name = getattr(cluster, "name", cluster)
+        rows.append((width, name, f"{faster:.2f}", f"{share(sixteen):.0%}"))
 print(tables.text(["D", "cluster", "speed-up from 8 to 16 GPUs", "communicating"], rows))
 
 # %% [markdown]
@@ -1462,7 +1471,8 @@ runs[16].costs()
 
 # %% tags=["notebook-only"]
 def tensors(world_size, S=2048, D=12288):
-    return [torch.empty(*shape, dtype=torch.bfloat16) for shape in ((S // world_size, D), (D, 4 * D // world_size))]
+    shapes = (S // world_size, D), (D, 4 * D // world_size)
+    return [torch.empty(*shape, dtype=torch.bfloat16) for shape in shapes]
 
 def gather_first(rank, world_size):
     x_local, w_local = tensors(world_size)
@@ -1527,7 +1537,8 @@ def our_mlp(rank, world_size, weights, x, grad):
 
 ours, torchs = (spawn(program, 4, weights, x, grad) for program in (our_mlp, torch_mlp))
 for theirs, mine in zip(torchs.results, ours.results):
-    print("the same values and gradients:", [torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(mine, theirs)])
+    same = [torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(mine, theirs)]
+    print("the same values and gradients:", same)
 
 # %% tags=["notebook-only"]
 def called(run):
@@ -1679,7 +1690,8 @@ def gathered_product(x_local: Tensor, w_local: Tensor, tp_group) -> Tensor:
 
 # %% tags=["notebook-only"]
 def kept_by(rank, world_size, product):
-    x_local, w_local = torch.empty(1, 2048 // world_size, 12288), torch.nn.Parameter(torch.empty(12288, 6144))
+    x_local = torch.empty(1, 2048 // world_size, 12288)
+    w_local = torch.nn.Parameter(torch.empty(12288, 6144))
     with track_memory(torch.nn.ParameterList([w_local])) as memory:
         y = product(x_local.requires_grad_() * 1, w_local, None)
         kept = memory.by_kind()["activations"]
