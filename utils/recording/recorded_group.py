@@ -49,7 +49,9 @@ from .torch_private import (
 REDUCTIONS = ("all_reduce", "reduce")
 
 
-WAITED_TWICE = "This message's handle was waited for before. With Gloo a second wait() never returns: wait once for each."
+WAITED_TWICE = (
+    "This message's handle was waited for before. With Gloo a second wait() never returns: wait once for each."
+)
 
 
 class RecordedWork(Work):
