@@ -305,7 +305,7 @@ def side_by_side(cases: Sequence[Case], groups: Sequence[Sequence[int]] = ()) ->
         return [at(values[number], place, len(groups[number])) for _, number, place in ranks]
 
     def mistakes_in(part: str) -> dict[str, list[Any]]:
-        """Words that some cases lack have the right value there, which is no mistake."""
+        """Words that some cases lack have the right value there, which is not a mistake."""
         words = dict.fromkeys(words for mistakes in usual for words in mistakes.get(part, {}))
         pairs = [(mistakes.get(part, {}), right[part]) for mistakes, right in zip(usual, rights, strict=True)]
         return {one: of_ranks([wrong.get(one, right) for wrong, right in pairs]) for one in words}

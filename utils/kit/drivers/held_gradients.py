@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class WithGradients(TypedDict):
-    """What one rank comes to. held: `grad` of each parameter after the call; hooks: how many are left on parameters."""
+    """What one rank computes. held: `grad` of each parameter after the call; hooks: how many are left on parameters."""
 
     returned: Any
     held: list[Tensor | None]
