@@ -213,7 +213,7 @@ Whole = Callable[[Tensor], Tensor]
 
 
 def upwards(x: Tensor) -> Tensor:
-    """A different way to make whole numbers: it shows whether an answer calls what it is given. It turns 0 / 0 into 5."""
+    """A different way to make whole numbers, which shows whether an answer calls what it is given. 0 / 0 becomes 5."""
     return torch.ceil(x).nan_to_num(5)
 
 
