@@ -225,6 +225,10 @@ class FormsOfGroups:
         if key not in self.known:
             members = event.members
             form = (len(members), *sorted({b - a for a, b in zip(members, members[1:], strict=False)}))
-            mine = "all ranks" if event.group.startswith("world") else f"groups like {rank_sets.format_ranks(list(members), 3)}"
+            mine = (
+                "all ranks"
+                if event.group.startswith("world")
+                else f"groups like {rank_sets.format_ranks(list(members), 3)}"
+            )
             self.known[key] = self.names.setdefault(form, mine)
         return self.known[key]
