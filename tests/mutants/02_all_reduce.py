@@ -312,7 +312,7 @@ right("passes-on-what-came").function("""
 wrong, right = ANSWERS.to("ring-all-reduce")
 wrong("turns-it-round", "in another chunk's position").replace("team, rank)\nreturn", "team, rank).flip(0)\nreturn")
 wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gather(mine, x.numel(), team, rank)", "mine")
-wrong("gathers-its-own-numbers", "are missing").replace(
+wrong("gathers-its-own-numbers", "nothing was added to it").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
 )
 wrong("takes-chunks-for-equal", "need the same shape and dtype").replace("x.numel()", "mine.numel() * len(team)")
@@ -389,7 +389,7 @@ wrong("equal-halves-only", "at index 3, rank 0 is missing").replace(
 wrong("four-places-at-most", "rank 7 of the team", hidden=True).replace(
     "keep += arrived", "keep += arrived if distance < 4 else 0 * arrived"
 )
-wrong("keep-rebound", "add to a view of `total`").replace("keep += arrived", "keep = keep + arrived")
+wrong("keep-rebound", "or only in a new tensor").replace("keep += arrived", "keep = keep + arrived")
 wrong("places-for-ranks", "a place is not a rank").replace("team[place ^ distance]", "place ^ distance")
 right("smallest-distance-first").function("""
     place, distance, total = team.index(rank), 1, x.clone()

@@ -249,7 +249,10 @@ def which_half(got: Tensor, me: Member) -> str:
         return ". Do your parts cover every element, although their lengths differ?" * bool(few)
     if alike(own, right):
         return f". Chunk {me.place} is complete: pass on only complete parts, in the reverse order of the first half"
-    return ". Your own chunk is as it was: add to a view of `total`, not to a new tensor" * alike(own, before)
+    return (
+        ". Your own chunk is as it was: nothing was added to it, or only in a new tensor, no part of the result"
+        * alike(own, before)
+    )
 
 
 def who_counts(got: Any, parts: list[Tensor], team: Team) -> str:
