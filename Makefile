@@ -89,7 +89,7 @@ dist: release book ## pack what a release has into dist/: bundle, book, the libr
 
 version = $(shell sed -n 's/^version = "\(.*\)".*/\1/p' pyproject.toml)
 
-kernel: env ## add this environment to a Jupyter that is there already, on a JupyterHub say
+kernel: env ## add this environment to a Jupyter that already exists, such as a JupyterHub
 	@$(run) -m ipykernel install $(or $(KERNEL_ARGS),--user) --name distributed-training --display-name "Distributed training"
 
 script: env ## turn a lesson into a script for torchrun and SLURM: make script LESSON=01_collectives
@@ -120,7 +120,7 @@ format: env ## sort imports, fix what ruff can fix, and format the code
 bench: env ## compare spawn with other launchers, and grading with nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)
 
-accuracy: env ## hold the virtual cluster against published training steps and all-reduces
+accuracy: env ## compare the virtual cluster with published training steps and all-reduces
 	@$(run) -m tests.accuracy
 
 # Needs no .venv: on a machine that is there for minutes only, any Python with torch, numpy and pytest will do.

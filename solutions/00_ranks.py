@@ -442,7 +442,7 @@ check(take_turns, judges="traffic")
 # %% [markdown]
 # The second check doesn't rely on luck: it looks in the record of the run for a barrier between each turn and the next.
 # You can look at the record too. Each rank has a lane: above, what it does; below, what it waits for. (A **bubble** is
-# time in which a rank has nothing to do.)
+# time in which a rank has nothing to do. Appending a line takes so little time that all you see of it is a green line.)
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 def backwards(rank, world_size, path):

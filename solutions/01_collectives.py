@@ -882,7 +882,7 @@ spawn(compute_meanwhile, 2).timeline(within="step")
 # 2. **Same order.** The first collective of one rank meets the first of all others, the second meets the second, and so
 #    on.
 # 3. **Same shape and dtype**, on every rank.
-# 4. **Contiguous memory.** The numbers lie side by side, without gaps.
+# 4. **Contiguous memory.** The numbers lie side by side, without gaps, in the same order on every rank.
 #
 # By default nobody checks them, since that would take one more collective before each of yours. (To have PyTorch do it,
 # set the environment variable `TORCH_DISTRIBUTED_DEBUG=DETAIL`.) Break them here, where it is cheap. **Predict** how

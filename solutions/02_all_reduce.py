@@ -52,7 +52,8 @@ machine = Cluster("1,024 GPUs", nodes=1, gpus_per_node=1024, gpu=free, intra=lin
 for what, nbytes in (("16 GB  ", 16e9), ("4 bytes", 4)):
     naive = 2 * 1023 * link.seconds(nbytes)
     prices = cost("all_reduce", nbytes, machine, Layout.of(machine, range(1024))).candidates
-    print(f"{what}   naive {naive:10.6f} s   tree {prices['tree']:8.6f} s   ring {prices['ring']:8.6f} s")
+    tree, ring = prices["tree"], prices["ring"]
+    print(f"{what}   naive {naive:10.6f} s   tree {tree:8.6f} s   ring {ring:8.6f} s")
 
 # %% [markdown]
 # For the gradient, the ring takes less than a second, the tree ten times as long, and the naive way eleven minutes. For
@@ -146,8 +147,8 @@ check(naive_all_reduce, judges="values")
 check(naive_all_reduce, judges="traffic")
 
 # %% [markdown]
-# Here it is on the virtual cluster, for 8 ranks and 100 kB: each message takes 10 µs of latency and 10 µs for its bytes.
-# In the timeline, each rank has a lane for the messages that it sends and receives.
+# Here it is on the virtual cluster, for 8 ranks and 100 kB: each message takes 10 µs of latency and 10 µs for its
+# bytes. In the timeline, each rank has a lane for the messages that it sends and receives.
 
 # %% tags=["notebook-only"]
 def naive_program(rank, world_size):
@@ -171,8 +172,8 @@ reveal(
 # %% [markdown]
 # ## Tree all-reduce
 #
-# While place 0 receives from place 1, places 2 and 3 are idle, yet they could be adding their two tensors. If all places
-# pair up like that, only half as many tensors are left to add. Then pair up again, and again:
+# While place 0 receives from place 1, places 2 and 3 are idle, yet they could be adding their two tensors. If all
+# places pair up like that, only half as many tensors are left to add. Then pair up again, and again:
 
 # %%
 figures.tree(size=8)
@@ -257,10 +258,10 @@ check(tree_all_reduce, judges="time")
 
 # %% [markdown]
 # ### Your tree, measured
-# The tree sends as many messages as the naive way, $2(P-1)$, but many of them at the same time. The stopwatch below runs
-# several algorithms in turn and reads the clock on every rank; the slowest rank is the one that counts. On a virtual
-# cluster the clock is virtual too, so the numbers are the same on every machine. You'll use it for the rest of the
-# lesson.
+# The tree sends as many messages as the naive way, $2(P-1)$, but many of them at the same time. The stopwatch below
+# runs several algorithms in turn and reads the clock on every rank; the slowest rank is the one that counts. On a
+# virtual cluster the clock is virtual too, so the numbers are the same on every machine. You'll use it for the rest of
+# the lesson.
 
 # %%
 def stopwatch(rank, world_size, algorithms, sizes, repeats=1):
@@ -280,13 +281,17 @@ def stopwatch(rank, world_size, algorithms, sizes, repeats=1):
 
 def slowest(run):
     """{(algorithm, bytes): [seconds of the slowest rank, ...]}"""
-    return {key: [max(times) for times in zip(*(result[key] for result in run.results))] for key in run.results[0]}
+    of_ranks = {key: zip(*(result[key] for result in run.results)) for key in run.results[0]}
+    return {key: [max(times) for times in repeats] for key, repeats in of_ranks.items()}
 
 # %% tags=["notebook-only"]
 for size in (2, 4, 8, 16, 64):
     algorithms = {"naive": naive_all_reduce, "tree": tree_all_reduce}
-    [naive], [tree] = slowest(simulate(stopwatch, size, algorithms, [4000], cluster=textbook(size))).values()
-    print(f"{size:3} ranks, 4 kB: naive {naive * 1e6:6.0f} µs, tree {tree * 1e6:5.0f} µs: {naive / tree:4.1f} times")
+    run = simulate(stopwatch, size, algorithms, [4000], cluster=textbook(size))
+    [naive], [tree] = slowest(run).values()
+    print(f"{size:3} ranks, 4 kB: naive {naive * 1e6:6.0f} µs, ", end="")
+    print(f"tree {tree * 1e6:5.0f} µs, naive / tree = {naive / tree:4.1f}")
+
 
 # %%
 def tree_program(rank, world_size):
@@ -363,9 +368,9 @@ figures.ring(size=4, step=2)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# In step $s$ place $p$ sends chunk $p - 1 - s$. By the same rule its left neighbour sends the chunk before that one. All
-# these numbers are modulo $P$. The chunk that arrives is as long as the chunk that it is added to, which may not be as
-# long as the one you send.
+# In step $s$ place $p$ sends chunk $p - 1 - s$. By the same rule its left neighbour sends the chunk before that one.
+# All these numbers are modulo $P$. The chunk that arrives is as long as the chunk that it is added to, which may not be
+# as long as the one you send.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -492,7 +497,11 @@ predict("times n, 100 ranks", ...)
 
 # %% exercise="ring-all-reduce" difficulty=1 minutes=5
 def ring_all_reduce(
-    x: Tensor, team: list[int], rank: int, reduce_scatter=ring_reduce_scatter, all_gather=ring_all_gather
+    x: Tensor,
+    team: list[int],
+    rank: int,
+    reduce_scatter=ring_reduce_scatter,
+    all_gather=ring_all_gather,
 ) -> Tensor:
     """Return the sum of `x` over the team, on each of its ranks: one `reduce_scatter`,
     one `all_gather`.
@@ -544,9 +553,10 @@ run.timeline()
 # %% tags=["notebook-only"]
 algorithms = {"naive": naive_all_reduce, "ring": ring_all_reduce}
 for size in (2, 4, 8, 16):
-    seconds = slowest(simulate(stopwatch, size, algorithms, [64, 640_000_000], cluster=textbook(size)))
-    gains = [seconds["naive", nbytes][0] / seconds["ring", nbytes][0] for nbytes in (64, 640_000_000)]
-    print(f"{size:2} ranks: the ring is {gains[0]:.2f} times faster with 64 bytes, {gains[1]:5.2f} times with 640 MB")
+    run = simulate(stopwatch, size, algorithms, [64, 640_000_000], cluster=textbook(size))
+    seconds = {key: times[0] for key, times in slowest(run).items()}
+    few, many = (seconds["naive", n] / seconds["ring", n] for n in (64, 640_000_000))
+    print(f"{size:2} ranks: naive / ring = {few:.2f} for 64 bytes, {many:5.2f} for 640 MB")
 
 # %% [markdown]
 # # Part 3 · Halving and doubling
@@ -562,13 +572,13 @@ for size in (2, 4, 8, 16):
 figures.halving(size=8)
 
 # %% [markdown]
-# A bar is the tensor, cut into eight. Green is the part that a place keeps and adds to in this round, orange is the part
-# that it gives to its partner, and the part that it no longer works on is empty.
+# A bar is the tensor, cut into eight. Green is the part that a place keeps and adds to in this round, orange is the
+# part that it gives to its partner, and the part that it no longer works on is empty.
 
 # %% [markdown]
-# Partners are easy to find in binary. $d$ is a power of two, and `place ^ d` (exclusive or) flips the bit whose value is
-# $d$. So 2 = `010` and 6 = `110` are each other's partners at distance 4. `place & d` tells the two apart: it is zero
-# for the one without the bit, and not for the other. As (place, partner, has the bit):
+# Partners are easy to find in binary. $d$ is a power of two, and `place ^ d` (exclusive or) flips the bit whose value
+# is $d$. So 2 = `010` and 6 = `110` are each other's partners at distance 4. `place & d` tells the two apart: it is
+# zero for the one without the bit, and not for the other. As (place, partner, has the bit):
 
 # %%
 [(place, place ^ 4, bool(place & 4)) for place in range(8)]
@@ -576,8 +586,8 @@ figures.halving(size=8)
 # %% [markdown]
 # ## Halving-doubling
 #
-# **Predict** for 8 ranks and 1 MB: how many kilobytes does a rank send in each of the 3 rounds of the first half? Give a
-# list of three numbers.
+# **Predict** for 8 ranks and 1 MB: how many kilobytes does a rank send in each of the 3 rounds of the first half? Give
+# a list of three numbers.
 
 # %%
 predict("kB in each round", ...)
@@ -585,8 +595,8 @@ predict("kB in each round", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Each round of the first half needs three things: `partner`, a rank; `keep`, the half that stays; `give`, the other half.
-# The second half needs the same three again, in reverse order, so note them in a list. A place begins with all of
+# Each round of the first half needs three things: `partner`, a rank; `keep`, the half that stays; `give`, the other
+# half. The second half needs the same three again, in reverse order, so note them in a list. A place begins with all of
 # `total`; in each later round it works on what it kept in the one before.
 # </details>
 #
@@ -616,8 +626,8 @@ def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
     """
     place, distance = team.index(rank), len(team) // 2
     total = x.clone()
-    # first halve, with partners P/2, P/4, ..., 1 places away; then double, with the same
-    # partners in reverse order
+    # first halve, with partners P/2, P/4, ..., 1 places away; then double, with the
+    # same partners in reverse order
     ### BEGIN SOLUTION
     part, rounds = total, []  # part: what this rank still works on, a view of `total`
     while distance:
@@ -649,7 +659,8 @@ def halving_program(rank, world_size):
     halving_doubling(torch.zeros(250_000), list(range(world_size)), rank)
 
 run = simulate(halving_program, 8, cluster=textbook(8))
-of_rank_0 = [event.bytes / 1e3 for event in run.events if event.rank == 0 and event.op == "send"]
+sends = [event for event in run.events if event.op == "send"]
+of_rank_0 = [event.bytes / 1e3 for event in sends if event.rank == 0]
 
 # %%
 reveal(
@@ -663,7 +674,8 @@ reveal(
 #
 # 6 is not a power of two, but there is a way to reduce it to one, which MPICH, an MPI library, uses too. The largest
 # power of two that fits is 4, so 2 ranks are **extra**. Each extra rank hands its numbers to a partner of its own among
-# the first 4, which adds them to its own numbers. These 4 do the all-reduce, and then the partners send the result back.
+# the first 4, which adds them to its own numbers. These 4 do the all-reduce, and then the partners send the result
+# back.
 
 # %%
 figures.folding(size=6)
@@ -697,7 +709,12 @@ predict("9 ranks take longer than 8, times", ...)
 # </details>
 
 # %% exercise="halving-doubling-any-size" difficulty=3 minutes=12
-def halving_doubling_any_size(x: Tensor, team: list[int], rank: int, all_reduce=halving_doubling) -> Tensor:
+def halving_doubling_any_size(
+    x: Tensor,
+    team: list[int],
+    rank: int,
+    all_reduce=halving_doubling,
+) -> Tensor:
     """Return the sum of `x` over a team of any size, on each of its ranks.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
@@ -743,7 +760,7 @@ def folded(rank, world_size):
     halving_doubling_any_size(torch.zeros(250_000), list(range(world_size)), rank)
 
 on_8, on_9 = (simulate(folded, size, cluster=textbook(size)).elapsed for size in (8, 9))
-print(f"1 MB: {on_8 * 1e6:.0f} µs on 8 ranks, {on_9 * 1e6:.0f} µs on 9: {on_9 / on_8:.2f} times as long")
+print(f"1 MB: {on_8 * 1e6:.0f} µs on 8 ranks, {on_9 * 1e6:.0f} µs on 9")
 
 # %% tags=["notebook-only"]
 reveal(
@@ -770,12 +787,13 @@ sizes = [64 * 4**power for power in range(11)]
 
 def curves(size):
     seconds = slowest(simulate(stopwatch, size, ALGORITHMS, sizes, cluster=textbook(size)))
-    return {name: [(nbytes, seconds[name, nbytes][0]) for nbytes in sizes] for name in ALGORITHMS}
+    return {name: [(n, seconds[name, n][0]) for n in sizes] for name in ALGORITHMS}
 
 def beside(curves):
-    """Print the time of each for the most bytes, as a multiple of halving-doubling's."""
+    """Print each one's time for the most bytes, as a multiple of halving-doubling's."""
     times = {name: points[-1][1] for name, points in curves.items()}
-    print("64 MB:", ", ".join(f"{name} {times[name] / times['halving-doubling']:.2f}" for name in times))
+    unit = times["halving-doubling"]
+    print("64 MB:", *(f"{name} {seconds / unit:.2f}  " for name, seconds in times.items()))
 
 on_16 = curves(16)
 beside(on_16)
@@ -787,9 +805,10 @@ beside(on_12)
 figures.time_curves(on_12, "all-reduce on 12 ranks: α = 10 µs, 10 GB/s")
 
 # %% [markdown]
-# On the left all curves are flat: latency dominates, so the number of rounds counts. On the right they all rise with the
-# same slope: bandwidth dominates, so bytes count. Where two curves cross, one algorithm stops being the faster of the
-# two. On 16 ranks nothing beats halving-doubling. On 12 the fold costs it the lead for large tensors, and the ring wins.
+# On the left all curves are flat: latency dominates, so the number of rounds counts. On the right they all rise with
+# the same slope: bandwidth dominates, so bytes count. Where two curves cross, one algorithm stops being the faster of
+# the two. On 16 ranks nothing beats halving-doubling. On 12 the fold costs it the lead for large tensors, and the ring
+# wins.
 #
 # Why, then, are rings everywhere? In the model every pair of ranks has a link of its own. In a real network the partner
 # at distance $P/2$ is at the other end of the building, and everybody's messages share the same few cables. In a ring,
@@ -798,8 +817,9 @@ figures.time_curves(on_12, "all-reduce on 12 ranks: α = 10 µs, 10 GB/s")
 # %% [markdown]
 # # Part 4 · Nodes
 # GPUs come in nodes of 8, say. Inside a node they are connected by something fast (on an H100, NVLink: 450 GB/s each
-# way), between nodes by something slow (a network card of 50 GB/s for each GPU). A flat ring over all of them is as slow
-# as its slowest link: in every step some rank's chunk crosses from one node to the next, and everybody waits for it.
+# way), between nodes by something slow (a network card of 50 GB/s for each GPU). A flat ring over all of them is as
+# slow as its slowest link: in every step some rank's chunk crosses from one node to the next, and everybody waits for
+# it.
 #
 # It is better to do as much as possible inside the nodes, so that little is left to send across. Let there be $L$ ranks
 # on each node, and call a rank's position within its node its **seat**:
@@ -809,7 +829,8 @@ figures.two_levels(nodes=2, local=4)
 
 # %% [markdown]
 # 1. Reduce-scatter **inside** each node: afterwards seat $s$ of each node has chunk $s$ of the node's sum.
-# 2. All-reduce **across** the nodes, among the ranks with the same seat: each has $1/L$ of the bytes, and all seats work
+# 2. All-reduce **across** the nodes, among the ranks with the same seat: each has $1/L$ of the bytes, and all seats
+#    work
 #    at the same time.
 # 3. All-gather **inside** each node.
 #
@@ -891,7 +912,11 @@ sent = simulate(nodes_program, 8, cluster=textbook(8)).traffic().bytes[0]
 
 # %%
 reveal("times n inside the node", sum(sent[:4]) / 1e6, why="A ring of 4: 2 · 3/4.")
-reveal("times n to the other node", sum(sent[4:]) / 1e6, why="A ring of 2 with a quarter of the bytes: 2 · 1/2 · 1/4.")
+reveal(
+    "times n to the other node",
+    sum(sent[4:]) / 1e6,
+    why="A ring of 2 with a quarter of the bytes: 2 · 1/2 · 1/4.",
+)
 
 # %% [markdown]
 # ### Across nodes, measured
@@ -916,7 +941,10 @@ of_node = {}
 for name in candidates:
     run = simulate(between_nodes, 32, name, cluster=textbook(8, nodes=4, inter=slow))
     sent = run.traffic().bytes
-    per_rank = [sum(sent[rank][other] for other in range(32) if other // 8 != rank // 8) for rank in range(32)]
+    per_rank = [
+        sum(nbytes for other, nbytes in enumerate(of_rank) if other // 8 != rank // 8)
+        for rank, of_rank in enumerate(sent)
+    ]
     most, node = max(per_rank) / 1e6, sum(per_rank[:8]) / 1e6
     print(f"{name:13} {run.elapsed * 1e3:4.1f} ms; sent to other nodes: ", end="")
     print(f"busiest rank {most:5.2f} MB, whole node {node:5.2f} MB")
@@ -926,19 +954,20 @@ for name in candidates:
 reveal(
     "bytes a node sends out, flat ring / yours",
     of_node["flat ring"] / of_node["hierarchical"],
-    why="In the flat ring only one rank of a node sends to other nodes, one small chunk in each step. That isn't much more.",
+    why="In the flat ring a single rank of each node sends to other nodes, one small chunk per step: hardly more.",
 )
 
 # %% [markdown]
-# Look at the last column. It is often said that a hierarchical all-reduce divides the traffic between nodes by the number
-# of GPUs in a node. For the busiest **rank** it does, roughly. For a whole **node** it hardly changes anything: the flat
-# ring sends one chunk per step from each node to the next, and it is always the same one of the eight ranks that sends
-# it. There are two gains. Eight network cards share the load that one had to carry, and the slow latency is paid
-# $2(M-1)$ times for $M$ nodes, instead of $2(P-1)$ times.
+# Look at the last column. It is often said that a hierarchical all-reduce divides the traffic between nodes by the
+# number of GPUs in a node. For the busiest **rank** it does, roughly. For a whole **node** it hardly changes anything:
+# the flat ring sends one chunk per step from each node to the next, and it is always the same one of the eight ranks
+# that sends it. There are two gains. Eight network cards share the load that one had to carry, and the slow latency is
+# paid $2(M-1)$ times for $M$ nodes, instead of $2(P-1)$ times.
 #
-# NCCL gets the first gain without leaving the ring. It runs several rings at once, its **channels**, each with a share of
-# the bytes and an order of its own, so that each leaves the node through a different network card. The second gain stays:
-# for many nodes, a flat ring has too many steps, so there NCCL prefers trees, or switches that add.
+# NCCL gets the first gain without leaving the ring. It runs several rings at once, its **channels**, each with a share
+# of the bytes and an order of its own, so that each leaves the node through a different network card. The second gain
+# remains: across many nodes a flat ring has too many steps unless tensors are very large. There NCCL prefers its trees,
+# or switches that add.
 
 # %% [markdown]
 # # Part 5 · All-to-all
@@ -949,9 +978,9 @@ reveal(
 # %% [markdown]
 # ## Pairwise all-to-all
 #
-# If everybody sends to place 0 first, then to place 1, and so on, there is a long queue at one rank while all the others
-# have nothing to receive. In a **pairwise** exchange, place $p$ sends to place $p + s$ in step $s$ and receives from
-# place $p - s$ (modulo $P$). So in every step each rank receives exactly one message.
+# If everybody sends to place 0 first, then to place 1, and so on, there is a long queue at one rank while all the
+# others have nothing to receive. In a **pairwise** exchange, place $p$ sends to place $p + s$ in step $s$ and receives
+# from place $p - s$ (modulo $P$). So in every step each rank receives exactly one message.
 
 # %%
 figures.pairwise(size=4)
@@ -1004,13 +1033,15 @@ def in_rank_order(x, team, rank):
             dist.send(chunks[target], dst=team[target])
 
 orders = {"in rank order": in_rank_order, "pairwise": pairwise_all_to_all}
-[queue], [doors] = slowest(simulate(stopwatch, 8, orders, [80_000], cluster=textbook(8))).values()
-print(f"in rank order {queue * 1e6:.0f} µs, pairwise {doors * 1e6:.0f} µs: {queue / doors:.1f} times as long")
+run = simulate(stopwatch, 8, orders, [80_000], cluster=textbook(8))
+[queue], [pairs] = slowest(run).values()
+print(f"in rank order {queue * 1e6:.0f} µs, pairwise {pairs * 1e6:.0f} µs")
+print(f"the queue takes {queue / pairs:.1f} times as long")
 
 # %% [markdown]
 # # Part 6 · Which one, when?
-# A library has several algorithms and picks one for each call. It can't try them all, so it computes how long each would
-# take. Now you do the same.
+# A library has several algorithms and picks one for each call. It can't try them all, so it computes how long each
+# would take. Now you do the same.
 
 # %% [markdown]
 # ## The time of an all-reduce
@@ -1020,7 +1051,13 @@ print(f"in rank order {queue * 1e6:.0f} µs, pairwise {doors * 1e6:.0f} µs: {qu
 # halving-doubling folds when $P$ is not a power of two.
 
 # %% exercise="all-reduce-seconds" difficulty=2 minutes=10
-def all_reduce_seconds(algorithm: str, size: int, nbytes: int, alpha: float, bandwidth: float) -> float:
+def all_reduce_seconds(
+    algorithm: str,
+    size: int,
+    nbytes: int,
+    alpha: float,
+    bandwidth: float,
+) -> float:
     """Seconds that an all-reduce of `nbytes` bytes takes among `size` ranks (1 or
     more), by the alpha-beta model.
 
@@ -1055,10 +1092,10 @@ check(all_reduce_seconds, judges="values")
 
 # %% tags=["notebook-only"]
 for size in (4, 6):
-    measured = slowest(simulate(stopwatch, size, ALGORITHMS, [48, 4_800_000], cluster=textbook(size)))
-    for (name, nbytes), [seconds] in measured.items():
-        predicted = all_reduce_seconds(name, size, nbytes, ALPHA, BANDWIDTH)
-        print(f"{size} ranks, {nbytes:9,} bytes, {name:17} measured / predicted = {seconds / predicted:.6f}")
+    run = simulate(stopwatch, size, ALGORITHMS, [48, 4_800_000], cluster=textbook(size))
+    for (name, nbytes), [seconds] in slowest(run).items():
+        ratio = seconds / all_reduce_seconds(name, size, nbytes, ALPHA, BANDWIDTH)
+        print(f"{size} ranks, {nbytes:9,} bytes, {name:17} measured / predicted = {ratio:.6f}")
 
 # %% [markdown]
 # ## The crossover size
@@ -1089,7 +1126,8 @@ check(crossover, judges="values")
 
 # %% tags=["notebook-only"]
 for size in (4, 8, 64, 1024):
-    print(f"{size:5} ranks: the ring wins above {crossover(size, ALPHA, BANDWIDTH) / 1e3:10,.0f} kB")
+    kilobytes = crossover(size, ALPHA, BANDWIDTH) / 1e3
+    print(f"{size:5} ranks: the ring wins above {kilobytes:10,.0f} kB")
 
 # %% [markdown]
 # With twice the bandwidth the crossover is twice as high, so the tree wins more often: bytes have become cheaper, and
@@ -1098,7 +1136,8 @@ for size in (4, 8, 64, 1024):
 
 # %% tags=["notebook-only"]
 print(f"crossover(12): {crossover(12, ALPHA, BANDWIDTH) / 1e3:.1f} kB")
-figures.time_curves({name: on_12[name] for name in ("tree", "ring")}, "tree and ring on 12 ranks")
+both = {name: on_12[name] for name in ("tree", "ring")}
+figures.time_curves(both, "tree and ring on 12 ranks")
 
 # %% [markdown]
 # A hundred kilobytes is the gradient of a small layer. If you send such layers around a ring one by one, nearly all of
@@ -1118,8 +1157,8 @@ def choose_algorithm(
     candidates=("naive", "tree", "ring", "halving-doubling"),
     seconds=all_reduce_seconds,
 ) -> str:
-    """Return the name of the fastest of the candidates; of several that are equally fast,
-    the one that comes first.
+    """Return the name of the fastest of the candidates; of several that are equally
+    fast, the one that comes first.
 
     seconds(algorithm, size, nbytes, alpha, bandwidth): how long an algorithm takes.
     """
@@ -1187,8 +1226,8 @@ chosen = {"chosen": partial(all_reduce, alpha=ALPHA, bandwidth=BANDWIDTH)}
 seconds = slowest(simulate(stopwatch, 12, chosen, sizes, cluster=textbook(12)))
 dots = [(nbytes, seconds["chosen", nbytes][0]) for nbytes in sizes]
 best = [min(points[at][1] for points in on_12.values()) for at in range(len(sizes))]
-print("time / time of the best:", *(f"{mine / least:.2f}" for (_, mine), least in zip(dots, best)))
-figures.time_curves({**on_12, "chosen": dots}, "all-reduce on 12 ranks, and the one that is chosen", dots="chosen")
+print("time / best time:", *(f"{mine / least:.2f}" for (_, mine), least in zip(dots, best)))
+figures.time_curves({**on_12, "chosen": dots}, "all-reduce on 12 ranks", dots="chosen")
 
 # %% [markdown]
 # # Part 7 · Your machine, and the library
@@ -1220,7 +1259,8 @@ seconds = slowest(spawn(stopwatch, 4, contest, [4_000, 64_000, 1_000_000], repea
 seconds |= slowest(spawn(stopwatch, 4, contest, [16_000_000], repeats=5))
 print("bytes          " + "".join(f"{name:>18}" for name in ALGORITHMS))
 for nbytes in (4_000, 64_000, 1_000_000, 16_000_000):
-    print(f"{nbytes:11,}    " + "".join(f"{beside_gloo(seconds, nbytes, name):18.2f}" for name in ALGORITHMS))
+    ratios = [beside_gloo(seconds, nbytes, name) for name in ALGORITHMS]
+    print(f"{nbytes:11,}    " + "".join(f"{ratio:18.2f}" for ratio in ratios))
 
 # %% tags=["nbval-ignore-output"]
 naive, ring = (median(seconds[name, 16_000_000][2:]) for name in ("naive", "ring"))
@@ -1258,9 +1298,9 @@ for name in ALGORITHMS:
     print(f"{name:17} busiest rank sends {max(sent):6,} bytes, all together {sum(sent):6,}")
 
 # %% [markdown]
-# All four send $2(P-1)n$ bytes in all. They differ in how these bytes are spread over the ranks. With one shared memory,
-# spreading them gains at most what idle cores can copy at the same time. On a cluster, where each rank has a link of its
-# own, it makes all the difference.
+# All four send $2(P-1)n$ bytes in all. They differ in how these bytes are spread over the ranks. With one shared
+# memory, spreading them gains at most what idle cores can copy at the same time. On a cluster, where each rank has a
+# link of its own, it makes all the difference.
 #
 # Had you only measured on a laptop, you might have concluded that rings are useless. So measure a program where it will
 # run, or count what will be scarce there.
@@ -1268,21 +1308,21 @@ for name in ALGORITHMS:
 # %% [markdown]
 # # Part 8 · Sixteen gigabytes on 256 GPUs
 # Lesson 01 began with a gradient of 16 GB on 1,024 GPUs, 128 nodes of 8. Through GPU 0 it took eleven minutes, and the
-# lesson promised that you would build something better here. This is it, on a quarter of that machine, 32 nodes, so that
-# you don't have to wait long for the cell. It uses your rings inside the nodes, and your halving-doubling across them,
-# since 32 is a power of two.
+# lesson promised that you would build something better here. This is it, on a quarter of that machine, 32 nodes, so
+# that you don't have to wait long for the cell. It uses your rings inside the nodes, and your halving-doubling across
+# them, since 32 is a power of two.
 
 # %% tags=["notebook-only"]
 def yours(rank, world_size):
-    gradient = torch.empty(8_000_000_000, dtype=torch.bfloat16)
-    hierarchical_all_reduce(gradient, list(range(world_size)), rank, local=8, all_reduce=halving_doubling)
+    gradient, team = torch.empty(8_000_000_000, dtype=torch.bfloat16), list(range(world_size))
+    hierarchical_all_reduce(gradient, team, rank, local=8, all_reduce=halving_doubling)
 
 def the_library(rank, world_size):
     dist.all_reduce(torch.empty(8_000_000_000, dtype=torch.bfloat16))
 
-hand_written, library = (simulate(program, 256, cluster="dgx-h100") for program in (yours, the_library))
-print(f"yours {hand_written.elapsed:.3f} s, torch's all-reduce on this cluster {library.elapsed:.3f} s")
-print(f"through GPU 0: {2 * 255 * 16e9 / 50e9:.0f} s")
+for what, program in (("yours", yours), ("the library", the_library)):
+    print(f"{what:12} {simulate(program, 256, cluster='dgx-h100').elapsed:8.3f} s")
+print(f"through GPU 0 {2 * 255 * 16e9 / 50e9:7.3f} s")
 
 # %% [markdown]
 # You are within a few hundredths of a second of the library, down from almost three minutes. On all 1,024 GPUs it would
@@ -1306,7 +1346,8 @@ how_predictions_went()
 # | ring | $2(P-1)$ | $2(P-1)/P$ | $2(P-1)/P \cdot n$ |
 # | halving-doubling, $P = 2^k$ | $2\log_2 P$ | $2(P-1)/P$ | $2(P-1)/P \cdot n$ |
 #
-# - Small messages need few rounds, large ones few bytes; between them lies a **crossover**, some multiple of $\alpha B$.
+# - Small messages need few rounds, large ones few bytes; between them lies a **crossover**, some multiple of $\alpha
+#   B$.
 # - A **hierarchical** all-reduce does as much as possible over the fast links, and keeps all network cards of a node
 #   busy at the same time.
 # - Add each number once, then copy it: all ranks hold the same bits.
@@ -1342,7 +1383,8 @@ how_predictions_went()
 # you get the extra credit. How far beyond can you go?
 
 # %%
-LAYERS = [64, 16_384, 64, 16_384, 256, 24_576, 64, 9_216, 48, 12_288, 1, 18_432, 512, 16_384, 7, 5_320]
+LAYERS = [64, 16_384, 64, 16_384, 256, 24_576, 64, 9_216]
+LAYERS += [48, 12_288, 1, 18_432, 512, 16_384, 7, 5_320]
 
 def three_nodes():
     """The cluster of the challenge."""
@@ -1356,8 +1398,8 @@ def three_nodes():
 #
 # <details><summary>Hint 2: the idea of par</summary>
 #
-# Concatenate the tensors, all-reduce once, and split the sum. (Lesson 05 calls this a bucket.) The nodes matter too: most
-# bytes should stay inside one.
+# Concatenate the tensors, all-reduce once, and split the sum. (Lesson 05 calls this a bucket.) The nodes matter too:
+# most bytes should stay inside one.
 # </details>
 #
 # <details><summary>Hint 3: beyond par</summary>
@@ -1375,8 +1417,10 @@ def mixed_sizes(xs: list[Tensor], rank: int, world_size: int, local: int) -> lis
 
     xs: each of shape (n,), with an n of its own, the same on every rank; all of one
     dtype; left unchanged.
-    local: the ranks on each node. Ranks 0 to local - 1 are on the first, and so on.
-    Any order of additions will do, and ranks may differ in the last digit.
+    local: how many ranks are on each node. Ranks 0 to local - 1 are on the first, and
+    so on.
+    Any order of additions will do, and ranks may differ in the last digit, but what is
+    sent must not be rounded to a shorter dtype.
     """
     ### BEGIN SOLUTION
     flat = torch.cat(xs)  # one latency for all of them

@@ -4,10 +4,10 @@
 # network in PyTorch. The closed forms of lesson 04 help, but are not needed.*
 #
 # Every rank holds the whole model and computes on different rows of the batch. One all-reduce of the gradients, and
-# they all carry on as one. It is the simplest way to train on many GPUs, and the first that everybody uses.
+# they all carry on as one. It is the simplest way to train on many GPUs, and where everybody starts.
 #
-# By the end of this lesson you will have written PyTorch's `DistributedDataParallel` yourself: buckets, hooks, overlap.
-# You can say what it costs, what it silently gets wrong, and which of its options does what.
+# By the end of this lesson you will have written PyTorch's `DistributedDataParallel` yourself: buckets, hooks,
+# overlap. You will be able to say what it costs, what it silently gets wrong, and what its options do.
 
 # %%
 import math
@@ -30,19 +30,21 @@ from utils.kit.tied_mlp import AwkwardMLP
 check = checks_for("05_data_parallelism")
 # this lesson computes on the CPU, with or without GPUs
 spawn = partial(spawn, backend="gloo")
-# peaks and bandwidths as promised: times can be computed by hand
+# at the rates of the datasheet, so that times can be computed by hand
 simulate = partial(simulate, rates="datasheet")
-double = torch.float64  # so many digits that "equal to the serial run" can be asked for
+double = torch.float64  # enough digits to ask for equality with the serial run
 
 # %% [markdown]
 # ## Why: a lifetime, or three weeks
 # Training takes about 6 floating point operations for each parameter and each token. One H100 does 989 TFLOP/s in
-# bfloat16 at most, and a good program gets 40 % of that. How long do 8 billion parameters and 15 trillion tokens take?
+# bfloat16 at most, and a well-tuned program gets about 40 % of that. How long do 8 billion parameters and 15 trillion
+# tokens take?
 
 # %%
 operations = 6 * 8e9 * 15e12
 one_gpu = operations / (0.4 * 989e12)  # seconds
-print(f"1 GPU: {one_gpu / 365 / 86400:.0f} years     1,024 GPUs, if nothing is lost: {one_gpu / 1024 / 86400:.0f} days")
+print(f"1 GPU: {one_gpu / 365 / 86400:.0f} years")
+print(f"1,024 GPUs, if nothing is lost: {one_gpu / 1024 / 86400:.0f} days")
 
 # %% [markdown]
 # "If nothing is lost" is what this lesson is about. The ranks must exchange their gradients at every step. Done badly,
@@ -50,11 +52,11 @@ print(f"1 GPU: {one_gpu / 365 / 86400:.0f} years     1,024 GPUs, if nothing is l
 
 # %% [markdown]
 # # Part 1 · Same weights, different rows
-# Some words:
+# Three terms:
 #
 # - **replica**: one rank's copy of the model. All replicas hold the same weights at every step.
 # - **global batch**: all rows of one step. A rank's part of it is its **shard**.
-# - **local gradient**: what a rank computes from its shard. Local gradients differ.
+# - **local gradient**: the gradient that a rank computes from its own shard. Local gradients differ from rank to rank.
 #
 # Each rank computes its local gradient; the all-reduce turns them into their mean; every rank updates its weights with
 # that mean. Same weights before, same update, so the same weights after.
@@ -65,11 +67,12 @@ figures.data_parallel_step([3, 3, 2, 2])
 # %% [markdown]
 # ## Sharding the batch
 #
-# A batch of 10 rows, 4 ranks: who gets which rows? Neighbouring rows stay together, in order, and no rank gets more
-# than one row more than another.
+# A batch of 10 rows, 4 ranks: who gets which rows? Neighbouring rows stay together and in order, and no two ranks
+# differ by more than one row.
 #
-# **Predict**: how many rows has each piece that `batch.chunk(4)` gives? Replace each `...` by a list of numbers and run
-# the cell. Predictions earn no points, and you can skip them; but a guess that turns out wrong is what you'll remember.
+# **Predict**: how many rows are in each piece of `batch.chunk(4)`? Replace each `...` with a list of numbers and run
+# the cell. Predictions earn no points, and you can skip them; but a guess that turns out wrong is what you'll
+# remember.
 
 # %%
 predict("pieces of 10 rows", ...)
@@ -87,8 +90,8 @@ def shard_the_batch(batch: Tensor, rank: int, world_size: int) -> Tensor:
     """This rank's rows of the global batch; no communication.
 
     batch: (B, D), the same on every rank; left unchanged.
-    Returns (b, D): all shards one after another, in rank order, are the batch. The
-    first B % P ranks have one row more than the others; a shard may be empty.
+    Returns (b, D): put together in rank order, the shards are the batch. The first
+    B % P ranks have one row more than the others; a shard may be empty.
     """
     ### BEGIN SOLUTION
     # rows of everybody; so many ranks have one more
@@ -100,8 +103,8 @@ def shard_the_batch(batch: Tensor, rank: int, world_size: int) -> Tensor:
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# `divmod(10, 4)` is `(2, 2)`: everybody gets 2 rows, and the first 2 ranks one more. Where does rank $r$ begin? All
-# ranks before it have taken 2, and those of them that are among the first 2 have taken one more.
+# `divmod(10, 4)` is `(2, 2)`: everybody gets 2 rows, and the first 2 ranks one more. Where does rank $r$ begin? Each
+# rank before it has taken 2 rows, and one more if it is among the first 2.
 # </details>
 
 # %% check="shard-the-batch" judges="values" points=3
@@ -128,8 +131,7 @@ print("the mean of all shards' gradients is:     ", all(torch.allclose(a, b) for
 # ## Averaging the gradients
 #
 # Now with ranks. After `loss.backward()` each parameter has its local gradient in `parameter.grad`. Make it the mean
-# over all ranks: one all-reduce for each parameter. This is the **naive** version. It stays as the baseline for all
-# others.
+# over all ranks: one all-reduce for each parameter. This is the **naive** version, the baseline for all that follow.
 #
 # **Predict** for an MLP with 3 layers of 4 x 4 in float64:
 
@@ -138,14 +140,16 @@ predict("all-reduces for the small MLP", ...)
 predict("bytes in each", ...)
 
 # %% exercise="average-gradients" difficulty=2 minutes=8
-def average_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
+def average_gradients(
+    model: nn.Module, shard: Tensor, rank: int, world_size: int
+) -> list[Tensor]:
     """Forward and backward on this rank's shard; every parameter's grad becomes the
     mean over all ranks.
 
     model: the same weights on every rank, left unchanged; every parameter gets a
     gradient.
     shard: (b, D), different rows on each rank, equally many.
-    Returns the gradients in the order of model.parameters(). One all_reduce a
+    Returns the gradients in the order of model.parameters(). One all_reduce per
     parameter, no other communication.
     """
     loss_of(model(shard)).backward()
@@ -164,7 +168,8 @@ check(average_gradients, judges="traffic")
 
 # %% tags=["notebook-only"]
 def one_step(rank, world_size, method=average_gradients):
-    return method(MLP(make_weights(3, 4, dtype=double)), make_batch(2, 4, seed=rank, dtype=double), rank, world_size)
+    shard = make_batch(2, 4, seed=rank, dtype=double)
+    return method(MLP(make_weights(3, 4, dtype=double)), shard, rank, world_size)
 
 sent = [event for event in spawn(one_step, 4).events if event.rank == 0]
 
@@ -174,21 +179,22 @@ reveal("bytes in each", sent[0].bytes, unit="B", why="4 x 4 numbers of 8 bytes e
 
 # %% [markdown]
 # ### A training run against the serial baseline
-# Five steps with AdamW, on 4 ranks and in one process. The losses that a rank sees are those of its shard, so we
-# compare the weights at the end.
+# Five steps with AdamW, on 4 ranks and in one process. A rank only sees the losses of its own shards, so we compare
+# the weights at the end.
 
 # %% tags=["notebook-only"]
 def train(model, batches, average, rank, world_size):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for batch in batches:
         optimizer.zero_grad()
-        average(model, shard_the_batch(batch, rank, world_size), rank=rank, world_size=world_size)
+        shard = shard_the_batch(batch, rank, world_size)
+        average(model, shard, rank=rank, world_size=world_size)
         optimizer.step()
     return [parameter.detach() for parameter in model.parameters()]
 
 def train_on_ranks(rank, world_size, average=average_gradients):
-    model = MLP(make_weights(3, 4, dtype=double))
-    return train(model, [make_batch(8, 4, seed=step, dtype=double) for step in range(5)], average, rank, world_size)
+    batches = [make_batch(8, 4, seed=step, dtype=double) for step in range(5)]
+    return train(MLP(make_weights(3, 4, dtype=double)), batches, average, rank, world_size)
 
 serial = spawn(train_on_ranks, 1).results[0]
 parallel = spawn(train_on_ranks, 4).results
@@ -202,18 +208,22 @@ parallel = spawn(train_on_ranks, 4).results
 def sum_of_gradients(model, shard, rank, world_size):
     average_gradients(model, shard, rank, world_size)
     for parameter in model.parameters():
-        parameter.grad *= world_size  # as if nobody had divided
+        parameter.grad *= world_size  # as if the division had been forgotten
 
 wrong = spawn(train_on_ranks, 4, average=sum_of_gradients).results[0]
-moved = torch.cat([(a - b).flatten() for a, b in zip(serial, make_weights(3, 4, dtype=double))]).norm()
-apart = torch.cat([(a - b).flatten() for a, b in zip(serial, wrong)]).norm()
-print(f"gradients 4 times too large; after five steps the weights are {apart / moved:.1e} of their way apart")
+
+def distance(some, others):
+    return torch.cat([(a - b).flatten() for a, b in zip(some, others)]).norm().item()
+
+moved = distance(serial, make_weights(3, 4, dtype=double))
+print(f"In five steps the right weights move by {moved:.4f}.")
+print(f"With gradients 4 times too large, they end {distance(serial, wrong):.1e} from there.")
 
 # %% [markdown]
 # ## Broadcasting the weights
 #
-# "The same weights before": who sees to that? If each rank draws its own, they differ forever. All apply the same
-# update, so a difference at the start never goes away: plain SGD keeps it to the last digit.
+# "The same weights before": who makes sure of that? If each rank draws its own weights, they differ forever. All ranks
+# apply the same update, so a difference at the start never goes away: plain SGD keeps it to the last digit.
 
 # %%
 def different_starts(rank, world_size):
@@ -229,11 +239,11 @@ def different_starts(rank, world_size):
 spawn(different_starts, 2).results
 
 # %% [markdown]
-# Their mean is right, and neither of them is. So before the first step rank 0 broadcasts all that the model holds:
-# its **parameters**, and its **buffers** too. Buffers are tensors that no optimizer changes, such as the running
-# statistics of a batch norm; `model.buffers()` goes through them.
+# Their mean is right, and neither of them is. So before the first step rank 0 broadcasts everything the model holds:
+# its **parameters**, and its **buffers** too. Buffers are tensors that belong to the model but that no optimizer
+# updates, such as the running statistics of a batch norm; `model.buffers()` yields them.
 #
-# **Predict** for a linear layer of 2 x 2 with a batch norm behind it:
+# **Predict** for a linear layer of 2 x 2 followed by a batch norm:
 
 # %%
 predict("tensors that are broadcast", ...)
@@ -275,7 +285,8 @@ reveal(
 
 # %% [markdown]
 # # Part 2 · Uneven batches and sampling
-# Batches do not always divide by the number of ranks, do not always fit into memory, and come from a data set.
+# The size of a batch is not always a multiple of the number of ranks, a shard does not always fit into memory, and
+# rows come from a data set.
 
 # %% [markdown]
 # ## Weighting uneven shards
@@ -317,20 +328,23 @@ reveal("the gradient of the whole batch", mean_of_all, why="12 is one row in fou
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `rows = torch.tensor(len(shard))`, all-reduced; `.item()` makes a plain number of the sum. (An int divided by an
+# All-reduce `rows = torch.tensor(len(shard))`; then `rows.item()` is the sum as a plain number. (An int divided by an
 # int64 tensor is rounded to float32.) Then `parameter.grad *= len(shard) / rows.item()` and an all-reduce, for each
 # parameter.
 # </details>
 
 # %% exercise="weigh-uneven-shards" difficulty=3 minutes=10
-def weigh_uneven_shards(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
+def weigh_uneven_shards(
+    model: nn.Module, shard: Tensor, rank: int, world_size: int
+) -> list[Tensor]:
     """As average_gradients, for shards of different sizes: the gradient of the mean
     loss over all rows of all ranks.
 
     model: the same weights on every rank, left unchanged; every parameter gets a
     gradient.
-    shard: (b, D), b >= 1 and not the same on every rank. Returns the gradients in the
-    order of model.parameters().
+    shard: (b, D), b >= 1, which may differ from rank to rank.
+    Returns the gradients in the order of model.parameters(); every parameter's grad
+    holds the same.
     """
     loss_of(model(shard)).backward()  # the mean over this rank's rows
     ### BEGIN SOLUTION
@@ -349,17 +363,18 @@ check(weigh_uneven_shards, judges="values")
 # Language models have this problem at every step: the loss is a mean over **tokens**, and padding leaves each rank
 # a different number of them. Then $n_r$ counts tokens.
 #
-# And a rank without any row? Its loss is the mean of nothing, `nan`, and one `nan` in an all-reduce is `nan`
-# everywhere. Such a rank takes part with gradients of zero, or the last batch is dropped.
+# And a rank without any rows? Its loss is the mean of nothing, which is `nan`, and one `nan` in an all-reduce makes
+# the result `nan` everywhere. Either such a rank takes part with gradients of zero, or the last batch is dropped.
 
 # %% [markdown]
 # ### Accumulating gradients
 #
-# A shard that does not fit into memory is cut in **microbatches**. `backward` **adds** to `parameter.grad`, so after
-# the last microbatch the sum of all is there: accumulation comes for free. Until then there is nothing to send.
+# A shard that does not fit into memory is cut into **microbatches**. `backward` **adds** to `parameter.grad`, so after
+# the last microbatch it holds the sum over all of them: accumulation comes for free. Until then there is nothing to
+# send.
 #
-# **Predict**: somebody all-reduces after each of 8 microbatches, and so averages what `grad` holds by then, again each
-# time. How many times the traffic is that, and what becomes of the gradient?
+# **Predict**: suppose you averaged after each of 8 microbatches, each time whatever `grad` holds by then. How many
+# times the traffic would that be, and what would become of the gradient?
 
 # %%
 predict("times the traffic", ...)
@@ -385,12 +400,17 @@ def reduce_after_each(model, microbatches, rank, world_size):
     return [parameter.grad for parameter in model.parameters()]
 
 def eight_microbatches(rank, world_size, method):
-    microbatches = [make_batch(2, 4, seed=8 * rank + number, dtype=double) for number in range(8)]
+    seeds = range(8 * rank, 8 * rank + 8)
+    microbatches = [make_batch(2, 4, seed=seed, dtype=double) for seed in seeds]
     return method(MLP(make_weights(3, 4, dtype=double)), microbatches, rank, world_size)
 
-each, once = [spawn(eight_microbatches, 2, method) for method in (reduce_after_each, accumulate_gradients)]
-norms = [torch.cat([gradient.flatten() for gradient in one.results[0]]).norm().item() for one in (each, once)]
-becomes = "right" if math.isclose(*norms) else "too large" if norms[0] > norms[1] else "too small"
+def length(gradients):
+    return torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+
+methods = (reduce_after_each, accumulate_gradients)
+each, once = [spawn(eight_microbatches, 2, method) for method in methods]
+became, right = length(each.results[0]), length(once.results[0])
+becomes = "right" if math.isclose(became, right) else "too large" if became > right else "too small"
 
 # %%
 reveal("times the traffic", len(each.events) / len(once.events), why="Every all-reduce carries whole gradients.")
@@ -402,8 +422,8 @@ reveal(
 )
 
 # %% [markdown]
-# PyTorch's DDP reduces in every backward unless it is told not to: `with model.no_sync():` around all microbatches but
-# the last.
+# PyTorch's DDP reduces in every backward pass unless it is told not to: put `with model.no_sync():` around the forward
+# and backward passes of all microbatches but the last.
 
 # %% [markdown]
 # ## Sampling an epoch
@@ -412,8 +432,8 @@ reveal(
 # **sampler** says which. No messages are needed: every rank draws the same order and takes its part. For that to work,
 #
 # - all ranks shuffle with the same seed, and each epoch has a different order,
-# - every rank gets equally many, or some rank takes one step more than the others and waits forever,
-# - so the order is padded with samples from its beginning, until $P$ divides it.
+# - every rank gets the same number of samples, or else one rank takes a step more than the others and waits forever,
+# - so the order is padded with samples from its beginning until its length is a multiple of $P$.
 #
 # **Predict** for 10 samples on 4 ranks:
 
@@ -422,17 +442,19 @@ predict("samples of each rank", ...)
 predict("samples that are seen twice", ...)
 
 # %% exercise="epoch-indices" difficulty=2 minutes=10
-def epoch_indices(num_samples: int, epoch: int, seed: int, rank: int, world_size: int) -> list[int]:
+def epoch_indices(
+    num_samples: int, epoch: int, seed: int, rank: int, world_size: int
+) -> list[int]:
     """Which samples this rank sees in this epoch, in order; no communication.
 
     Returns ceil(num_samples / P) indices, as plain numbers: this rank's part of one
     shuffled order of all samples.
     Together the ranks see every sample; where P does not divide their number, some are
     seen once more than others.
-    Each epoch has a different order, in which a rank sees different samples; the same
-    epoch and seed always have the same.
+    Each epoch is shuffled anew, so that a rank sees different samples; the same epoch
+    and seed always give the same order.
     """
-    # of our own: nobody else draws from it
+    # our own generator: nothing else draws from it
     generator = torch.Generator().manual_seed(seed + epoch)
     ### BEGIN SOLUTION
     order = torch.randperm(num_samples, generator=generator).tolist()
@@ -461,7 +483,7 @@ reveal("samples of each rank", len(epochs[0][0]), why="10 / 4, rounded up.")
 reveal("samples that are seen twice", sum(map(len, epochs[0])) - 10, why="3 on each of 4 ranks are 12: 2 too many.")
 
 # %% [markdown]
-# PyTorch's `DistributedSampler` does the same, and has the same trap: it learns of a new epoch only from
+# PyTorch's `DistributedSampler` does the same, with one trap: it learns of a new epoch only from
 # `sampler.set_epoch(epoch)`. Forget that line, and every epoch has the order of the first.
 
 # %% [markdown]
@@ -485,20 +507,23 @@ def compute_only(model, shard, rank, world_size):
     loss_of(model(shard)).backward()
 
 def on_cluster(world_size, method, **more):
-    run = simulate(large_step, world_size, method, cluster="dgx-h100", alike=lambda rank: 0, **more)
+    run = simulate(
+        large_step, world_size, method, cluster="dgx-h100", alike=lambda rank: 0, **more
+    )
     steps = [each for each in run.regions if each.name == "step"]
     return run, max(each.end for each in steps) - min(each.start for each in steps)
 
 _, alone = on_cluster(1, compute_only)
 run, naive = on_cluster(16, average_gradients)
 extra = naive - alone
-print(f"computing {1e3 * alone:.2f} ms, exposed {1e3 * extra:.2f} ms: {extra / alone:.1f} times as much")
+print(f"computing {1e3 * alone:.2f} ms, exposed {1e3 * extra:.2f} ms:", end=" ")
+print(f"{extra / alone:.1f} times as much")
 print(f"gradients: 48 of {1024 * 1024 * 2 / 1e6:.1f} MB")
 
 # %% [markdown]
-# More time for the network than for computing. Every all-reduce pays a **latency**, the $\alpha$ of lesson 04, whatever
-# its size. Here is one of the 48. The last column says how its 75 µs are spent: the bytes take 13 of them, and the
-# rest is latency. (What the bytes "decide" there is which algorithm is the fastest.)
+# The network takes more time than computing does. Every all-reduce pays a **latency**, the $\alpha$ of lesson 04,
+# whatever its size. Here is one of the 48. The last column says how its 75 µs are spent: the bytes take 13 of them,
+# and the rest is latency. (What the bytes "decide" there is which algorithm is the fastest.)
 
 # %% tags=["notebook-only"]
 run.costs()
@@ -521,7 +546,8 @@ def flat_gradients(model, shard, rank, world_size):
     flat = torch.cat([parameter.grad.reshape(-1) for parameter in parameters])
     dist.all_reduce(flat)
     flat /= world_size
-    for parameter, piece in zip(parameters, flat.split([parameter.numel() for parameter in parameters])):
+    pieces = flat.split([parameter.numel() for parameter in parameters])
+    for parameter, piece in zip(parameters, pieces):
         # a view of the long tensor: no copy back
         parameter.grad = piece.view_as(parameter)
     return [parameter.grad for parameter in parameters]
@@ -652,9 +678,9 @@ check(bucketed_gradients, judges="traffic")
 # ## When communication ends
 #
 # Before we let them overlap: what is there to gain? Bucket $i$ is **ready** at some moment of the backward pass, and
-# its all-reduce takes a while: a latency, and a time for its bytes. The network does one at a time, in order. In this
-# picture all gradients together take 3.6 ms, and each all-reduce a latency of 0.4 ms. **Predict** before you look at
-# it: which is done first: 1, 4 or 24 buckets?
+# its all-reduce takes a while: a latency, and a time for its bytes. The network does one at a time, in order. In the
+# picture below, the bytes of all gradients take 3.6 ms, and each all-reduce has a latency of 0.4 ms. Before you look
+# at it, **predict** which is done first: 1, 4 or 24 buckets?
 
 # %%
 predict("the best number of buckets", ..., choices=["1", "4", "24"])
@@ -664,22 +690,23 @@ def plan(buckets, latency=0.4, transfer=3.6, backward=10.0):  # milliseconds
     ready = [backward * (number + 1) / buckets for number in range(buckets)]
     return ready, [latency + transfer / buckets] * buckets
 
-figures.overlap({"one bucket": plan(1), "four": plan(4), "twenty-four": plan(24)}, backward=10.0)
+plans = {"one bucket": plan(1), "four": plan(4), "twenty-four": plan(24)}
+figures.overlap(plans, backward=10.0)
 
 # %% exercise="communication-end" difficulty=2 minutes=6
 def communication_end(ready: list[float], took: list[float]) -> float:
     """When the last all-reduce is over; one process, no torch.
 
     ready: when each bucket is ready, in the order in which they are sent; took: how
-    long its all-reduce takes.
-    An all-reduce starts when its bucket is ready and the one before is over. Returns
-    seconds, 0.0 without a bucket.
+    long its all-reduce takes. Both in seconds, and equally long; they may be empty.
+    An all-reduce starts as soon as its bucket is ready and the one before it has ended.
+    Returns the second at which the last one ends; 0.0 if there is none.
     """
     end = 0.0
+    ### BEGIN SOLUTION
     for is_ready, takes in zip(ready, took):
-        ### BEGIN SOLUTION
         end = max(end, is_ready) + takes
-        ### END SOLUTION
+    ### END SOLUTION
     return end
 
 # %% check="communication-end" judges="values" points=2
@@ -707,8 +734,7 @@ reveal(
 # p.register_post_accumulate_grad_hook(f)    # f(p), when p.grad holds it
 # ```
 #
-# The second gets the **parameter**. If you all-reduce it, you average weights, and the gradients stay local; a
-# well-known teaching code did that.
+# The second gets the **parameter**. If you all-reduce that, you average the weights, and the gradients stay local.
 #
 # The plan: count for each bucket how many of its gradients are missing. When none is, make the flat tensor and start
 # its all-reduce; don't wait for it, so that backward can continue. Wait when backward is over.
@@ -747,13 +773,13 @@ def overlap_by_hooks(
     as that bucket is complete and all buckets before it have been started.
 
     model, buckets: as there; the gradients of a model may be ready in a different order
-    on each rank.
+    on each rank. No hooks are left on the model.
     """
     parameters = list(model.parameters())
     missing = [len(bucket) for bucket in buckets]  # gradients that are not there yet
     flights = []  # (flat tensor, handle) of the buckets that have been started
 
-    # of bucket `number`; called in backward
+    # called in backward, for each parameter of bucket `number`
     def one_more_is_ready(number: int, parameter: Tensor) -> None:
         missing[number] -= 1
         ### BEGIN SOLUTION
@@ -804,13 +830,14 @@ def with_cap(cap):
     return on_cluster(16, overlap_by_hooks, buckets=make_buckets(sizes, cap))
 
 _, late = on_cluster(16, bucketed_gradients, buckets=make_buckets(sizes, 10 * 2**20))
-for name, step in (("naive", naive), ("one flat tensor", flat), ("10 MiB, but after backward", late)):
+took = {"naive": naive, "one flat tensor": flat, "10 MiB, but after backward": late}
+for name, step in took.items():
     print(f"{name:26} {1e3 * (step - alone):.2f} ms exposed")
 runs, steps = {}, {}
 for cap in (2, 10, 25, 110):
     runs[cap], steps[cap] = with_cap(cap * 2**20)
     last = [event for event in runs[cap].events if event.rank == 0][-1]
-    name = f"{cap:3} MiB, {len(make_buckets(sizes, cap * 2**20)):2} buckets"
+    name = f"cap of {cap} MiB, buckets: {len(make_buckets(sizes, cap * 2**20))}"
     left, took = steps[cap] - alone, last.end - last.start
     print(f"{name:26} {1e3 * left:.2f} ms exposed, last all-reduce {1e3 * took:.2f} ms")
 
@@ -823,8 +850,9 @@ reveal(
 
 # %% [markdown]
 # Too small, and the latencies add up until the network can't keep up: the last bucket waits for those before it. Too
-# large, and the last bucket itself is long. In between it is nearly all that is left; the rest is copying into flat
-# tensors, which takes a little time as well. This is how it looks on one rank, and below it the naive version:
+# large, and the last bucket itself is long. In between, its all-reduce is most of what is left; the rest is copying
+# gradients into flat tensors and dividing those, which takes a little time as well. This is how it looks on one rank,
+# and below it the naive version:
 
 # %% tags=["notebook-only"]
 runs[10].timeline(within="step", ranks=[0], beside=run)
@@ -834,13 +862,13 @@ run.timeline(within="step", ranks=[0], beside=runs[10])
 
 # %% [markdown]
 # # Part 5 · Tied, frozen and unused parameters
-# Real models hold parameters to which the story so far does not apply:
+# Real models have parameters that the story so far leaves out:
 #
 # - **tied**: one parameter used in two places, such as the embedding and the output layer of a language model. It is
 #   **one** tensor with **one** gradient, the sum of both uses. `model.parameters()` yields it once.
 # - **frozen**: `requires_grad` is False. It never gets a gradient; a bucket that waits for it is never complete.
 # - **unused**: this step's forward pass did not touch it, so its `grad` is `None`. And perhaps only on this rank:
-#   another rank's data took another branch.
+#   another rank's data took a different branch.
 #
 # `AwkwardMLP` has all three. Each replica is told which of its branches to use.
 
@@ -855,24 +883,25 @@ for rank, has in enumerate(spawn(who_has_a_gradient, 2).results):
 
 # %% [markdown]
 # `last`, the second name of `first`, is not in the list. Branch 0 has a gradient on rank 0 only, branch 1 nowhere.
-# **Predict** what the naive version does here.
+# **Predict** what happens here if each rank all-reduces the gradients that it has, one after another, and skips those
+# that are `None`.
 
 # %%
-predict("the naive version ends in", ..., choices=["an error", "a deadlock", "a wrong number"])
+predict("skipping None ends in", ..., choices=["an error", "a deadlock", "a wrong number"])
 
 # %% tags=["raises-exception"]
-def naive_on_awkward(rank, world_size):
+def skipping_none(rank, world_size):
     model = AwkwardMLP(make_weights(5, 4, dtype=double), order=[[0, 2], [2]][rank % 2])
     loss_of(model(make_batch(2, 4, seed=rank, dtype=double))).backward()
     for parameter in model.parameters():
-        if parameter.grad is not None:  # the obvious repair
+        if parameter.grad is not None:  # the obvious fix
             dist.all_reduce(parameter.grad)
 
-spawn(naive_on_awkward, 2)
+spawn(skipping_none, 2)
 
 # %%
 reveal(
-    "the naive version ends in",
+    "skipping None ends in",
     "a deadlock",
     why="Two all-reduces pair up, with the wrong gradients in the second; nobody answers the third.",
 )
@@ -884,8 +913,8 @@ reveal(
 # %% [markdown]
 # ## Averaging only what is used
 #
-# So first all ranks agree on **which** parameters somebody has used. Those are all-reduced by everybody; a rank without
-# a gradient contributes zeros. What nobody has used stays `None`: with zeros instead, AdamW would keep moving it, by
+# So all ranks first agree on **which** parameters any of them has used. Every rank all-reduces those; a rank without a
+# gradient contributes zeros. What no rank has used stays `None`: with zeros instead, AdamW would keep moving it, by
 # its momentum and its weight decay.
 
 # %% [markdown]
@@ -909,7 +938,9 @@ reveal(
 # </details>
 
 # %% exercise="average-what-is-used" difficulty=3 minutes=14
-def average_what_is_used(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor | None]:
+def average_what_is_used(
+    model: nn.Module, shard: Tensor, rank: int, world_size: int
+) -> list[Tensor | None]:
     """As average_gradients, for a model with frozen and tied parameters, and others
     that some ranks do not use.
 
@@ -937,14 +968,14 @@ def average_what_is_used(model: nn.Module, shard: Tensor, rank: int, world_size:
 check(average_what_is_used, judges="values")
 
 # %% [markdown]
-# That first all-reduce costs a latency at every step, and while nobody knows what will be used, no bucket can be sent
-# with an unused gradient in it. PyTorch asks you to say so: `find_unused_parameters=True`.
+# That first all-reduce costs a latency at every step, and until it is known what has been used, a bucket with a
+# missing gradient can't be sent. PyTorch wants to be told: `find_unused_parameters=True`.
 
 # %% [markdown]
 # ## A reusable replica
 #
-# Now all of it in one class that trains any model, step after step, as `DistributedDataParallel` does. Making it
-# broadcasts rank 0's weights and registers the hooks, once. Then a training step looks like this:
+# Now all of it in one class that trains any model, step after step, as `DistributedDataParallel` does. When it is
+# made, it broadcasts everything rank 0 holds and registers the hooks, once. Then a training step looks like this:
 #
 # ```python
 # for number, microbatch in enumerate(microbatches):
@@ -965,7 +996,8 @@ check(average_what_is_used, judges="values")
 # **Predict**: where in the order of all-reduces must the one that counts the users come?
 
 # %%
-predict("the users come", ..., choices=["before all buckets", "right after backward", "after all buckets"])
+choices = ["before all buckets", "right after backward", "after all buckets"]
+predict("the users come", ..., choices=choices)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -1056,11 +1088,12 @@ def replica(module: nn.Module, buckets: list[list[int]]) -> Replica:
     """A model like `module` whose ranks train as one, step after step.
 
     module: the same shapes on every rank; it may have frozen, tied and unused
-    parameters.
+    parameters. At once, every rank gets rank 0's parameters and buffers.
     buckets: as make_buckets returns them, for the parameters that are trained.
-    In each step every bucket is all-reduced once, in order, during the last backward
-    pass where that is possible; and then the numbers of users, once. A grad is None
-    where no rank has used the parameter. All ranks call the same.
+    In each step every bucket is all-reduced once, in order; where that is possible, it
+    starts during the last backward pass, which waits for nothing. Then the numbers of
+    users are all-reduced, once. Earlier microbatches send nothing. A grad is the mean
+    over the ranks, or None where no rank has used the parameter.
     """
     return Replica(module, buckets)
 
@@ -1080,8 +1113,8 @@ reveal(
 
 # %% [markdown]
 # ### Three steps
-# The awkward model, two ranks with different branches, three steps of two microbatches each. Rank 1's own weights are
-# wrong at the start, and branch 1 is used by nobody.
+# The awkward model, two ranks with different branches, three steps of two microbatches each. Rank 1 starts with
+# weights of its own, and no rank uses branch 1.
 
 # %% tags=["notebook-only"]
 def three_steps(rank, world_size):
@@ -1103,9 +1136,9 @@ print("trained (tied, frozen, branches 0 to 2):", moved)
 
 # %% [markdown]
 # ### Clipping, and the dtype of a sum
-# Two lines that nearly every real program has. **Gradient clipping** shortens the gradient if its norm is too large.
-# After the all-reduce every rank holds the same gradient, so each computes the same norm, and no message is needed. But
-# clip too early, while gradients are local, and each rank shortens its own by a different factor.
+# Here are two things that nearly every real program does. **Gradient clipping** shortens the gradient if its norm is
+# too large. After the all-reduce every rank holds the same gradient, so each computes the same norm, and no message is
+# needed. But if you clip too early, while the gradients are local, each rank shortens its own by a different factor.
 
 # %%
 def norms_before_and_after(rank, world_size):
@@ -1122,9 +1155,9 @@ for rank, (before, after) in enumerate(spawn(norms_before_and_after, 4).results)
     print(f"rank {rank}: norm of its own gradient {before}, of the mean {after}")
 
 # %% [markdown]
-# The other line is a dtype. Weights in bfloat16 have gradients in bfloat16, and those have 8 significant bits. Sum many
-# of them, and small summands vanish beside a sum that has grown. So large runs send and add gradients in **float32**,
-# at twice the bytes. Here 1,024 ranks in one process, each with the same gradient, one after another as in a ring:
+# The other is a choice of dtype. Weights in bfloat16 have gradients in bfloat16, with 8 significant bits. If you sum
+# many of them, small ones vanish beside a sum that has grown. Here are 1,024 ranks in one process, all with the same
+# gradient, added one after another as in a ring:
 
 # %%
 gradient = torch.tensor(0.01, dtype=torch.bfloat16)
@@ -1133,6 +1166,24 @@ for _ in range(1024):
     total += gradient
 exact = 1024 * gradient.float()
 print(f"summed in bfloat16: {total.item():.3f}     in float32: {exact.item():.3f}")
+
+# %% [markdown]
+# So large runs compute gradients in bfloat16, but send and add them in **float32**, at twice the bytes. Here are both
+# on 8 ranks, with the gradients of a model in bfloat16: how far is each from the exact sum?
+
+# %%
+def sum_in(rank, world_size, dtype):
+    model = MLP(make_weights(3, 64, dtype=torch.bfloat16))
+    loss_of(model(make_batch(2, 64, seed=rank, dtype=torch.bfloat16))).backward()
+    exact = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).double()
+    flat = exact.to(dtype)  # bfloat16 to begin with, so nothing is lost
+    dist.all_reduce(flat)
+    dist.all_reduce(exact)
+    return flat.nbytes, ((flat.double() - exact).norm() / exact.norm()).item()
+
+for dtype in (torch.bfloat16, torch.float32):
+    nbytes, error = spawn(sum_in, 8, dtype).results[0]
+    print(f"{dtype}: {nbytes:,} bytes sent, relative error {error:.0e}")
 
 # %% [markdown]
 # # Part 6 · Batch norm across ranks
@@ -1161,25 +1212,27 @@ def off_by(model, ours, rows):
     oracle = deepcopy(model)
     loss_of(oracle(rows)).backward()
     right = torch.cat([parameter.grad.flatten() for parameter in oracle.parameters()])
-    return ((torch.cat([gradient.flatten() for gradient in ours]) - right).norm() / right.norm()).item()
+    got = torch.cat([gradient.flatten() for gradient in ours])
+    return ((got - right).norm() / right.norm()).item()
 
 def gradients_with(rank, world_size, model):
-    return average_gradients(model, shard_the_batch(make_batch(8, 4, dtype=double), rank, world_size), rank, world_size)
+    shard = shard_the_batch(rows, rank, world_size)
+    return average_gradients(model, shard, rank, world_size)
 
-errors = {}
+rows, errors = make_batch(8, 4, dtype=double), {}
 for name, norm in (("batch norm", nn.BatchNorm1d(6)), ("layer norm", nn.LayerNorm(6))):
     model = with_norm(norm)
-    errors[name] = off_by(model, spawn(gradients_with, 4, model).results[0], make_batch(8, 4, dtype=double))
+    errors[name] = off_by(model, spawn(gradients_with, 4, model).results[0], rows)
 
 # %%
 reveal("equal to the serial run is", min(errors, key=errors.get), why="It looks at one row at a time.")
 reveal("the other is off by", max(errors.values()), why="Not small: this is a different model, not a rounding error.")
 
 # %% [markdown]
-# Nothing is broken here: 4 batch norms over 2 rows each are simply another model than one over 8. It is also worse, the
-# smaller the shards are: means over a few rows are mostly noise. There are two ways out. One is a norm that looks at a
-# row only, **layer norm**; that is why you see no batch norm in language models. The other is to compute the statistics
-# over all ranks. For that both passes need a collective.
+# Nothing is broken here: 4 batch norms over 2 rows each are simply a different model from one over 8. The smaller the
+# shards, the worse it gets: means over a few rows are mostly noise. There are two ways out. One is a norm that looks
+# at one row at a time, **layer norm**; this is one reason why you see no batch norm in language models. The other is
+# to compute the statistics over all ranks. For that, both passes need a collective.
 
 # %% [markdown]
 # ## Synchronised batch norm: forward pass
@@ -1187,7 +1240,7 @@ reveal("the other is off by", max(errors.values()), why="Not small: this is a di
 # For each column: mean $\mu$ and variance $\sigma^2$ over **all** rows of all ranks, then
 # $\hat x = (x - \mu) / \sqrt{\sigma^2 + \epsilon}$. The variance divides by the number of rows, not by one less.
 #
-# **Predict**: which numbers must be summed over the ranks, if shards have different sizes? The rows themselves stay
+# **Predict**: how many numbers must be summed over the ranks if shards have different sizes? The rows themselves stay
 # where they are.
 
 # %%
@@ -1214,7 +1267,9 @@ predict("numbers to be summed, for 6 columns", ...)
 # </details>
 
 # %% exercise="normalise-globally" difficulty=3 minutes=12
-def normalise_globally(x: Tensor, eps: float, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
+def normalise_globally(
+    x: Tensor, eps: float, rank: int, world_size: int
+) -> tuple[Tensor, Tensor]:
     """Batch norm's forward pass over the rows of all ranks, without weight and bias.
 
     x: (b, F), b >= 1 rows that may differ in number from rank to rank; left unchanged.
@@ -1266,8 +1321,8 @@ predict("something would complain", ...)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# It is the exercise before, with other tensors: the sum of `g`, the sum of `g * x_hat`, and the number of rows. The
-# last line is given and wants `mean_g` and `mean_gx`, each of shape (F,).
+# It is the previous exercise with different tensors: the sum of `g`, the sum of `g * x_hat`, and the number of rows.
+# The last line is given and wants `mean_g` and `mean_gx`, each of shape (F,).
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1277,7 +1332,9 @@ predict("something would complain", ...)
 # </details>
 
 # %% exercise="normalise-backward" difficulty=4 minutes=15
-def normalise_backward(g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: int, world_size: int) -> Tensor:
+def normalise_backward(
+    g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: int, world_size: int
+) -> Tensor:
     """The gradient with respect to `x` of normalise_globally, from the gradient `g`
     with respect to `x_hat`.
 
@@ -1308,8 +1365,8 @@ reveal(
 
 # %% [markdown]
 # ### The two together
-# An `autograd.Function` ties a forward to its backward, so that `loss.backward()` calls yours. And the model that was
-# off before:
+# An `autograd.Function` ties a forward pass to its backward pass, so that `loss.backward()` calls yours. Here is the
+# model that was off before:
 
 # %% tags=["notebook-only"]
 class Synchronised(torch.autograd.Function):
@@ -1322,20 +1379,23 @@ class Synchronised(torch.autograd.Function):
 
     @staticmethod
     def backward(context, g):
-        return normalise_backward(g, *context.saved_tensors, context.eps, dist.get_rank(), dist.get_world_size()), None
+        x_hat, var = context.saved_tensors
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        # one gradient for x, none for eps
+        return normalise_backward(g, x_hat, var, context.eps, rank, world_size), None
 
 class SyncNorm(nn.BatchNorm1d):
     def forward(self, x):
         return Synchronised.apply(x, self.eps) * self.weight + self.bias
 
 right, synchronised = with_norm(nn.BatchNorm1d(6)), with_norm(SyncNorm(6))
-error = off_by(right, spawn(gradients_with, 4, synchronised).results[0], make_batch(8, 4, dtype=double))
+error = off_by(right, spawn(gradients_with, 4, synchronised).results[0], rows)
 print("equal to the serial batch norm:", error < 1e-9)
 
 # %% [markdown]
-# It is right, and it costs two small all-reduces for each such layer, in the middle of both passes, where nothing hides
-# them. PyTorch's own is `nn.SyncBatchNorm.convert_sync_batchnorm(model)`, for GPUs only. DDP leaves batch norms as they
-# are; it broadcasts rank 0's **running** statistics before each forward pass, so that all replicas evaluate alike.
+# It is right, and for each such layer it costs a small all-reduce in both passes, where nothing hides it. PyTorch's
+# own is `nn.SyncBatchNorm.convert_sync_batchnorm(model)`, for GPUs only. DDP leaves batch norms as they are; it
+# broadcasts rank 0's **running** statistics before each forward pass, so that all replicas evaluate alike.
 
 # %% [markdown]
 # # Part 7 · Compared with PyTorch's DDP
@@ -1359,9 +1419,11 @@ def show_calls(**options):
     mine = [event for event in run.events if event.rank == 0]
     steps = {each.name: each for each in run.regions if each.rank == 0}
     print(options or "default options")
-    print("  before:", ", ".join(shown(event) for event in mine if event.start < steps["step 0"].start))
+    first = steps["step 0"].start
+    print("  before:", ", ".join(shown(event) for event in mine if event.start < first))
     for name, step in steps.items():
-        print(f"  {name}:", ", ".join(shown(event) for event in mine if step.start <= event.start <= step.end))
+        calls = [event for event in mine if step.start <= event.start <= step.end]
+        print(f"  {name}:", ", ".join(map(shown, calls)))
 
 # %% tags=["notebook-only"]
 show_calls()
@@ -1379,8 +1441,8 @@ show_calls(static_graph=True)
 # %% [markdown]
 # - `find_unused_parameters=True`: one more all-reduce at every step, of 32 bytes: your `users`. The buckets are never
 #   rebuilt. It also walks through the graph after each forward pass. Only for models that need it.
-# - `static_graph=True`: you promise that each step uses the same parameters. It looks once, in the first step, and
-#   then knows. Right for models with unused parameters that are always the same.
+# - `static_graph=True`: you promise that every step uses the same parameters. DDP looks once, in the first step, and
+#   then knows. Right for models whose unused parameters are always the same ones.
 # - `gradient_as_bucket_view=True`: the gradients are views of the buckets, as in your version. That saves one copy, and
 #   the memory of one set of gradients. (`zero_grad` detaches them, as in part 3, and DDP attaches them again.)
 # - `bucket_cap_mb`: the cap. Without it the **first** bucket is only 1 MiB, so that the network starts early; if
@@ -1454,11 +1516,12 @@ def torchs_ddp(model, shard, rank, world_size):
 run, _ = on_cluster(16, torchs_ddp)
 last = [each for each in run.regions if each.name == "step 2"]
 torchs = max(each.end for each in last) - min(each.start for each in last)
-print(f"computing {1e3 * alone:.2f} ms, DDP {1e3 * torchs:.2f} ms, yours {1e3 * steps[25]:.2f} ms")
+for name, took in {"computing alone": alone, "DDP": torchs, "yours": steps[25]}.items():
+    print(f"{name:15} {1e3 * took:.2f} ms")
 
 # %% [markdown]
-# The all-reduces are hidden in both. What DDP adds are small operations: it copies each gradient into its bucket by
-# itself, and copies each back at the end. Yours makes one `cat` for each bucket, and never copies back.
+# Both hide most of the communication. What DDP adds is many small operations: it copies each gradient into its bucket
+# separately, and copies each back at the end. Yours makes one `cat` for each bucket, and never copies back.
 
 # %% [markdown]
 # # Part 8 · The limits of data parallelism
@@ -1471,7 +1534,8 @@ print(f"computing {1e3 * alone:.2f} ms, DDP {1e3 * torchs:.2f} ms, yours {1e3 * 
 # $$ \text{steps} = S_{min} \left(1 + \frac{B_{crit}}{B}\right) \qquad
 # B_{crit} \approx \frac{\text{variance of one row's gradient}}{|g|^2} $$
 #
-# Data parallelism gives you both for free: the local gradients have noise of $b$ rows, their mean that of $P\,b$ rows.
+# Data parallelism lets you estimate both for free: a local gradient has the noise of $b$ rows, their mean that of
+# $P\,b$ rows.
 
 # %%
 def noise_scale(rank, world_size, rows=16):
@@ -1480,7 +1544,8 @@ def noise_scale(rank, world_size, rows=16):
     loss_of(model(shard)).backward()
     local = sum(parameter.grad.square().sum() for parameter in model.parameters())
     dist.all_reduce(local)
-    mean = sum(gradient.square().sum() for gradient in average_gradients(deepcopy(model), shard, rank, world_size))
+    gradients = average_gradients(deepcopy(model), shard, rank, world_size)
+    mean = sum(gradient.square().sum() for gradient in gradients)
     # squared lengths: |g|² + variance / b, and |g|² + variance / (P b)
     small, large = local / world_size, mean
     variance = (small - large) / (1 / rows - 1 / (rows * world_size))
@@ -1490,14 +1555,14 @@ critical = spawn(noise_scale, 8).results[0]
 print(f"critical batch of this toy at its start: about {critical:.0f} rows")
 for batch_size in (1, 4, 16, 64):
     fewer = (1 + critical / batch_size) / (1 + critical / (2 * batch_size))
-    print(f"twice {batch_size:2} rows: {fewer:.2f} times fewer steps")
+    print(f"from {batch_size:2} rows to {2 * batch_size:3}: {fewer:.2f} times fewer steps")
 
 # %% [markdown]
 # Far below the critical batch, twice the ranks take half the steps. Far above, twice the ranks take the same steps at
 # twice the price. In large language models estimates of it reach millions of tokens, and it grows during training.
 #
-# **The data.** Each rank wants its rows in time. A sampler like yours needs no communication, but somebody must read:
-# how much, for images of 110 kB at 2,500 a second on each GPU?
+# **The data.** Each rank needs its rows in time. A sampler like yours needs no communication, but the rows must be
+# read from somewhere: how many bytes a second, for images of 110 kB, if each GPU takes 2,500 of them?
 
 # %%
 per_gpu = 2500 * 110e3
@@ -1514,12 +1579,14 @@ for gpus in (8, 1024):
 
 # %%
 between = 54 * 24 / 419  # hours between two interruptions
-print(f"one interruption every {between:.1f} hours; one GPU alone: every {between * 16384 / 24 / 365:.0f} years")
+print(f"one interruption every {between:.1f} hours;", end=" ")
+print(f"one GPU alone: every {between * 16384 / 24 / 365:.0f} years")
 for gpus in (1024, 16384):
     mtbf = between * 16384 / gpus * 3600  # seconds
     interval = math.sqrt(2 * 60 * mtbf)  # if a checkpoint takes 60 s
     lost = 60 / interval + interval / 2 / mtbf  # writing, and what is computed twice
-    print(f"{gpus:6,} GPUs: a checkpoint every {interval / 60:.0f} minutes, {lost:.0%} of the time lost to failures")
+    print(f"{gpus:6,} GPUs: a checkpoint every {interval / 60:.0f} minutes,", end=" ")
+    print(f"{lost:.0%} of the time lost to failures")
 
 # %% [markdown]
 # A GPU that fails once in six years is a good one, and 16,384 of them still stop the training several times a day. How
@@ -1535,8 +1602,8 @@ how_predictions_went()
 
 # %% [markdown]
 # # Recap
-# - Same weights, other rows, and the **mean** of the gradients. It is exact if the loss is a mean over rows and shards
-#   are equal; otherwise weight by rows. Divide once.
+# - Same weights, different rows, and the **mean** of the gradients. It is exact if the loss is a mean over rows and
+#   shards are equal; otherwise weight by rows. Divide once.
 # - One all-reduce for each parameter pays the latency each time. One for all hides nothing. **Buckets**, started by
 #   hooks in backward, pay little and hide nearly all: what stays exposed is at least the last bucket.
 # - All ranks start the same buckets in the same order. Tied parameters count once, frozen ones never, unused ones must
@@ -1564,7 +1631,8 @@ how_predictions_went()
 # You get the bytes of each parameter, and the second at which its gradient is ready. An all-reduce of $n$ bytes takes
 # `latency` plus $n$ divided by `bandwidth`, and the network does one at a time, in order. The score is the exposed
 # time: from the last gradient to the end of the last all-reduce. Par is what the best **single cap** reaches, in whole
-# MiB. The limit is what no plan can beat: whatever is sent, the bytes of the last gradients must follow.
+# MiB. The limit is what no plan can beat: whatever has been sent before, the bytes of the last gradients still have to
+# follow.
 #
 # The model is a transformer of 24 blocks on a slow network. Its all-reduces take nearly as long as its backward pass.
 
@@ -1630,7 +1698,8 @@ def best_buckets(
 # %% tags=["notebook-only"]
 plan = best_buckets(sizes, ready, **network)
 starts = [max(ready[index] for index in bucket) for bucket in plan]
-took = [network["latency"] + sum(sizes[index] for index in bucket) / network["bandwidth"] for bucket in plan]
+nbytes = [sum(sizes[index] for index in bucket) for bucket in plan]
+took = [network["latency"] + size / network["bandwidth"] for size in nbytes]
 exposed = communication_end(starts, took) - max(ready)
 print(f"{len(plan)} buckets, {1e3 * exposed:.3f} ms exposed")
 milliseconds = [[1e3 * seconds for seconds in column] for column in (starts, took)]

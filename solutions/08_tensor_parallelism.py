@@ -3,12 +3,12 @@
 # *you need: lesson 01 (all-reduce, all-gather, reduce-scatter), matrix products and
 # how PyTorch's autograd is used. Writing your own autograd functions is explained here.*
 #
-# Data parallelism gives each GPU different examples and the whole model. But what if one **layer** is too large, or one
-# example? Then the matrices themselves are cut, and several GPUs compute one matrix product together.
+# Data parallelism gives each GPU different examples and the whole model. But what if a single **layer** is too large,
+# or a single example? Then the matrices themselves are cut, and several GPUs compute one matrix product together.
 #
-# At the end of this lesson you can cut each part of a transformer, from embedding to loss, so that the result and all
-# gradients are those of one GPU. You can say how many bytes that moves and how much memory it saves, and why nobody
-# does it across slow links.
+# By the end of this lesson you will be able to cut every part of a transformer, from embedding to loss, so that its
+# result and all gradients are those of a single GPU. You will know how many bytes that moves, how much memory it saves,
+# and why nobody does it across slow links.
 
 # %%
 import warnings
@@ -32,14 +32,14 @@ from utils.text import tables
 check = checks_for("08_tensor_parallelism")
 # this lesson computes on the CPU, with or without GPUs
 spawn = partial(spawn, backend="gloo")
-# peaks and bandwidths as promised: times can be computed by hand
+# peaks and bandwidths of the datasheets: you can work out the times by hand
 simulate = partial(simulate, rates="datasheet")
 
 # %% [markdown]
 # ## Why: what data parallelism can't cut
-# Take one layer of GPT-3: width $D = 12288$, 96 heads, sequences of $S = 2048$ tokens. Training by Adam in mixed
-# precision needs 16 bytes for each weight. And the backward pass needs the **activations**: what the forward pass has
-# computed. The well-known count (Korthikanti et al., 2022) is $S B D\,(34 + 5 a S / D)$ bytes a layer, for $B$
+# Take one layer of GPT-3: width $D = 12288$, 96 heads, sequences of $S = 2048$ tokens. Training it with Adam in mixed
+# precision takes 16 bytes per weight. The backward pass also needs the **activations**, the intermediate results of the
+# forward pass. The well-known count (Korthikanti et al., 2022) is $S B D\,(34 + 5 a S / D)$ bytes per layer, for $B$
 # sequences and $a$ heads. You will measure it in part 6.
 
 # %%
@@ -54,34 +54,26 @@ for count in (1, layers):
 # %% [markdown]
 # Data parallelism copies the weights and can't cut one sequence in two. ZeRO (lesson 07) spreads the weights, but each
 # GPU still computes whole layers, with all their activations. Pipelines (lesson 09) spread the layers. **Tensor
-# parallelism** cuts inside the layer, so both numbers of a layer go down.
+# parallelism** cuts inside the layer, which brings down both numbers, even for a single layer.
 #
 # ### Words and letters of this lesson
 # - $t$, in code `tp_size`: how many ranks share each layer; `tp_rank`: which of them this one is; `tp_group`: the
-#   process group that they form. Here it's often all ranks, but never rely on that: give the group to each call.
+#   process group that they form. Here it is often the whole world, but never rely on that: pass it to every call.
 # - $B$ sequences · $S$ tokens in each · $D$ the width of the model · $F$ the hidden width of its MLP, usually $4 D$.
-# - `x` is whole on every rank. `x_local` is this rank's shard. `x_partial` has the full shape, but its values are only
-#   this rank's summand: the truth is the sum over the ranks.
-# - Weights are used as `x @ w`, so `w` is (inputs, outputs). (`nn.Linear` stores the transpose.)
+# - `x` is whole on every rank. `x_local` is this rank's shard. `x_partial` has the full shape, but holds only this
+#   rank's summand: the true value is the sum over the ranks.
+# - Weights are used as `x @ w`, so `w` has the shape (inputs, outputs). (`nn.Linear` stores the transpose.)
 
 # %% [markdown]
 # # Part 1 · Two ways to cut a matrix
-# A matrix product can be shared by cutting the weight into **columns** or into **rows**.
-
-# %%
-figures.sharded_matmul("columns", tp_size=2)
-
-# %%
-figures.sharded_matmul("rows", tp_size=2)
-
-# %% [markdown]
-# By hand, in one process with lists. **Predict** before you run it: which of the two needs all of `x` on each rank?
-# Which leaves results that must be added? Predictions earn no points, and you can skip them; but a guess that turns out
-# wrong is what you'll remember.
+# A matrix product can be shared by cutting the weight into **columns** or into **rows**. Do it by hand first, in one
+# process with lists. **Predict** before you run it: which of the two needs all of `x` on each rank?
+# Which leaves results that must be added up? Predictions earn no points, and you can skip them; but a guess that turns
+# out wrong is what you'll remember.
 
 # %%
 predict("all of x is needed by", ..., choices=["columns", "rows"])
-predict("results to be added are left by", ..., choices=["columns", "rows"])
+predict("results to add up are left by", ..., choices=["columns", "rows"])
 
 # %%
 x, w = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4)
@@ -97,19 +89,28 @@ torch.equal(by_rows[0] + by_rows[1], x @ w), by_rows[0].shape
 # %%
 reveal("all of x is needed by", "columns", why="Each output feature is made of all input features.")
 reveal(
-    "results to be added are left by",
+    "results to add up are left by",
     "columns" if by_columns[0].shape == (x @ w).shape else "rows",
-    why="Each product has the full shape, (2, 3), and only its own summand of each number.",
+    why="Each product has the full shape, (2, 3), but holds only one summand of each number.",
 )
 
 # %% [markdown]
+# As pictures, for 2 ranks:
+
+# %%
+figures.sharded_matmul("columns", tp_size=2)
+
+# %%
+figures.sharded_matmul("rows", tp_size=2)
+
+# %% [markdown]
 # - **Column-parallel**: each rank needs the whole `x` and gets a slice of the output's features. Nothing is sent.
-# - **Row-parallel**: each rank needs only its slice of the input's features. What it gets has the full shape and is a
-#   **partial sum**. (You may read elsewhere that the inputs must be gathered first. They need not: they are already
-#   where they are needed. It's the outputs that are added.)
+# - **Row-parallel**: each rank needs only its slice of the input's features. Its result has the full shape, but is a
+#   **partial sum**. (You may read elsewhere that the inputs must be gathered first. They needn't be: each rank already
+#   has the slice that it needs. It is the outputs that must be added up.)
 #
-# The three collectives of this lesson come as **verbs**: functions that return a new tensor, leave their input alone,
-# and that autograd does not see.
+# The three collectives of this lesson come as **verbs**: functions that return a new tensor, leave their input
+# unchanged, and are invisible to autograd.
 
 # %% tags=["notebook-only"]
 def three_verbs(rank, world_size):
@@ -123,8 +124,8 @@ def three_verbs(rank, world_size):
 spawn(three_verbs, 2).results
 
 # %% [markdown]
-# Each takes the group as its second argument, `all_reduce(x, tp_group)`; without it, all ranks. `dim` says along which
-# dimension the shards lie, and $t$ must divide that one.
+# Each takes the group as its second argument, as in `all_reduce(x, tp_group)`; without one, it takes in all ranks.
+# `dim` is the dimension along which the shards lie, and $t$ must divide its size.
 
 # %% [markdown]
 # ## Sharding a weight
@@ -138,19 +139,19 @@ spawn(three_verbs, 2).results
 # - The scale comes from the **shard's** shape. A row-shard has fewer inputs than the layer, so $1/\sqrt{\text{inputs}}$
 #   is too large.
 #
-# The simple fix: every rank draws the whole weight with the same seed, and keeps its part. One more trap lies in
-# "keeps": a slice of a tensor is a view, and a view keeps **all** of the memory alive.
+# The simple fix: every rank draws the whole weight with the same seed, and keeps its part. There is one more trap in
+# "keeps": a slice of a tensor is a view, and a view keeps **all** of the tensor's memory alive.
 
 # %% exercise="shard-of-weight" difficulty=2 minutes=10
 def shard_of_weight(fan_in: int, fan_out: int, dim: int, seed: int, tp_rank: int, tp_size: int) -> Tensor:
-    """Return this rank's part of a weight of (fan_in, fan_out) inputs and outputs, cut
-    along `dim` in tp_size parts.
+    """Return this rank's part of a weight (fan_in, fan_out), cut along `dim` into
+    tp_size consecutive parts.
 
     The whole weight is what one process draws: torch.randn(fan_in, fan_out,
     generator=generator) / sqrt(fan_in).
     dim: 0 (rows) or 1 (columns); tp_size divides that dimension.
-    Returns (fan_in / tp_size, fan_out) or (fan_in, fan_out / tp_size), in memory of no
-    more than its own size.
+    Returns float32 of shape (fan_in / tp_size, fan_out) or (fan_in, fan_out / tp_size),
+    which keeps no more memory alive than its own size.
     """
     generator = torch.Generator().manual_seed(seed)
     ### BEGIN SOLUTION
@@ -172,16 +173,16 @@ check(shard_of_weight, judges="values")
 check(shard_of_weight, judges="memory")
 
 # %% [markdown]
-# Drawing the whole weight takes its memory for a moment. Megatron does so when asked to initialise on the CPU. On the
-# GPU it draws each shard by itself from a generator of its own, and accepts that a different $t$ gives a different
-# model.
+# For a moment, this takes the memory of the whole weight. Megatron does the same when asked to initialise on the CPU.
+# On the GPU, it draws each shard separately, from a generator of its own, and accepts that a different $t$ gives a
+# different model.
 
 # %% [markdown]
 # ## Column-parallel layer
 #
-# First both directions by hand, without autograd. The layer is $y = x w + b$, the rank has columns of $w$, and so the
-# matching entries of $b$. `grad_local` is the gradient of the loss with respect to `y_local`. On one process you would
-# write
+# First, both passes by hand, without autograd. The layer is $y = x w + b$, and each rank has some columns of $w$ and
+# the matching entries of $b$. `grad_local` is the gradient of the loss with respect to `y_local`. In one process you
+# would write
 #
 # ```python
 # grad_x = grad_y @ w.T           # (B, F) @ (F, D)
@@ -198,17 +199,17 @@ predict("a partial sum is", ..., choices=["y_local", "grad_x", "grad_w_local", "
 def column_parallel(
     x: Tensor, w_local: Tensor, b_local: Tensor, grad_local: Tensor, tp_group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Forward and backward of y = x @ w + b, of which this rank has some columns; one
-    all_reduce in all, of x's size.
+    """Forward and backward pass of y = x @ w + b, where this rank has some columns of w;
+    one all_reduce in all, of as many bytes as x has.
 
-    x (B, D), the same on every rank; w_local (D, F/t); b_local (F/t,); grad_local (B,
-    F/t), the gradient of y_local.
-    Returns (y_local, grad_x, grad_w_local, grad_b_local), each of the shape of what it
-    belongs to. Inputs unchanged.
+    x (B, D), the same on every rank; w_local (D, F/t); b_local (F/t,); grad_local
+    (B, F/t), the gradient of y_local.
+    Returns (y_local, grad_x, grad_w_local, grad_b_local), each gradient with the shape
+    of its tensor; grad_x is the same on every rank. Inputs are left unchanged.
     """
     ### BEGIN SOLUTION
     y_local = x @ w_local + b_local
-    # each rank knows what its own columns did with x
+    # each rank only knows what its own columns did with x
     grad_x = all_reduce(grad_local @ w_local.T, tp_group)
     grad_w_local = x.T @ grad_local
     grad_b_local = grad_local.sum(0)
@@ -225,21 +226,21 @@ check(column_parallel, judges="traffic")
 reveal(
     "a partial sum is",
     "grad_x",
-    why="Its product has the shape of x, but knows only the outputs that this rank computed. Every column of w has "
-    "used x, so x's gradient is the sum over all columns, on all ranks.",
+    why="Its product has the shape of x, but covers only the outputs that this rank computed. Every column of w used "
+    "x, so x's gradient is the sum over all columns, on all ranks.",
 )
 
 # %% [markdown]
 # ## Row-parallel layer
 #
-# Now the rank has rows of $w$ and the matching features of $x$. `y` has to be whole on every rank at the end, and then
-# its gradient `grad` is the same on every rank too.
+# Now each rank has some rows of $w$ and the matching features of $x$. In the end `y` must be whole on every rank, and
+# so its gradient, `grad`, is the same on every rank too.
 #
-# The bias is the trap. It belongs to the **whole** `y`. **Predict** for $t = 4$: if every rank adds it to its own
-# product, before the sum, by how many times $b$ is `y` too large?
+# The bias is the trap. It belongs to the **whole** `y`. **Predict** for $t = 4$: if every rank adds the bias $b$ to its
+# own product, before the sum, how many extra $b$ does `y` contain?
 
 # %%
-predict("y is too large by so many b", ...)
+predict("extra b in y", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -250,8 +251,8 @@ predict("y is too large by so many b", ...)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# Forward, the products are partial sums: all-reduce them, then add the bias. Backward, every rank already has all of
-# `grad`, so no rank needs to hear from another.
+# In the forward pass, the products are partial sums: all-reduce them, then add the bias. In the backward pass, every
+# rank already has all of `grad`, so no rank needs anything from another.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -264,13 +265,13 @@ predict("y is too large by so many b", ...)
 def row_parallel(
     x_local: Tensor, w_local: Tensor, bias: Tensor, grad: Tensor, tp_group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Forward and backward of y = x @ w + bias, of which this rank has some rows; one
-    all_reduce in all, of y's size.
+    """Forward and backward pass of y = x @ w + bias, where this rank has some rows of w;
+    one all_reduce in all, of as many bytes as y has.
 
     x_local (B, F/t); w_local (F/t, D); bias (D,), the same on every rank; grad (B, D),
     the gradient of y, the same on every rank. Returns (y, grad_x_local, grad_w_local,
-    grad_bias), each of the shape of what it belongs to; y and grad_bias are the same on
-    every rank. Inputs unchanged.
+    grad_bias), each gradient with the shape of its tensor; y and grad_bias are the same
+    on every rank. Inputs are left unchanged.
     """
     ### BEGIN SOLUTION
     # the bias once, after the sum, on every rank
@@ -292,32 +293,33 @@ terms, b = [1.0, 2.0, 3.0, 4.0], 10.0  # the products of 4 ranks, and a bias
 
 # %%
 reveal(
-    "y is too large by so many b",
+    "extra b in y",
     (sum(term + b for term in terms) - (sum(terms) + b)) / b,
-    why="It is added 4 times. Added on rank 0 alone, after the sum, it would make rank 0's y unlike the others'. "
-    "On rank 0 alone, before the sum, y is right, but only rank 0's bias gets a gradient, and the copies drift apart. "
-    "So: once, after the sum, on every rank.",
+    why="It is added 4 times instead of once. If only rank 0 added it, after the sum, rank 0's y would differ from the "
+    "others'. If only rank 0 added it, before the sum, y would be right, but autograd would give only rank 0's bias a "
+    "gradient, and the copies would drift apart. So: once, after the sum, on every rank.",
 )
 
 # %% [markdown]
-# Put the two side by side: what is sent?
+# Side by side, this is what the two send:
 #
 # | | forward | backward |
 # |---|---|---|
 # | column-parallel | nothing | all-reduce of `grad_x` |
 # | row-parallel | all-reduce of `y` | nothing |
 #
-# Each is the other, run backwards.
+# Each is the other one run backwards.
 
 # %% [markdown]
 # # Part 2 · f and g
 # Nobody wants to write every backward pass by hand. So the communication goes into two tiny functions that autograd
-# knows, and the matrix products stay ordinary PyTorch. Megatron's paper calls them $f$ and $g$:
+# knows, and the matrix products stay ordinary PyTorch. Megatron's paper calls them $f$ and $g$. Think of them as the
+# **doors** of a sharded region:
 #
-# | | forward | backward | where it stands |
+# | | forward | backward | where it belongs |
 # |---|---|---|---|
-# | $f$ | nothing: hand on a copy | all-reduce | where a whole `x` enters a sharded region |
-# | $g$ | all-reduce | nothing: hand on the gradient | where partial sums leave it |
+# | $f$ | nothing: pass `x` on | all-reduce | where a whole `x` enters a sharded region |
+# | $g$ | all-reduce | nothing: pass the gradient on | where partial sums leave it |
 
 # %%
 figures.doors("f", "g")
@@ -325,7 +327,7 @@ figures.doors("f", "g")
 # %% [markdown]
 # ### An autograd function of your own
 # It is a class with two static methods. `forward` computes; `backward` gets the gradient of the output and returns the
-# gradient of **each argument of forward**: None for those that have none. `ctx` is a box for what backward needs.
+# gradient of **each argument of forward**, None for those that have none. `ctx` carries whatever backward will need.
 
 # %%
 class Triple(torch.autograd.Function):
@@ -345,13 +347,14 @@ x.grad
 # %% [markdown]
 # ## Entering a sharded region: f
 #
-# This is $f$. Forward hands on `x` as it is. Backward sums the gradients that come from the ranks' sharded regions.
+# This is $f$. Its forward pass passes `x` on as it is. Its backward pass sums the gradients that come back from the
+# sharded regions of all ranks.
 #
-# A warning that costs people days. The gradient that `backward` gets is **not yours**: autograd may use the same tensor
+# One trap here costs people days. The gradient that `backward` gets is **not yours**: autograd may use the same tensor
 # elsewhere. After `z = f(x) + s`, the gradients of `f(x)` and of `s` are one and the same tensor, and if you all-reduce
 # it in place, you change the gradient of `s` too.
 #
-# `x.view_as(x)` makes a second name for the same numbers: "a copy" for autograd that costs nothing.
+# `x.view_as(x)` is a new tensor in the same memory: to autograd it is a result of its own, and it costs nothing.
 
 # %% exercise="copy-to-shards" difficulty=2 minutes=8
 class CopyToShards(torch.autograd.Function):
@@ -372,8 +375,8 @@ class CopyToShards(torch.autograd.Function):
 def copy_to_shards(x: Tensor, tp_group) -> Tensor:
     """f: forward x itself, backward the sum of the gradients of all ranks of the group.
 
-    x: any shape, the same on every rank. One all_reduce, in the backward pass; what
-    backward is given stays as it is.
+    x: any shape, the same on every rank. One all_reduce, in the backward pass; the
+    gradient that backward is given is left unchanged.
     """
     return CopyToShards.apply(x, tp_group)
 
@@ -384,8 +387,8 @@ check(copy_to_shards, judges="values")
 check(copy_to_shards, judges="traffic")
 
 # %% [markdown]
-# What if $f$ is forgotten? The forward pass does not change at all, so the loss looks right. Here is a column-parallel
-# layer with and without, and the gradient of `x` on each rank:
+# What if you forget $f$? The forward pass does not change at all, so the loss looks right. Here is the gradient of `x`
+# on each rank, for a column-parallel layer with $f$ and without it:
 
 # %% tags=["notebook-only"]
 def with_and_without_f(rank, world_size):
@@ -403,7 +406,7 @@ spawn(with_and_without_f, 2).results
 # Without $f$ each rank believes that only its own columns matter. All layers below would learn from a wrong gradient, a
 # different one on each rank.
 #
-# And here is the warning, come true: an $f$ that all-reduces in place, beside a product with `w`. The gradient of `w`
+# And here is the trap, sprung: an $f$ that all-reduces in place, added to a product with `w`. The gradient of `w`
 # should be `[1, 2, 3]`.
 
 # %% tags=["notebook-only"]
@@ -428,9 +431,9 @@ spawn(beside_a_product, 2).results
 # %% [markdown]
 # ## Leaving a sharded region: g
 #
-# This is $g$. Forward sums the partial results; backward hands the gradient on, unchanged. Why unchanged? After $g$ all
-# ranks hold the same `y` and compute the same loss, which is **one** loss and not $t$ of them. Each partial summand
-# enters `y` once, with factor 1: so its gradient is `y`'s gradient.
+# This is $g$. Its forward pass sums the partial results; its backward pass passes the gradient on unchanged. Why
+# unchanged? After $g$ all ranks hold the same `y` and compute the same loss, which is **one** loss and not $t$ of them.
+# Each summand enters `y` once, with factor 1, so its gradient is `y`'s gradient.
 
 # %% exercise="reduce-from-shards" difficulty=2 minutes=7
 class ReduceFromShards(torch.autograd.Function):
@@ -447,7 +450,7 @@ class ReduceFromShards(torch.autograd.Function):
         ### END SOLUTION
 
 def reduce_from_shards(x_partial: Tensor, tp_group) -> Tensor:
-    """g: forward the sum over all ranks of the group, backward the gradient as it is.
+    """g: forward the sum over all ranks of the group, backward the gradient unchanged.
 
     x_partial: any shape, contiguous or not, left unchanged. One all_reduce, in the
     forward pass.
@@ -461,8 +464,8 @@ check(reduce_from_shards, judges="values")
 check(reduce_from_shards, judges="traffic")
 
 # %% [markdown]
-# PyTorch has an all-reduce that autograd knows, in `torch.distributed.nn.functional`. **Predict** what it gives on 4
-# ranks: the right gradient of `x_partial` is 1, as with yours.
+# PyTorch has an all-reduce that autograd knows, in `torch.distributed.nn.functional`. The loss below is the sum itself,
+# so the right gradient of `x_partial` is 1, and yours gives that. **Predict** what PyTorch's gives on 4 ranks.
 
 # %%
 predict("the gradient with torch's all-reduce", ...)
@@ -487,24 +490,25 @@ both
 reveal("the gradient with torch's all-reduce", both[0][1], why="Its backward is an all-reduce of four 1's.")
 
 # %% [markdown]
-# Four times too much, on 4 ranks. Its backward is an all-reduce again: the dual of lesson 01. That is right if each
-# rank has a loss **of its own** and the true loss is their sum. Here all ranks compute the same loss, and it counts
-# once. Adam would even hide it: it divides the scale of a gradient away. So compare gradients, never loss curves.
+# That is four times too much, on 4 ranks. Its backward pass is an all-reduce again, which lesson 01 called its dual.
+# That is right if each rank has a loss **of its own** and the true loss is their sum. Here all ranks compute the same
+# loss, and it counts once. Adam would even hide the mistake, because it divides out a gradient's scale. So compare
+# gradients, never loss curves.
 
 # %% [markdown]
 # ## Gathering the shards
 #
-# There is a simpler way to use several GPUs for an MLP, often shown first: every layer is column-parallel, and after
-# each the slices are **gathered**, so that the next layer has a whole `x` again:
+# There is a simpler way to use several GPUs for an MLP, which is often shown first: every layer is column-parallel, and
+# after each one the slices are **gathered**, so that the next layer has a whole `x` again:
 #
 # ```python
 # for w_local in weights_local:
 #     x = gather(gelu(x @ w_local))      # (B, D) @ (D, D/t) -> (B, D/t) -> (B, D)
 # ```
 #
-# The plain `dist.all_gather` cuts autograd's thread: what it fills is a new tensor that knows nothing of `x_local`. So
-# it becomes a function with a backward too. Features are the last dimension. Think of its backward first: the whole `y`
-# has the same gradient on every rank. Which part of it belongs to this rank's shard?
+# A plain `dist.all_gather` breaks autograd's graph: the tensors that it fills know nothing of `x_local`. So this, too,
+# becomes a function with a backward pass. Features are the last dimension. Think of the backward pass first: the whole
+# `y` has the same gradient on every rank. Which part of it belongs to this rank's shard?
 
 # %% exercise="gather-from-shards" difficulty=2 minutes=10
 class GatherFromShards(torch.autograd.Function):
@@ -526,8 +530,8 @@ def gather_from_shards(x_local: Tensor, tp_group) -> Tensor:
     """Forward the shards of all ranks side by side, backward this rank's slice of the
     gradient.
 
-    x_local: (..., F/t), left unchanged. Returns (..., F). The gradient of the result is
-    the same on every rank.
+    x_local: (..., F/t), contiguous or not, left unchanged. Returns (..., F), rank 0's
+    shard first. The gradient of the result is the same on every rank.
     One all_gather, in the forward pass.
     """
     return GatherFromShards.apply(x_local, tp_group)
@@ -539,8 +543,8 @@ check(gather_from_shards, judges="values")
 check(gather_from_shards, judges="traffic")
 
 # %% [markdown]
-# With $f$ before each product and this gather after it, the course's MLP trains on 4 ranks. `mlp.serial_gradients` is
-# the same by one process: the loss and every gradient should agree.
+# With $f$ before each product and this gather after it, the course's MLP trains on 4 ranks. `mlp.serial_gradients`
+# computes the same in one process: the loss and every gradient should agree.
 
 # %% tags=["notebook-only"]
 def gathered_mlp(rank, world_size, weights, batch):
@@ -563,19 +567,19 @@ print("losses agree:", all(torch.allclose(result[0], loss, rtol=1e-9) for result
 
 # %% [markdown]
 # # Part 3 · The Megatron MLP
-# Gathering after each layer is one collective too many. gelu treats each number by itself, so a slice of the features
-# is enough for it. And a row-parallel layer needs just that slice. So: **columns first, then rows, and nothing in
-# between**.
+# Gathering after each layer is one collective too many. gelu treats each number separately, so a slice of the features
+# is enough for it. And that slice is just what a row-parallel layer needs. So: **columns first, then rows, and nothing
+# in between**.
 
 # %% [markdown]
 # ## Columns, then rows
 #
-# $y = \text{gelu}(x\, w_{up} + b_{up})\, w_{down} + b_{down}$. The functions `f` and `g` are handed in: `f(x)`,
-# `g(x_partial)`, their group is already in them. Where does each stand, and where is each bias added? The time is
-# judged on a virtual cluster where computing is free and only messages take time.
+# $y = \text{gelu}(x\, w_{up} + b_{up})\, w_{down} + b_{down}$. You are given `f` and `g` as functions, to be called as
+# `f(x)` and `g(x_partial)`: they already know their group. Where does each belong, and where is each bias added? The
+# time is judged on a virtual cluster where computing is free and only messages take time.
 #
-# **Predict**: how many all-reduces are there, in both passes together? And why couldn't one cut the two matrices the
-# other way round, rows first, without another collective?
+# **Predict**: how many all-reduces are there, in both passes together? And why can't you cut the two matrices the other
+# way round, rows first, without one more collective?
 
 # %%
 predict("all-reduces, forward and backward", ...)
@@ -583,14 +587,14 @@ predict("all-reduces, forward and backward", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Which of the two matrices is cut by columns, and which by rows? The table of part 2 says where `f` and `g` stand in
-# each case.
+# Which of the two matrices is cut into columns, and which into rows? The first table of part 2 says where `f` and `g`
+# belong.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# `f` at the entrance of the first layer, `g` behind the second. In between, each rank works on its own columns, gelu
-# included. `b_down` is row-parallel's bias: you know where it goes.
+# `f` goes before the first product, `g` after the second. In between, each rank works on its own columns, gelu
+# included. `b_down` is the bias of a row-parallel layer: you know where that goes.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -602,13 +606,13 @@ predict("all-reduces, forward and backward", ...)
 def megatron_mlp(
     x: Tensor, w_up_local: Tensor, b_up_local: Tensor, w_down_local: Tensor, b_down: Tensor, f, g
 ) -> Tensor:
-    """An MLP of two layers: columns of the first, rows of the second; one all_reduce
-    forward, one backward.
+    """An MLP of two layers, the first cut into columns, the second into rows; one
+    all_reduce in the forward pass, one in the backward pass.
 
     x (..., D), the same on every rank; w_up_local (D, F/t); b_up_local (F/t,);
     w_down_local (F/t, D); b_down (D,), the same on every rank. Returns y (..., D), the
-    same on every rank. All gradients come out right: of x and b_down on every rank, of
-    the shards on theirs.
+    same on every rank. After y.backward, all gradients are right: those of x and b_down
+    on every rank, and those of the shards on their own rank.
     """
     ### BEGIN SOLUTION
     h_local = gelu(f(x) @ w_up_local + b_up_local)  # (..., F/t)
@@ -626,15 +630,16 @@ check(megatron_mlp, judges="traffic")
 check(megatron_mlp, judges="time")
 
 # %% [markdown]
-# In a picture, with both doors in their places:
+# As a picture, with both doors in their places:
 
 # %%
 figures.sharded_mlp(tp_size=2)
 
 # %% [markdown]
 # ### Measured: gathering against Megatron
-# Two layers of the course's MLP, (128, 1024) numbers a batch, once as gathered layers and once as columns and rows. The
-# tables show what a rank calls in one forward and backward, gathered layers first, and what a ring would send for it.
+# Here are two layers of the course's MLP, with a batch of (128, 1024) numbers, once as gathered layers and once as
+# columns, then rows. The tables show what each rank calls in one forward and backward pass, and what a ring would send
+# for it: gathered layers first.
 
 # %% tags=["notebook-only"]
 def columns_then_rows(rank, world_size, weights, batch):
@@ -655,8 +660,8 @@ print(f"gathered layers send {gathered.traffic().implied(0) / megatron.traffic()
 reveal(
     "all-reduces, forward and backward",
     calls,
-    why="One each, of all of x's bytes. Rows first would leave partial sums in front of gelu, and the gelu of a sum is "
-    "not the sum of the gelus: they would have to be added up there already.",
+    why="One in each pass, of x's full size. Rows first would leave partial sums before gelu, and the gelu of a sum is "
+    "not the sum of the gelus, so they would have to be added up already there.",
 )
 
 # %% tags=["notebook-only"]
@@ -666,28 +671,29 @@ gathered.traffic()
 megatron.traffic()
 
 # %% [markdown]
-# The gathered form pays for a gather in each layer forward, and for a whole all-reduce in each layer backward, of which
-# the gather's backward then throws away all but one slice. An all-reduce of which one keeps a slice is a
-# reduce-scatter, at half the price; remember that for part 5. Megatron's form has half the calls in any case.
+# The gathered form pays for a gather per layer in the forward pass, and for a whole all-reduce per layer in the
+# backward pass, of which the gather below then throws away all but one slice. An all-reduce of which you keep one slice
+# is a reduce-scatter, at half the price: remember that for part 5. Megatron's form has half the calls in any case.
 
 # %% [markdown]
 # # Part 4 · The rest of a transformer
-# A transformer has three more kinds of weights. The **embedding** turns token numbers into vectors: a table with $V$
-# rows. The **head** turns vectors into $V$ scores, the logits, and the **loss** compares them with the next token. $V$
-# is often above 100,000, so both tables are large, and the logits are larger. And **attention**, of course.
+# A transformer has three more kinds of weights. The **embedding**, a table with $V$ rows, turns token numbers into
+# vectors. The **output layer** turns vectors into $V$ scores, the logits, which the **loss** compares with the next
+# token. $V$ is often above 100,000, so both tables are large, and so are the logits. And there is **attention**, of
+# course.
 
 # %% [markdown]
 # ## Vocabulary-parallel embedding
 #
-# Cut the table along the vocabulary: rank $r$ has the rows from $r\,V/t$ to $(r+1)\,V/t$, without the last. A token is
-# on exactly one rank. That rank looks it up; the others contribute **zeros**, and $g$ adds everything up.
+# Cut the table along the vocabulary: rank $r$ has the rows from $r\,V/t$ up to but not including $(r+1)\,V/t$. Each
+# token is on exactly one rank. That rank looks it up, the others contribute **zeros**, and $g$ adds everything up.
 #
-# Looking up row 7 of a table with 5 rows is an error, so a rank first needs an index that exists. Then it must wipe out
+# Looking up row 7 of a table with 5 rows is an error, so a rank first needs an index that exists. Then it must zero out
 # what it has looked up for another rank's token. ($t$ must divide $V$. If it doesn't, libraries add rows that no token
 # uses.)
 #
 # **Predict** for $V = 10$, $t = 2$ and the tokens `[4, 5, 9]`: which rows of its **own** table does rank 1 look up for
-# the tokens that it has, as a list?
+# the tokens that are its own? Give a list.
 
 # %%
 predict("rank 1's rows for its tokens", ...)
@@ -695,14 +701,14 @@ predict("rank 1's rows for its tokens", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Three steps: each token's number counted from my first row, a mask of the tokens that are mine, and the looked-up
-# rows, with zeros where the mask is False.
+# There are three steps: count each token's number from this rank's first row; make a mask of this rank's tokens; look
+# up rows, with zeros where the mask is False.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# A token of another rank gives an index that is negative or too large. Make it legal first, look up some row or
-# other, and then replace that row by zeros. Two calls that help: `index.clamp(0, rows - 1)`, and
+# Another rank's token gives an index that is negative or too large. First make it legal and look up any row, then
+# replace that row by zeros. Two calls help: `index.clamp(0, rows - 1)`, and
 # `torch.where(mask.unsqueeze(-1), a, b)`, which takes from `a` where the mask is True, else from `b`.
 # </details>
 #
@@ -714,19 +720,19 @@ predict("rank 1's rows for its tokens", ...)
 
 # %% exercise="parallel-embedding" difficulty=3 minutes=12
 def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> Tensor:
-    """Look up tokens in a table whose rows are spread over the ranks; one all_reduce,
-    forward.
+    """Look up tokens in a table whose rows are spread over the ranks; one all_reduce, in
+    the forward pass.
 
-    tokens (...), int64, from 0 to V - 1, the same on every rank; table_local (V/t, D),
-    rows tp_rank * V/t and on.
-    Returns (..., D), the same on every rank; the gradient of table_local is right on
-    every rank.
+    tokens (...), int64, from 0 to V - 1, the same on every rank, left unchanged;
+    table_local (V/t, D), the table's rows from tp_rank * V/t on.
+    Returns (..., D) in the table's dtype, the same on every rank; the gradient of
+    table_local is right on every rank.
     """
     rows = table_local.shape[0]
     ### BEGIN SOLUTION
     index = tokens - tp_rank * rows
     mine = (index >= 0) & (index < rows)
-    # (..., D); for somebody else's token a row that exists
+    # (..., D); for another rank's token any row that exists
     found = table_local[index.clamp(0, rows - 1)]
     y_partial = torch.where(mine.unsqueeze(-1), found, 0.0)
     ### END SOLUTION
@@ -742,39 +748,43 @@ check(parallel_embedding, judges="traffic")
 reveal(
     "rank 1's rows for its tokens",
     [token - 5 for token in (4, 5, 9) if token >= 5],
-    why="It has rows 5 to 9 of the table, and counts them from 0. For token 4 it puts in zeros.",
+    why="Rank 1 has rows 5 to 9 of the table, and counts them from 0. For token 4 it contributes zeros.",
 )
 
 # %% [markdown]
 # ## Vocabulary-parallel cross-entropy
 #
-# The head is column-parallel: each rank has the logits of $V/t$ words. Gathering them would be the largest message of
-# the whole model. What does the loss of one token need?
+# The output layer is column-parallel, so each rank has the logits of $V/t$ words. Gathering them would be the largest
+# message of the whole model. What does the loss of one token need?
 #
 # $$\text{loss} = \log \sum_{v} e^{z_v - m} - (z_\text{target} - m), \qquad m = \max_v z_v$$
 #
 # Three numbers, each a reduction over the vocabulary: the maximum, the sum of exponentials, the target's logit. So
 # three all-reduces of **one number per token**, however large $V$ is.
 #
-# - $m$ cancels out and only prevents overflow, so it needs no gradient: use the verb, with `op=dist.ReduceOp.MAX`.
-#   But every rank must subtract the **same** $m$.
-# - The sum, and the target's logit, go through `g`. Then autograd finds the right gradient by itself.
+# - $m$ cancels out and only prevents overflow, so it needs no gradient: use the verb `all_reduce`, with
+#   `op=dist.ReduceOp.MAX`. But every rank must subtract the **same** $m$.
+# - The sum and the target's logit go through `g`. Then autograd finds the right gradient by itself.
 # - The target is on one rank only: the others contribute 0, as in the embedding.
 #
-# **Predict** for 4,096 tokens, $V$ = 128,000, $t$ = 8, in float32: compare the bytes that a rank sends to gather the
-# logits with those for three numbers per token. How many times as many are they?
+# **Predict** for 4,096 tokens, $V$ = 128,000, $t$ = 8, in float32: a rank could gather the logits, or all-reduce three
+# numbers per token. How many times as many bytes does it send if it gathers?
 
 # %%
-predict("gathering sends more, times", ...)
+predict("gathering sends so many times as much", ...)
 
 # %%
 tokens, V, t = 4096, 128_000, 8
 gathering = (t - 1) * tokens * V // t * 4
 three_numbers = 3 * 2 * (t - 1) * tokens * 4 // t
-print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers a token: {three_numbers / 1e6:.3f} MB")
+print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers per token: {three_numbers / 1e6:.3f} MB")
 
 # %%
-reveal("gathering sends more, times", gathering / three_numbers, why="V / t numbers a token, against six sent.")
+reveal(
+    "gathering sends so many times as much",
+    gathering / three_numbers,
+    why="V / 6 times: per token, a gather sends (t - 1) V / t numbers, and three all-reduces send 3 · 2 (t - 1) / t.",
+)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -785,8 +795,9 @@ reveal("gathering sends more, times", gathering / three_numbers, why="V / t numb
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# First the largest logit of each token, by `all_reduce` with `op=dist.ReduceOp.MAX`; subtract it everywhere. Then two
-# sums through `g`. For the target: make the index legal, and wipe out what is not yours, as in the embedding.
+# First find the largest logit of each token, by `all_reduce` with `op=dist.ReduceOp.MAX`, and subtract it everywhere.
+# Then come two sums through `g`. For the target, make the index legal and zero out what is not this rank's, as in the
+# embedding.
 # `x.gather(-1, index.unsqueeze(-1)).squeeze(-1)` takes from each row of `x` the entry at `index`.
 # </details>
 #
@@ -799,14 +810,14 @@ reveal("gathering sends more, times", gathering / three_numbers, why="V / t numb
 
 # %% exercise="parallel-cross-entropy" difficulty=4 minutes=20
 def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -> Tensor:
-    """The mean cross-entropy of all tokens, of logits whose words are spread over the
+    """The mean cross-entropy over all tokens, for logits whose words are spread over the
     ranks.
 
-    logits_local (N, V/t), words tp_rank * V/t and on; targets (N,), int64, from 0 to V
-    - 1, the same on every rank.
+    logits_local (N, V/t), the words from tp_rank * V/t on; targets (N,), int64, from 0
+    to V - 1, the same on every rank. Both are left unchanged.
     Returns a scalar, the same on every rank; the gradient of logits_local is right on
-    every rank. Large logits must not overflow. In all, all_reduces of 3 N numbers,
-    forward; nothing backward.
+    every rank. Large logits must not overflow. The forward pass makes all_reduces of
+    3 N numbers in all, the backward pass none.
     """
     words = logits_local.shape[-1]
     first = dist.get_rank(tp_group) * words  # the first of this rank's words
@@ -831,13 +842,13 @@ check(parallel_cross_entropy, judges="traffic")
 # %% [markdown]
 # ## Parallel attention
 #
-# Attention is made for this. Each **head** works by itself: it makes its own q, k and v, attends, and what it
-# finds fills its own columns of the merged result. So a rank takes whole heads, $a/t$ of them. `w_qkv` is
-# column-parallel, `w_out` is row-parallel, and in between nothing is sent. Again one $f$ and one $g$.
+# Attention is made for this. Each **head** works on its own: it makes its own q, k and v, attends, and fills its own
+# columns of the merged result. So a rank takes whole heads, $a/t$ of them. `w_qkv` is column-parallel, `w_out` is
+# row-parallel, and in between nothing is sent. Again there is one $f$ and one $g$.
 #
 # The trap is the order of the columns. `w_qkv` is (D, 3 D): first the columns of all q, then those of all k, then those
-# of all v. What does rank 0 of 3 get, if you simply cut that into 3 blocks of neighbouring columns? (All
-# of q, and nothing else.) For 2 ranks:
+# of all v. What does rank 0 of 3 get if you simply cut that into 3 blocks of neighbouring columns? (All of q, and
+# nothing else.) For 2 ranks:
 
 # %%
 figures.qkv_columns(num_heads=4, tp_size=2)
@@ -851,8 +862,8 @@ figures.qkv_columns(num_heads=4, tp_size=2)
 # merge_heads(x)             # (B, heads, S, d) -> (B, S, heads * d)
 # ```
 #
-# For this exercise each rank is handed the whole `w_qkv` and `w_out`, and cuts its part inside, so that the cutting is
-# yours too. A real program cuts once, when the model is made.
+# In this exercise each rank gets the whole `w_qkv` and `w_out`, and your function cuts out its part. A real program
+# cuts once, when the model is made.
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -879,12 +890,13 @@ def parallel_attention(
     x: Tensor, w_qkv: Tensor, w_out: Tensor, num_heads: int, f, g, tp_rank: int, tp_size: int
 ) -> Tensor:
     """Attention of which this rank computes num_heads / tp_size heads, those from
-    tp_rank * num_heads / tp_size on.
+    tp_rank * num_heads / tp_size on, and no others: its matrix products are counted.
 
     x (B, S, D), the same on every rank. w_qkv (D, 3 D): the columns of q, of k, of v,
     in each of them head after head; w_out (D, D): its rows are the columns of the
     merged heads. Both whole; only this rank's parts of them are used.
-    Returns (B, S, D), the same on every rank. One all_reduce forward, one backward.
+    Returns (B, S, D), the same on every rank; x's gradient is right on every rank. One
+    all_reduce in the forward pass, one in the backward pass.
     """
     heads_local = num_heads // tp_size
     ### BEGIN SOLUTION
@@ -904,9 +916,9 @@ check(parallel_attention, judges="traffic")
 
 # %% [markdown]
 # $t$ must divide the number of heads. With **grouped-query attention** (GQA) k and v have fewer heads than q, and each
-# serves a group of q's heads. A rank needs the k and v heads of its own q heads. If $t$ divides their number, they are
-# simply cut as well. If $t$ is larger, several ranks hold a **copy** of the same head, and its gradient must be summed
-# over these ranks.
+# of them serves a group of q's heads. A rank needs the k and v heads that serve its own q heads. If $t$ divides their
+# number, they are cut like those of q. If $t$ is larger, several ranks hold a **copy** of the same head, and its
+# gradient must be summed over these ranks.
 
 # %%
 def heads_of(rank, tp_size, q_heads, kv_heads):
@@ -916,12 +928,12 @@ def heads_of(rank, tp_size, q_heads, kv_heads):
 for tp_size in (4, 16):
     q, kv = heads_of(1, tp_size, q_heads=32, kv_heads=8)
     holders = sum(kv[0] in heads_of(rank, tp_size, 32, 8)[1] for rank in range(tp_size))
-    print(f"t = {tp_size:2}: rank 1 has the q heads {q[0]} to {q[-1]} and the kv heads {kv}, each on {holders} rank(s)")
+    print(f"t = {tp_size:2}: rank 1 has q heads {q[0]} to {q[-1]}, kv heads {kv}; copies of a kv head: {holders}")
 
 # %% [markdown]
-# The same trap waits in today's MLPs. **SwiGLU** computes $\text{silu}(x\,w_{gate}) \odot (x\,w_{up})$, and programs
-# store the two matrices as one of (D, 2 F), so that there is one product. Cut that into $t$ blocks, and half of the
-# ranks have nothing but gates. As with q, k and v: first cut in two, then each half in $t$.
+# The same trap waits in today's MLPs. **SwiGLU** computes $\text{silu}(x\,w_{gate}) \odot (x\,w_{up})$, and many
+# programs store the two matrices as one, (D, 2 F), to compute both in one product. Cut that into $t$ blocks, and half
+# of the ranks get nothing but gates. As with q, k and v, first cut it in two, then each half into $t$ parts.
 
 # %%
 x, fused = mlp.normal(1, 3, 8), mlp.normal(2, 8, 2 * 12)
@@ -931,18 +943,18 @@ def swiglu(x, weight):
     return torch.nn.functional.silu(gate) * up
 
 blocks = [swiglu(x, fused.chunk(2, dim=1)[rank]) for rank in range(2)]
-halves = [torch.cat([half.chunk(2, dim=1)[rank] for half in fused.chunk(2, dim=1)], dim=1) for rank in range(2)]
+halves = [torch.cat([half.chunk(2, 1)[rank] for half in fused.chunk(2, 1)], 1) for rank in range(2)]
 for name, parts in (("in blocks", blocks), ("each half", [swiglu(x, weight) for weight in halves])):
-    print(f"cut {name}: right", torch.allclose(torch.cat(parts, dim=1), swiglu(x, fused)))
+    print(f"cut {name}: right? {torch.allclose(torch.cat(parts, dim=1), swiglu(x, fused))}")
 
 # %% [markdown]
 # # Part 5 · Sequence parallelism
-# Between the sharded regions every rank does the same: LayerNorm, dropout, the residual sum, each on the whole `x`.
-# That is not much computing, but every rank holds its activations in full. **Sequence parallelism** cuts these regions
-# along the sequence, since each token is treated by itself there. A rank then has `x_local`, (B, S/t, D).
+# Between the sharded regions every rank does the same work: LayerNorm, dropout, the residual sum, each on the whole
+# `x`. That is not much computing, but every rank holds the activations in full. **Sequence parallelism** cuts these
+# regions along the sequence, since each token is treated separately there. A rank then has `x_local`, (B, S/t, D).
 #
-# To enter a sharded region the ranks now **gather** the tokens. On the way out, the partial sums are added and each
-# rank keeps only its tokens: a **reduce-scatter**.
+# To enter a sharded region, the ranks now **gather** the tokens. On the way out, the partial sums are added up and each
+# rank keeps only its own tokens: a **reduce-scatter**.
 
 # %%
 figures.layer_doors(sequence_parallel=False)
@@ -951,8 +963,8 @@ figures.layer_doors(sequence_parallel=False)
 figures.layer_doors(sequence_parallel=True)
 
 # %% [markdown]
-# **Predict**: $f$ and $g$ are one all-reduce each, in one direction. The new doors work in both directions. What
-# becomes of the bytes that a layer sends for its activations? (Part 6 counts them.)
+# **Predict**: $f$ and $g$ each communicate in one of the two passes, by an all-reduce. The new doors communicate in
+# both. What happens to the bytes that a layer sends for its activations? (Part 6 counts them.)
 
 # %%
 predict("with sequence parallelism a layer sends", ..., choices=["less", "about the same", "more"])
@@ -960,29 +972,30 @@ predict("with sequence parallelism a layer sends", ..., choices=["less", "about 
 # %% [markdown]
 # ## Gather and scatter along the sequence
 #
-# Write both doors. The backward of each is the other one's forward. Why does the gather's backward **add**, when the
-# one of part 2 only took a slice? There every rank had the same gradient of the whole. Here what comes back has been
-# through this rank's columns only: it is a partial sum.
+# Write both doors. The backward pass of each is the forward pass of the other. Why does the gather's backward pass
+# **add**, when the one in part 2 only took a slice? There, every rank had the same gradient of the whole. Here, what
+# comes back has only been through this rank's columns: it is a partial sum.
 #
 # The sequence is dimension 1 of (B, S, D).
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Two classes, four lines, two verbs. Which verb turns few tokens into many, and which turns many into few while adding
-# them up?
+# There are two classes, with four lines to write and two verbs to use. Which verb turns few tokens into many, and which
+# turns many into few while adding them up?
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# Gathering forward means scattering backward, and the other way round. What comes back through a gather is a partial
-# sum, so backward has to add: a plain slice would lose what the other ranks have to say about these tokens.
+# If the forward pass gathers, the backward pass scatters, and the other way round. What comes back through a gather is
+# a partial sum, so backward must add: a plain slice would lose the other ranks' contributions to these tokens.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `all_gather(x_local, tp_group, dim=1)` and, backward, `reduce_scatter(grad_partial, ctx.tp_group, dim=1), None`. The
-# other class has the two exchanged. The `None` is for `tp_group`, which has no gradient.
+# `GatherSequence` returns `all_gather(x_local, tp_group, dim=1)`; its backward pass returns
+# `reduce_scatter(grad_partial, ctx.tp_group, dim=1), None`. In the other class the two verbs are exchanged. The `None`
+# is for `tp_group`, which has no gradient.
 # </details>
 
 # %% exercise="across-sequence" difficulty=3 minutes=12
@@ -1015,11 +1028,11 @@ class ScatterSequence(torch.autograd.Function):
         ### END SOLUTION
 
 def across_sequence(x: Tensor, direction: str, tp_group) -> Tensor:
-    """The doors of sequence parallelism; both with the right backward, one collective
-    in each direction.
+    """The doors of sequence parallelism, both with the right backward pass; one
+    collective in each pass. x is left unchanged.
 
-    "gather": x_local (B, S/t, D) -> (B, S, D), the tokens of all ranks. Its gradient is
-    a partial sum on every rank.
+    "gather": x_local (B, S/t, D) -> (B, S, D), the tokens of all ranks, rank 0's first.
+    The gradient that comes back is a partial sum on every rank.
     "scatter": x_partial (B, S, D) -> (B, S/t, D), this rank's tokens of the sum over
     the ranks.
     """
@@ -1037,9 +1050,9 @@ check(across_sequence, judges="traffic")
 #
 # Half a transformer layer: $y = x + \text{mlp}(\text{LayerNorm}(x))$, with `x` and `y` cut along the sequence.
 #
-# One new question. LayerNorm's weight and bias, and `b_down`, are whole on every rank. Is their gradient
-# right? Each rank has used them for its own tokens only. So each has a partial sum, and nobody has added the gradients
-# up. Forget that and the copies drift apart, slowly: the loss goes on falling, and weeks later somebody wonders.
+# There is one new question. LayerNorm's weight and bias, and `b_down`, are whole on every rank. Are their gradients
+# right? Each rank has used them for its own tokens only, so each has a partial sum, and nothing has added these up yet.
+# If you forget to, the copies slowly drift apart: the loss goes on falling, and weeks later somebody wonders why.
 #
 # You already have a function with "forward nothing, backward all-reduce". It works for weights as well as for
 # activations.
@@ -1048,14 +1061,14 @@ check(across_sequence, judges="traffic")
 # <details><summary>Hint 1: where to look</summary>
 #
 # Follow one token: which lines see only this rank's tokens, and which see all of them? LayerNorm comes **before** the
-# gather, so that only S/t tokens are kept for backward.
+# gather, so that it keeps only S/t tokens for the backward pass.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# Everything between `gather` and `scatter` is the MLP that you know, without `f` and `g`. The three tensors that are
-# whole on every rank but used for this rank's tokens only need their gradients summed: that is what `f` does on the
-# way back. `b_down` is added after the scatter, to this rank's tokens.
+# Everything between `gather` and `scatter` is the MLP that you know, without `f` and `g`. Three vectors are whole on
+# every rank, but each rank uses them for its own tokens only. Their gradients must be summed, which is what `f` does in
+# the backward pass. `b_down` is added after the scatter, to this rank's tokens.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1082,10 +1095,11 @@ def sequence_parallel_mlp(
 
     x_local (B, S/t, D); norm_weight, norm_bias, b_down (D,), the same on every rank;
     w_up_local (D, F/t); b_up_local (F/t,); w_down_local (F/t, D). f(x),
-    gather(x_local), scatter(x_partial): the doors, their group is in them.
-    Returns y_local (B, S/t, D). All gradients come out right: those of norm_weight,
-    norm_bias and b_down are sums over all tokens, the same on every rank. One gather
-    and one scatter; f for weights only.
+    gather(x_local), scatter(x_partial): the doors, which already know their group.
+    Returns y_local (B, S/t, D). After backward, all gradients are right: those of
+    norm_weight, norm_bias and b_down are sums over all tokens, the same on every rank.
+    One gather and one scatter, and f for weights only. Autograd keeps only this rank's
+    tokens for LayerNorm.
     """
     ### BEGIN SOLUTION
     h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))  # (B, S/t, D)
@@ -1107,12 +1121,12 @@ check(sequence_parallel_mlp, judges="memory")
 # %% [markdown]
 # ## Random numbers for dropout
 #
-# Dropout sets random numbers to zero. A random number generator decides which, and now it matters which rank draws
-# what.
+# Dropout sets randomly chosen numbers to zero. A random number generator chooses them, and now it matters which rank
+# draws what.
 #
 # - Where `x` is **whole** on every rank, all ranks must drop the **same** numbers, or their copies differ from then on.
-# - Where each rank has **its own** shard, each must draw **its own** mask. Or head 0 of rank 0 and head 0 of rank 1
-#   lose the same entries: a pattern that one process would never have.
+# - Where each rank has **its own** shard, each must draw **its own** mask. Otherwise the first head of rank 0 and the
+#   first head of rank 1 lose the same entries, a pattern that one process would never have.
 #
 # So a rank has two generators. **Predict** for sequence parallelism: which one is for the dropout after `scatter`?
 
@@ -1121,17 +1135,17 @@ predict("after scatter, dropout draws from the generator for", ..., choices=["wh
 
 # %% exercise="dropout-generators" difficulty=2 minutes=8
 def dropout_generators(seed: int, tp_rank: int) -> tuple[torch.Generator, torch.Generator]:
-    """(for whole tensors, for shards): the first draws the same on every rank, the
-    second something else on each.
+    """Return a generator for whole tensors, which draws the same numbers on every rank,
+    and one for shards, which draws different numbers on each.
 
-    seed: the same on every rank, from 0 to 2**31. The two generators of a rank draw
-    different numbers too. A generator draws the same again when it is made again with
-    the same arguments.
+    seed: the same on every rank, from 0 to 2**31. A rank's two generators draw
+    different numbers, too. With the same arguments, they draw the same again; with a
+    different seed, they don't.
     """
     whole, sharded = torch.Generator(), torch.Generator()
     ### BEGIN SOLUTION
     whole.manual_seed(seed)
-    # 2718 more than `whole`, or rank 0's two would be alike
+    # 2718 more than for `whole`, or rank 0's two would be alike
     sharded.manual_seed(seed + 2718 + tp_rank)
     ### END SOLUTION
     return whole, sharded
@@ -1158,25 +1172,27 @@ spawn(masks, 2).results
 
 # %% [markdown]
 # # Part 6 · Traffic and memory of one layer
-# Now a whole layer of your own parts. The two doors are arguments: with `f` and `g` it is tensor parallelism, with
-# `gather` and `scatter` tensor and sequence parallelism. `shared` is what the weights pass through that are whole on
-# every rank.
+# Now build a whole layer from your own parts. The two doors are arguments: `f` and `g` make it tensor-parallel,
+# `gather` and `scatter` make it sequence-parallel as well. Weights that are whole on every rank pass through `shared`,
+# which sums their gradients where ranks see different tokens.
 
 # %%
 def cut_layer(weights, rank, size):
     """This rank's part of the weights of `transformer.make_layer`."""
-    local = {name: w for name, w in weights.items() if name.startswith("norm") or name in ("b_out", "b_down")}
+    whole = (*transformer.NORMS, "b_out", "b_down")
+    local = {name: w for name, w in weights.items() if name in whole}
     w_qkv = torch.cat([part.chunk(size, 1)[rank] for part in weights["w_qkv"].chunk(3, 1)], dim=1)
     columns = {name: weights[name].chunk(size, -1)[rank] for name in ("w_up", "b_up")}
     rows = {name: weights[name].chunk(size, 0)[rank] for name in ("w_out", "w_down")}
-    return {name: w.clone().requires_grad_() for name, w in {**local, "w_qkv": w_qkv, **columns, **rows}.items()}
+    parts = {**local, "w_qkv": w_qkv, **columns, **rows}
+    return {name: w.clone().requires_grad_() for name, w in parts.items()}
 
 def parallel_layer(x, w, heads_local, enter, leave, shared, p=0.0):
     """(B, S, D) -> (B, S, D), or (B, S/t, D) -> (B, S/t, D); p is the probability of
     dropout.
 
     Its dropout draws from torch's own generator, which is enough for counting; training
-    needs the two from above.
+    needs the two generators from above.
     """
     h = enter(layer_norm(x, shared(w["norm1_weight"]), shared(w["norm1_bias"])))
     q, k, v = (split_heads(part, heads_local) for part in (h @ w["w_qkv"]).chunk(3, dim=-1))
@@ -1189,13 +1205,16 @@ def nothing(x):
 
 def doors(sequence_parallel):
     if sequence_parallel:
-        gather, scatter = (partial(across_sequence, direction=way, tp_group=None) for way in ("gather", "scatter"))
+        gather, scatter = (
+            partial(across_sequence, direction=way, tp_group=None) for way in ("gather", "scatter")
+        )
         return gather, scatter, partial(copy_to_shards, tp_group=None)
-    return partial(copy_to_shards, tp_group=None), partial(reduce_from_shards, tp_group=None), nothing
+    f, g = partial(copy_to_shards, tp_group=None), partial(reduce_from_shards, tp_group=None)
+    return f, g, nothing
 
 # %% [markdown]
-# First: is it the same layer? Output and all gradients, LayerNorm's too, against `transformer.transformer_layer` on one
-# process, in float64.
+# First: is it the same layer? Compare its output and all gradients, LayerNorm's included, with those of
+# `transformer.transformer_layer` in one process, in float64.
 
 # %% tags=["notebook-only"]
 def layer_on_ranks(rank, world_size, x, weights, grad, sequence_parallel):
@@ -1219,13 +1238,13 @@ for sequence_parallel in (False, True):
         for name, whole in (("x", serial["x"]), ("y", y)):
             right[name] = whole.chunk(4, dim=1)[rank] if sequence_parallel else whole
         agree += [torch.allclose(got[name], right[name], rtol=1e-9, atol=1e-12) for name in right]
-    print(f"sequence parallel: {sequence_parallel}   {sum(agree)} of {len(agree)} tensors agree, {len(right)} a rank")
+    print(f"sequence parallel: {sequence_parallel}   {sum(agree)} of {len(agree)} tensors agree")
 
 # %% [markdown]
 # ### The norm of all gradients
 # Gradient clipping needs the norm of the whole gradient. Here some tensors are cut, and some are the same on every
 # rank. Sum the squares of the **shards** over the ranks, and count those of the **copies** once. If you all-reduce the
-# sum of everything that a rank has, the copies count $t$ times.
+# sum of all squares that a rank has, the copies count $t$ times.
 
 # %% tags=["notebook-only"]
 def squares(got, names):
@@ -1242,8 +1261,8 @@ for name, total in (("one process", squares(serial, names)), ("copies once", onc
 
 # %% [markdown]
 # ### Traffic: what a layer sends
-# A layer of GPT-3, $t = 8$, one sequence of 2,048 tokens, bfloat16. There are four all-reduces of
-# $B S D$ numbers, two forward and two backward, and each sends $2 (t-1)/t$ times its bytes:
+# Take a layer of GPT-3 with $t = 8$ and one sequence of 2,048 tokens, in bfloat16. There are four all-reduces of $B S
+# D$ numbers, two in each pass, and each sends $2 (t-1)/t$ times its bytes:
 #
 # $$4 \cdot \frac{2 (t-1)}{t} \cdot B S D \cdot 2 \text{ bytes}$$
 #
@@ -1251,8 +1270,8 @@ for name, total in (("one process", squares(serial, names)), ("copies once", onc
 
 # %% tags=["notebook-only"]
 def layer_step(rank, world_size, width=12288, heads=96, sequence_parallel=False):
-    """Forward and backward of one layer, 1 sequence of 2,048 tokens; returns the bytes
-    that autograd has kept.
+    """Forward and backward pass of one layer with 1 sequence of 2,048 tokens; returns
+    the bytes that autograd keeps.
     """
     def of(*shape):
         return torch.empty(*shape, dtype=torch.bfloat16, requires_grad=True)
@@ -1282,8 +1301,8 @@ ratio = sequence_run.traffic().implied(0) / run.traffic().implied(0)
 reveal(
     "with sequence parallelism a layer sends",
     "less" if ratio < 0.99 else "more" if ratio > 1.01 else "about the same",
-    why="An all-reduce is a reduce-scatter and an all-gather, at half the bytes each. Forward, g's all-reduce becomes "
-    "a reduce-scatter here and an all-gather at the next entrance; backward likewise.",
+    why="An all-reduce is a reduce-scatter and an all-gather, with half of the bytes each. In the forward pass, g's "
+    "all-reduce becomes a reduce-scatter, and an all-gather at the next entrance; the backward pass is alike.",
 )
 
 # %% tags=["notebook-only"]
@@ -1293,22 +1312,17 @@ run.traffic()
 sequence_run.traffic()
 
 # %% [markdown]
-# The difference of the two is the small all-reduces for the gradients of six vectors. (Some texts print 175 MB for this
-# layer: that is the forward pass alone.)
+# What the second sends on top is the small all-reduces for the gradients of six vectors. (Texts that give half as much
+# for this layer count the forward pass alone.)
 
 # %% [markdown]
 # ### Memory: what a layer keeps
-# The formulas per layer, in bytes, for 16-bit numbers and dropout masks of one byte. With $t = 1$ it's the one of the
-# first page.
-#
-# | | bytes of activations |
-# |---|---|
-# | one GPU | $S B D\,(34 + 5 a S / D)$ |
-# | tensor parallel | $S B D\,(10 + 24/t + 5 a S / (D t))$ |
-# | and sequence parallel | $S B D\,(34 + 5 a S / D)\,/\,t$ |
+# On one GPU, a layer keeps $S B D\,(34 + 5 a S / D)$ bytes, the formula that this lesson began with, for 16-bit numbers
+# and dropout masks of one byte. The second term is the attention scores, which are cut by heads. Of the 34, tensor
+# parallelism divides only what lies between the doors by $t$.
 #
 # **Predict**: how many of the 34 do not shrink under tensor parallelism alone, however large $t$ is? (Count the tensors
-# of width $D$ outside of the doors, and those just inside.)
+# of width $D$ outside the doors, and those just inside.)
 
 # %%
 predict("of 34, don't shrink", ...)
@@ -1322,15 +1336,24 @@ def formulas(t, S=2048, B=1, D=12288, a=96):
 reveal(
     "of 34, don't shrink",
     round(formulas(10**9)[False] / (2048 * 12288)),
-    why="The inputs of two LayerNorms, 2 bytes a number each, their two outputs, which the products just inside keep, "
-    "and the masks of two dropouts, 1 byte each.",
+    why="The inputs of two LayerNorms and their outputs, which the products just inside the doors keep, take 2 bytes "
+    "per number each. The masks of two dropouts take 1 byte each. That is 4 · 2 + 2 · 1.",
 )
+
+# %% [markdown]
+# So the formulas are these, and below they are compared with what is counted:
+#
+# | | bytes of activations per layer |
+# |---|---|
+# | one GPU | $S B D\,(34 + 5 a S / D)$ |
+# | tensor parallel | $S B D\,(10 + 24/t + 5 a S / (D t))$ |
+# | tensor and sequence parallel | $S B D\,(34 + 5 a S / D)\,/\,t$ |
 
 # %% tags=["notebook-only"]
 rows = []
 for t in (1, 2, 4, 8):
     for sequence_parallel in (False, True) if t > 1 else (False,):
-        # all ranks do the same, so one of them runs (lesson 05)
+        # all ranks do the same, so it is enough to run one
         run = simulate(layer_step, t, sequence_parallel=sequence_parallel, alike=lambda rank: 0)
         kept = run.results[0]
         formula = formulas(t)[sequence_parallel]
@@ -1339,35 +1362,37 @@ for t in (1, 2, 4, 8):
 print(tables.text(["t", "sequence parallel", "formula, MB", "counted, MB", "counted / formula"], rows))
 
 # %% [markdown]
-# Without sequence parallelism the count is the formula (and 32,768 bytes: a mean and a variance a token, for each
-# LayerNorm). With it, your layer keeps more than the formula says, and the more so the larger $t$: the two **gathered**
-# tensors are inputs of matrix products, so autograd keeps them whole. Megatron keeps only the shard and gathers once
-# more in the backward pass. The challenge at the end builds that.
+# Without sequence parallelism, the count is what the formula says (and a mean and a variance per token for each
+# LayerNorm, too few bytes to show here). With it, your layer keeps more than the formula says, and the excess grows
+# with $t$: the two **gathered** tensors are inputs of matrix products, so autograd keeps them whole. Megatron keeps
+# only the shard and gathers once more in the backward pass. In the challenge at the end you build that.
 #
-# For all 96 layers of GPT-3 the formulas give, in GB:
+# For all 96 layers of GPT-3, the formulas give:
 
 # %% tags=["notebook-only"]
 whole_model = {t: {name: 96 * nbytes / 1e9 for name, nbytes in formulas(t).items()} for t in (1, 8)}
 print(f"one GPU: {whole_model[1][False]:.2f} GB")
 print(f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism {whole_model[8][True]:.1f} GB")
 scores = 5 * 96 * 2048 / 12288
-print(f"scores and their dropout: {scores / (34 + scores):.0%}")
-print(f"one GPU without them: {96 * 34 * 2048 * 12288 / 1e9:.1f} GB; t = 8: {96 * 34 * 2048 * 12288 / 8e9:.1f} GB")
+print(f"of it, scores and their dropout: {scores / (34 + scores):.0%}")
+without = whole_model[1][False] * 34 / (34 + scores)
+print(f"without them: one GPU {without:.1f} GB; t = 8, with sequence parallelism {without / 8:.1f} GB")
 
 # %% [markdown]
 # Most of that is the **scores** of attention, $S \times S$ numbers for each head. Today nobody keeps them.
 # **FlashAttention** computes attention block by block and never writes the scores to memory; in the backward pass it
-# computes them once more. In PyTorch that is `torch.nn.functional.scaled_dot_product_attention`. The term $5 a S / D$
-# is gone then, whatever the sequence length, and tensor parallelism has less to save.
+# computes them once more. In PyTorch, `torch.nn.functional.scaled_dot_product_attention` uses it wherever it can. The
+# term $5 a S / D$ is then gone, whatever the sequence length, and tensor parallelism has less to save.
 
 # %% [markdown]
 # # Part 7 · Where it stops paying off
-# The all-reduces of data parallelism run beside the backward pass. Those of this lesson can't: the next product needs
-# their result, so nobody can compute in the meantime. The 8 GPUs of a node are connected by NVLink, 450 GB/s one way,
-# two nodes by network cards of 50 GB/s. **Predict**: how many times faster is a layer on 16 GPUs than on 8?
+# Data parallelism's all-reduces overlap with the backward pass. Those of this lesson can't: the next product needs
+# their result, so the GPU has nothing to compute in the meantime. The 8 GPUs of a node are connected by NVLink, at 450
+# GB/s each way, and nodes by one network card of 50 GB/s per GPU. **Predict**: on 16 GPUs, how many times as fast is a
+# layer as on 8?
 
 # %%
-predict("16 GPUs are faster than 8, times", ...)
+predict("speed-up from 8 to 16 GPUs", ...)
 
 # %% tags=["notebook-only"]
 def layer_on(cluster, t, *sizes):
@@ -1376,27 +1401,28 @@ def layer_on(cluster, t, *sizes):
 runs = {t: layer_on("dgx-h100", t) for t in (1, 2, 4, 8, 16)}
 
 def share(run):
-    """Of rank 0's time, how much it waits for collectives."""
+    """The share of rank 0's time in which it waits for collectives."""
     return sum(event.end - event.start for event in run.events if event.rank == 0) / run.elapsed
 
 rows = []
 for t, run in runs.items():
     speed_up = runs[1].elapsed / run.elapsed
-    rows.append((t, f"{1e3 * run.elapsed:.3f}", f"{share(run):.0%}", f"{speed_up:.2f}", f"{speed_up / t:.0%}"))
-print(tables.text(["t", "ms a layer", "of it communicating", "speed-up", "efficiency"], rows))
+    shares = f"{share(run):.0%}", f"{speed_up:.2f}", f"{speed_up / t:.0%}"
+    rows.append((t, f"{1e3 * run.elapsed:.3f}", *shares))
+print(tables.text(["t", "ms per layer", "of it communicating", "speed-up", "efficiency"], rows))
 
 # %% tags=["notebook-only"]
 reveal(
-    "16 GPUs are faster than 8, times",
+    "speed-up from 8 to 16 GPUs",
     runs[8].elapsed / runs[16].elapsed,
-    why="Half the computing on each GPU, but all-reduces of the same size, and now across slower links.",
+    why="Each GPU computes half as much, but the all-reduces are as large as before and now cross slower links.",
 )
 
 # %% [markdown]
-# Within the node each doubling helps, a little less each time: the products shrink with $t$, the bytes of an all-reduce
-# don't. The second eight GPUs, on another node, shorten the step by a fifth. As another replica, with other data, they
-# would have doubled what is computed. The step as a timeline, first on 8 GPUs, then on 16: the upper half of a lane is
-# computing, the lower half is waiting for an all-reduce.
+# Within the node each doubling helps, but a little less each time: the products shrink with $t$, the bytes of an
+# all-reduce don't. A second node with eight more GPUs shortens the step by about a fifth. As a replica with data of its
+# own, it would have nearly doubled the throughput. Here is the step as a timeline, first on 8 GPUs, then on 16: the
+# upper half of a lane is computing, the lower half is waiting for an all-reduce.
 
 # %% tags=["notebook-only"]
 runs[8].timeline(ranks=[0, 7], beside=runs[16])
@@ -1405,45 +1431,48 @@ runs[8].timeline(ranks=[0, 7], beside=runs[16])
 runs[16].timeline(ranks=[0, 15], beside=runs[8])
 
 # %% [markdown]
-# Is it the number of GPUs, or the link? A node with 16 of these GPUs can't be bought, but here it's one line. And what
-# about a narrower layer, $D = 4096$ with 32 heads, or where the nodes are connected by Ethernet?
+# Is it the number of GPUs, or the link? You can't buy a node with 16 of these GPUs, but here it takes one line. And
+# what about a narrower layer, with $D = 4096$ and 32 heads, or nodes that are connected by Ethernet?
 
 # %% tags=["notebook-only"]
 box = find_cluster("dgx-h100", 16)
 one_node = replace(box, name="one node of 16", nodes=1, gpus_per_node=16)
 rows = []
 for width, heads in ((12288, 96), (4096, 32)):
-    # on one node: the same GPUs and links on all three
+    # within one node, GPUs and links are the same on all three
     eight = layer_on("dgx-h100", 8, width, heads)
     for cluster in (one_node, "dgx-h100", "ethernet-cloud"):
         sixteen = layer_on(cluster, 16, width, heads)
         faster = eight.elapsed / sixteen.elapsed
-        rows.append((width, getattr(cluster, "name", cluster), f"{faster:.2f}", f"{share(sixteen):.0%}"))
-print(tables.text(["D", "cluster", "16 GPUs are faster than 8, times", "communicating"], rows))
+        name = getattr(cluster, "name", cluster)
+        rows.append((width, name, f"{faster:.2f}", f"{share(sixteen):.0%}"))
+print(tables.text(["D", "cluster", "speed-up from 8 to 16 GPUs", "communicating"], rows))
 
 # %% [markdown]
-# Below 1 is slower: across Ethernet, eight more GPUs make each step **longer**. InfiniBand loses less here, because
-# these nodes have a network card for each GPU, and the all-reduce is a hierarchical one that uses all of them at once.
-# A plain ring across the two nodes would be much worse:
+# Below 1 is a slow-down: across Ethernet, eight more GPUs make each step **longer**. InfiniBand costs less here,
+# because these nodes have a network card for each GPU, and the hierarchical all-reduce uses all of them at once. A
+# plain ring across the two nodes would be much worse:
 
 # %% tags=["notebook-only"]
 runs[16].costs()
 
 # %% [markdown]
-# Even within one node the gain shrinks, all the sooner for a narrow layer: each share becomes so small that sending it
-# takes as long as computing it. So the rule of thumb: tensor parallelism inside a node, and no more of it than is
-# needed to fit. The other GPUs are left to pipelines (lesson 09) and data parallelism, which send less, or at times
-# when nobody waits.
+# Even within one node the gain shrinks, and sooner for a narrow layer: each rank's share of the computing becomes so
+# small that communicating takes as long. So the rule of thumb is: tensor parallelism inside a node, and no more of it
+# than you need for the model to fit. Leave the other GPUs to pipelines (lesson 09) and data parallelism, which send
+# less, or send while the GPUs compute.
 
 # %% [markdown]
 # ### Hiding a gather behind its product
-# Can nothing hide these messages? With sequence parallelism something can. The product behind a gather may start with
-# the tokens that are already there: while a rank multiplies one piece, it sends that piece on and receives the next
-# one, around a ring. This is called **asynchronous tensor parallelism**. (PyTorch's compiler does it too, on GPUs.)
+# Is there no way to hide these messages? With sequence parallelism there is. The product after a gather can start with
+# the tokens that are already there: while a rank multiplies one piece, it passes that piece on and receives the next
+# one, around a ring. This is called **asynchronous tensor parallelism**. (On GPUs, PyTorch's compiler can do it for
+# you.) Below is one such product on 8 GPUs: first the gather, then the product; and then piece by piece.
 
 # %% tags=["notebook-only"]
 def tensors(world_size, S=2048, D=12288):
-    return [torch.empty(*shape, dtype=torch.bfloat16) for shape in ((S // world_size, D), (D, 4 * D // world_size))]
+    shapes = (S // world_size, D), (D, 4 * D // world_size)
+    return [torch.empty(*shape, dtype=torch.bfloat16) for shape in shapes]
 
 def gather_first(rank, world_size):
     x_local, w_local = tensors(world_size)
@@ -1472,8 +1501,9 @@ pieces.timeline(ranks=[0, 1], beside=whole)
 
 # %% [markdown]
 # # Part 8 · PyTorch's own tensor parallelism
-# PyTorch does all this for ordinary modules: `parallelize_module` gets a plan that says how each is cut. The calls to
-# the network are made for you. **Predict**: how many all-reduces, forward and backward, for the plan below?
+# PyTorch does all this for ordinary modules. You give `parallelize_module` a plan that says how each module is cut, and
+# it makes the collective calls for you. The plan below cuts the first layer into columns and the second into rows.
+# **Predict**: how many all-reduces does it make, in both passes together?
 
 # %%
 predict("all-reduces of torch's plan", ...)
@@ -1507,7 +1537,8 @@ def our_mlp(rank, world_size, weights, x, grad):
 
 ours, torchs = (spawn(program, 4, weights, x, grad) for program in (our_mlp, torch_mlp))
 for theirs, mine in zip(torchs.results, ours.results):
-    print("the same values and gradients:", [torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(mine, theirs)])
+    same = [torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(mine, theirs)]
+    print("the same values and gradients:", same)
 
 # %% tags=["notebook-only"]
 def called(run):
@@ -1517,19 +1548,19 @@ def called(run):
 {"ours": called(ours), "torch": called(torchs)}
 
 # %% [markdown]
-# One all-reduce forward, one backward, of the same bytes. (Before the step `parallelize_module` has sent something too:
-# rank 0 handed out its weights.)
+# There is one all-reduce in each pass, of as many bytes as yours. (Before the step, `parallelize_module` sent something
+# too: rank 0's weights, to all ranks.)
 
 # %%
 reveal(
     "all-reduces of torch's plan",
     sum(op == "all_reduce" for op, _ in called(torchs)),
-    why="Columns, then rows: one in each direction, as in your own.",
+    why="Columns, then rows: one in each pass, as in your own MLP.",
 )
 
 # %% [markdown]
 # Sequence parallelism is a plan, too. `Shard(1)` says that a tensor is cut along dimension 1, the tokens, and
-# `Replicate()` that it is whole on every rank. The calls follow from the places where the two meet.
+# `Replicate()` that it is whole on every rank. Wherever one must become the other, PyTorch calls a collective.
 
 # %% tags=["notebook-only"]
 def torch_sequence_parallel(rank, world_size, x):
@@ -1555,12 +1586,16 @@ def torch_sequence_parallel(rank, world_size, x):
     with region("step"):
         y_local = model(x.chunk(world_size, dim=1)[rank])
         y_local.backward(torch.ones_like(y_local))
+    return model[0].weight.grad.placements
 
-called(spawn(torch_sequence_parallel, 4, x))
+sequence_plan = spawn(torch_sequence_parallel, 4, x)
+print("the gradient of LayerNorm's weight is", sequence_plan.results[0])
+called(sequence_plan)
 
 # %% [markdown]
-# A gather and a reduce-scatter forward, and the same backward: your two doors. The gradients of LayerNorm's weights are
-# still partial sums after this; PyTorch adds them up when somebody asks for them.
+# There is a gather and a reduce-scatter in the forward pass, and the same in the backward pass: your two doors. The
+# gradients of LayerNorm's weights are still partial sums after this; PyTorch marks them as `Partial`, and adds them up
+# when an operation needs the sum.
 
 # %% [markdown]
 # ### How your predictions went
@@ -1572,14 +1607,14 @@ how_predictions_went()
 # # Recap
 # - **Column-parallel**: whole input, sharded output, nothing forward, all-reduce of the input's gradient backward.
 #   **Row-parallel**: sharded input, partial sums, all-reduce forward, nothing backward; the bias once, after the sum.
-# - **f and g** hold the communication; all else is ordinary PyTorch. Columns, then rows: one all-reduce in each
-#   direction, for an MLP and for attention by heads.
-# - **Vocabulary**: embedding and loss in shards, with masks and three numbers per token.
-# - **Sequence parallelism** splits each all-reduce into its halves. Same bytes, less memory; weights that see only some
-#   tokens need their gradients summed.
-# - A layer sends $8 (t-1)/t \cdot B S D$ numbers while nobody computes. So tensor parallelism stays inside the node.
-# - Compare **gradients** with one process, name by name. A forgotten $f$, a bias added $t$ times, the same mask on all
-#   ranks: the loss falls all the same.
+# - **f and g** hold the communication; everything else is ordinary PyTorch. Columns, then rows: one all-reduce in each
+#   pass, for an MLP and for attention by heads.
+# - **Vocabulary**: embedding and loss work on shards, with masks and three numbers per token.
+# - **Sequence parallelism** splits each all-reduce into its two halves: the same bytes, less memory. Weights that see
+#   only some of the tokens need their gradients summed.
+# - A layer sends $8 (t-1)/t \cdot B S D$ numbers while the GPUs wait. So tensor parallelism stays inside the node.
+# - Compare **gradients** with one process, name by name. With a forgotten $f$, a bias added $t$ times, or the same mask
+#   on all ranks, the loss falls all the same.
 #
 # **The library.** `torch.distributed.tensor.parallel`: `parallelize_module` with `ColwiseParallel`, `RowwiseParallel`,
 # `SequenceParallel`, and `loss_parallel` for the cross-entropy. It is built on `DTensor`, which knows how a tensor is
@@ -1595,16 +1630,16 @@ how_predictions_went()
 
 # %% [markdown]
 # ## Keeping only the shard
-# In part 6 your layer kept the **gathered** tokens for its backward pass. Write a product that doesn't: it gathers the
-# tokens of all ranks and multiplies them by this rank's columns, in one function that autograd knows.
+# In part 6 your layer kept the **gathered** tokens for its backward pass. Write a product that doesn't keep them: it
+# gathers the tokens of all ranks and multiplies them by this rank's columns, in one function that autograd knows.
 #
 # It is judged in a stack of 4 such products, each with tokens and a weight of its own, forward and then backward. The
 # score is the most bytes that are alive on a rank at any moment. Par keeps the shards and gathers once more in the
 # backward pass, as Megatron does. The limit is what has to be there in the end: tokens, weights, results, and the
 # gradients of all three.
 #
-# In autograd's functions, `ctx.save_for_backward(a, b)` keeps tensors for the backward pass, and `ctx.saved_tensors`
-# has them there.
+# In an autograd function, `ctx.save_for_backward(a, b)` keeps tensors for the backward pass, where they are
+# `ctx.saved_tensors`.
 
 # %% exercise="gathered-product" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
@@ -1633,6 +1668,7 @@ def gathered_product(x_local: Tensor, w_local: Tensor, tp_group) -> Tensor:
     both.
 
     x_local: (B, S/t, D), this rank's tokens; w_local: (D, F/t). Returns (B, S, F/t).
+    The gradient of the result is that of this rank's columns alone.
     """
     return GatheredProduct.apply(x_local, w_local, tp_group)
 
@@ -1648,13 +1684,14 @@ def gathered_product(x_local: Tensor, w_local: Tensor, tp_group) -> Tensor:
 # </details>
 # <details><summary>Hint 3: beyond par</summary>
 #
-# For a moment all tokens are there, gathered, and so is the partial sum of their gradients. Must all tokens be there at
-# the same time? Which tokens of the result do you get from one gather of the first few tokens of each rank?
+# For a moment, all tokens are there, gathered, and then the partial sums of all their gradients. Must all of them be
+# there at the same time? Which tokens of the result do you get if you gather only the first few tokens of each rank?
 # </details>
 
 # %% tags=["notebook-only"]
 def kept_by(rank, world_size, product):
-    x_local, w_local = torch.empty(1, 2048 // world_size, 12288), torch.nn.Parameter(torch.empty(12288, 6144))
+    x_local = torch.empty(1, 2048 // world_size, 12288)
+    w_local = torch.nn.Parameter(torch.empty(12288, 6144))
     with track_memory(torch.nn.ParameterList([w_local])) as memory:
         y = product(x_local.requires_grad_() * 1, w_local, None)
         kept = memory.by_kind()["activations"]

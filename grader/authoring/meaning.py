@@ -85,7 +85,7 @@ def expressions(node: ast.AST, definitions: Definitions) -> Iterator[tuple[ast.e
 
 
 def definitions_in(function: ast.FunctionDef) -> Definitions:
-    """{name: value} of the variables that a function assigns once and that are no arguments."""
+    """{name: value} of the variables that a function assigns once and that are not arguments."""
     nodes = list(ast.walk(function))
     stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
     stored.update(node.arg for node in nodes if isinstance(node, ast.arg))

@@ -7,7 +7,7 @@ import ast
 import builtins
 from collections.abc import Iterable, Sequence
 
-KEPT = {*dir(builtins), "torch", "dist", "math"}  # names that are no variables
+KEPT = {*dir(builtins), "torch", "dist", "math"}  # names that are not variables
 OPERATIONS = (
     *(ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Call, ast.Subscript, ast.Lambda),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),

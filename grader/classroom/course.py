@@ -42,7 +42,7 @@ class Course:
             raise ClassroomError(f"there is no folder {folder}; `python -m grader new-course {folder}` makes a course")
         if not (root / CONFIG).is_file():
             raise ClassroomError(
-                f"{folder} is not a course: it has no {CONFIG}; name another folder with --course, "
+                f"{folder} is not a course: it has no {CONFIG}; name a different folder with --course, "
                 "or make one with `python -m grader new-course FOLDER`"
             )
         try:

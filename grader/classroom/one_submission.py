@@ -62,7 +62,7 @@ class OneSubmission:
         text, _ = exporter.from_notebook_node(
             nb, resources={**self.resources(), "judgement": judgement, "digest": digest}
         )
-        for name in ("timestamp.txt", "submission_secret.txt"):  # nbgrader wants them beside the notebook
+        for name in ("timestamp.txt", "submission_secret.txt"):  # nbgrader wants them next to the notebook
             if is_file(self.handed_in.with_name(name)):
                 replace_file(self.autograded.with_name(name), self.handed_in.with_name(name).read_bytes())
         replace_file(self.autograded, text.encode())

@@ -84,7 +84,8 @@ def make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Ca
             cut(backwards, cap, early=True)
         ),
         "a bucket for each parameter": [[index] for index in backwards],
-        "one bucket for all: start a new one when the last one has reached the cap": [backwards],
+        "one bucket for all: start a new one when the last one has reached the cap, which is in bytes": [backwards],
+        "the sizes: a bucket holds the parameters' indices": [[sizes[index] for index in bucket] for bucket in right],
         "a bucket that is closed too late: one that holds exactly the cap is full": cut(backwards, cap + 1),
         "without the last bucket: it isn't full, but it counts": right[:-1],
     }
@@ -108,11 +109,14 @@ bucketed_gradients = vary(
 )
 
 
+EMPTY = {"IndexError|is empty|is an empty|empty iterable": "Both lists may be empty: then return 0.0."}
+
+
 @oracle(
     values=[
         ([2.0], [0.5]),
         ([1.0, 1.5, 6.0, 6.5], [3.0, 3.0, 0.5, 2.0]),
-        ([3.0, 2.0, 4.0], [0.25, 0.5, 0.25]),  # not ready in the order in which they are sent
+        ([3.0, 2.0, 4.0], [2.0, 0.5, 0.25]),  # not ready in the order in which they are sent
         ([0.5, 1.0, 1.5], [0.0, 4.0, 0.0]),
         ([], [], 8),
     ]
@@ -130,8 +134,19 @@ def communication_end(draws: Draws, ready: list[float], took: list[float], count
             max((at + long for at, long in zip(ready, took, strict=True)), default=0.0)
         ),
     }
+    later = summed = in_order = 0.0
+    for at, long in zip(ready, took, strict=True):
+        later, summed = max(at, later + long), summed + at + long
+    for at, long in sorted(zip(ready, took, strict=True)):
+        in_order = max(at, in_order) + long
+    mistakes |= {
+        "the later of `ready` and `end + takes`: take the later of `ready` and `end`, then add": later,
+        "the sum of all moments and times: `ready` is a moment, so wait until then": summed,
+        "the end if the first bucket to be ready is sent first: all ranks keep the order that is given": in_order,
+        "the exposed time: return the moment when the last one ends": end_of(ready, took) - last,
+    }
     seen = f"ready {ready}, took {took}: you returned"
-    return Case([[ready], [took]], right=end_of(ready, took), mistakes=mistakes, seen=seen)
+    return Case([[ready], [took]], right=end_of(ready, took), mistakes=mistakes, seen=seen, advice=EMPTY)
 
 
 def end_of(ready: list[float], took: list[float]) -> float:

@@ -1,8 +1,8 @@
 """Namespaces for ranks: every rank has its own for processes, mounts, network, IPC and host name.
 
 A set of namespaces is held by the first process of its PID namespace, which does nothing but wait. When that process is
-killed, the kernel kills all others in the namespace before it is gone. A small process beside the host makes the sets.
-It is started before torch is imported, so it forks in a millisecond. While it is idle, it prepares as many as were
+killed, the kernel kills all others in the namespace before it is gone. A small process makes the sets.
+The host starts it before torch is imported, so it forks in a millisecond. While it is idle, it prepares as many as were
 requested last.
 """
 

@@ -469,7 +469,7 @@ def usual_cause(error: BaseException) -> str:
     if isinstance(error, NameError):
         return "Is it defined in a cell further down, or in one that was deleted? Restart the kernel and run all cells."
     if isinstance(error, FileNotFoundError):
-        return "Grading does not have the files beside the notebook: put what the function needs into the notebook."
+        return "Grading does not have the files next to the notebook: put what the function needs into the notebook."
     if isinstance(error, EOFError):
         return "Nobody can type an answer during grading: write the value in the code."
     if isinstance(error, SystemExit):

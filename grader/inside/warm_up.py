@@ -30,7 +30,7 @@ from utils.worlds.virtual import torch_wrappers
 
 MODULES = ("safetensors.torch", "statistics")
 # Torch looks up an operation when it is first used, and in a fork that writes to memory which must then be copied. The
-# lessons' programs use these. To carry them out here is no way: after a backward pass nothing can be forked.
+# lessons' programs use these. They can't be carried out here: after a backward pass nothing can be forked.
 OPERATIONS = """
     _foreach_add_ _foreach_mul_ _foreach_norm _local_scalar_dense _log_softmax _log_softmax_backward_data _softmax
     _softmax_backward_data _to_copy _unsafe_view abs add add_ addcdiv_ addcmul_ addmm alias all amax any arange argmax

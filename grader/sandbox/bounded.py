@@ -4,7 +4,7 @@
     def laid_out(nb): ...                # runs in the child; raises TooMuch when it exceeds a limit
 
 The child is a fork that stays, so that what it has imported and cached serves the next submission. After TooMuch it is
-replaced. It is no sandbox: what runs there is ours, and only the size of its work is the submission's.
+replaced. It is not a sandbox: what runs there is ours, and only the size of its work is the submission's.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Child:
     def __init__(self) -> None:
         self.parent, self.alive = os.getpid(), True
         self.socket, theirs = socket.socketpair()
-        with warnings.catch_warnings(action="ignore"):  # Python warns of forks beside threads: ours takes no lock
+        with warnings.catch_warnings(action="ignore"):  # Python warns of forks with threads: ours takes no lock
             self.pid = os.fork()
         if self.pid == 0:
             try:

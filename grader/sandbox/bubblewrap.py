@@ -105,7 +105,7 @@ def why_not() -> str | None:
         lines = end.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with {end.status}"]
         return f"bubblewrap can't make a sandbox here ({lines[-1]}). {cure()}"
     if unreadable := end.stdout.decode().split("\n")[0]:
-        return f"root's sandbox runs as another user, who can't read {unreadable}: chmod o+r it and all beside it."
+        return f"root's sandbox runs as another user, who can't read {unreadable}: chmod o+r it and its neighbours."
     return None
 
 

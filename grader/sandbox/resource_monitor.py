@@ -1,4 +1,4 @@
-"""The process beside a sandbox: starts it, watches what it uses, ends it. bubblewrap.py starts one per sandbox.
+"""The process that starts a sandbox, watches what it uses, and ends it. bubblewrap.py starts one per sandbox.
 
     order (a line of JSON) -> {"pid"} when the sandbox is there -> {"status", "stopped", ...} when all of it is gone
 

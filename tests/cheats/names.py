@@ -346,7 +346,7 @@ TIME = "tree_all_reduce"
 
 
 def in_no_time(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
-    """A sum that is right, takes no virtual time, and is no tree."""
+    """A sum that is right, takes no virtual time, and is not a tree."""
     how = {"gives": "kept", "exercise": TIME, "may": "values", "beside": False, "plain": True, **how}
     return Cheat(f"time/{name}", tries, setup, act, **how)
 

@@ -13,7 +13,7 @@ from utils.checks.compare import expect, expect_own_memory, expect_unchanged
 from utils.checks.marking import Check, check
 from utils.checks.progress import Progress
 from utils.checks.registry import Checks
-from utils.checks.runner import Runner, explained
+from utils.checks.runner import Runner
 from utils.checks.show import show
 from utils.checks.traffic import (
     calls_of_ranks,
@@ -24,7 +24,6 @@ from utils.checks.traffic import (
     expect_traffic,
 )
 from utils.cluster.hardware import links
-from utils.diagnosis import RankTimeout
 from utils.events.event import Event
 from utils.report.run import Run
 
@@ -476,14 +475,6 @@ def test_errors_of_torch_and_gloo_come_with_advice(function, advice, virtual):
         else:
             run(2, [ONE, ONE])
     assert advice in failed.value.mistake
-
-
-@pytest.mark.parametrize(("end", "twice"), [(2.0, True), (None, False)])
-def test_a_second_wait_for_a_receive_is_told_apart_from_a_message_that_is_missing(end, twice):
-    error = RankTimeout("rank 0 has not finished after 30 s.\n  rank 0  is idle    a cell, line 3:  handle.wait()")
-    event = Event(0, 0, "recv", "world", (0, 1), 1, 0, 8, "float32", (2,), "", True, 1.0, end, "a cell:3", waited=1.5)
-    error.events = [event]
-    assert ("wait() twice" in str(explained(error, "", False))) == twice
 
 
 def test_a_check_shows_what_a_student_prints_and_a_hidden_test_does_not(capsys):

@@ -22,7 +22,7 @@ def case(draws, size=2, by_hand=False, forward=(ALL_REDUCE,), backward=()):
     x, w, grad = (draws.integers(shape, seed=seed) for seed, shape in enumerate([(2, 4), (4, 2), (2, 2)], start=1))
     truth = Sharded(product, size, {"x": x, "w": w}, grad, cut={"x": 1, "w": 0})
     if by_hand:
-        return truth.case_by_hand({"grad_x_local": truth.too_large("x", "it is no partial sum")})
+        return truth.case_by_hand({"grad_x_local": truth.too_large("x", "it is not a partial sum")})
     partial_sums, _ = truth.alone()
     mistakes = {"output": {"a partial sum": partial_sums}, "w_local": truth.too_large("w", "g hands on its gradient")}
     return output_first(truth.case(mistakes, traffic=partial(expect_passes, forward=forward, backward=backward)))
@@ -76,7 +76,7 @@ def test_groups_side_by_side_have_inputs_of_their_own():
 def test_gradients_by_hand():
     judged(by_hand, size=1, by_hand=True)
     assert failure(by_hand, by_hand=True).startswith("rank 1: y is")
-    assert failure(by_hand_twice, by_hand=True).endswith("That is 2 times too large: it is no partial sum.")
+    assert failure(by_hand_twice, by_hand=True).endswith("That is 2 times too large: it is not a partial sum.")
     assert "expected 3 values: y, grad_x_local, grad_w_local" in failure(lambda **given: None, by_hand=True)
 
 

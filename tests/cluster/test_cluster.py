@@ -221,7 +221,7 @@ def test_a_cluster_is_a_value():
         ({"bf16": 8, "fp32": 2}, "torch.float16", 8),
         ({"fp16": 8, "fp32": 2}, "bfloat16", 8),
         ({"fp32": 2}, "bfloat16", 2),
-        ({"bf16": 8, "int8": 16, "fp32": 2}, "float8_e4m3fn", 8),  # an A100: no fp8, and int8 is no help
+        ({"bf16": 8, "int8": 16, "fp32": 2}, "float8_e4m3fn", 8),  # an A100: no fp8, and int8 doesn't help
         ({"bf16": 8, "int8": 16, "fp32": 2}, "int8", 16),
         ({"bf16": 8, "fp8": 16, "fp32": 2}, "int8", 16),
         ({"bf16": 8, "fp32": 2}, "float64", 1),

@@ -136,7 +136,7 @@ wrong("the-same-tensor-n-times", "is the SAME tensor n times").replace(
     "[torch.empty(1) for _ in range(world_size)]", "[torch.empty(1)] * world_size"
 )
 wrong("gathers-ranks", "gather `number`").replace("float(number)", "float(rank)")
-wrong("gathers-tensors", "take int(...) of each").replace("[int(one) for one in everyone]", "everyone")
+wrong("gathers-tensors", "take .item() of each").replace("[int(one) for one in everyone]", "everyone")
 wrong("one-flat-list", "append each meeting's own list").replace("gathered.append(", "gathered.extend(")
 wrong("meets-in-the-store", "made no call of `dist` in a group").body("""
     store = dist.FileStore(path, world_size)
@@ -175,6 +175,10 @@ wrong("barrier-for-all-but-the-writer", "never called this barrier").replace(
 wrong("writes-the-turn", "each writes its own rank").replace('f"rank {rank}"', 'f"rank {turn}"')
 wrong("in-rank-order", "in the order of the ranks").replace("order[turn] == rank", "turn == rank")
 wrong("order-read-backwards", "the rank order[turn] writes").replace("order[turn] == rank", "order[rank] == turn")
+wrong("from-the-end", "counted from 0").replace("order[turn] == rank", "order[-1 - turn] == rank")
+wrong("reads-in-its-turn", "you read before every rank had written").replace(
+    'file.append(f"rank {rank}")', 'file.append(f"rank {rank}"); lines = file.lines()'
+).replace("return file.lines()", "return lines")
 wrong("one-barrier-for-all", "nothing guarantees it", caught_by="traffic").body("""
     file.append(f"rank {rank}")
     dist.barrier()
@@ -239,6 +243,9 @@ wrong("reads-nothing", "leaves 'raised' empty", caught_by="reading").replace(
 wrong("averages-by-count-and-ranks", "and the number of ranks").replace(
     "sum_and_count[1])", "max(1, len(mine)) / world_size)"
 )
+wrong("own-sum-by-all-counts", "sum over the ranks too").replace(
+    "(sum_and_count[0] / sum_and_count[1])", "sum(mine) / sum_and_count[1]"
+)
 wrong("empty-counts-as-one", "its count is 0").replace("sum(mine), len(mine)", "sum(mine), max(1, len(mine))")
 wrong("reduces-to-rank-0", "by all_reduce").replace(
     "dist.all_reduce(sum_and_count)", "dist.reduce(sum_and_count, dst=0)"
@@ -260,6 +267,9 @@ right("gathers-all-numbers").body("""
 
 wrong, right = ANSWERS.to("one-deadlock")
 wrong("decides-alone", "the same collectives in the same order").replace("if averages[-1] < 1:", "if loss < 1:")
+wrong("averages-as-tensors", "take .item() of each").replace(
+    "averages.append(average.item()", "averages.append(average"
+)
 wrong("never-stops", "You go on after an average below 1").replace("if averages[-1] < 1:", "if False:")
 wrong("stops-at-1-too", "an average of 1, which is not below 1", hidden=True).replace(
     "if averages[-1] < 1:", "if averages[-1] <= 1:"
@@ -317,6 +327,7 @@ wrong("forward-alone", "6 FLOP per parameter and token").replace("6 * parameters
 wrong("days-as-seconds", "a day has 24 * 3600").replace("days * 24 * 3600", "days")
 wrong("days-as-hours", "a day has 24 of them").replace("days * 24 * 3600", "days * 3600")
 wrong("a-single-day", "for a single day").replace("days * 24 * 3600", "24 * 3600")
+wrong("minutes", "those are its minutes").replace("days * 24 * 3600", "days * 24 * 60")
 wrong("a-day-of-24-seconds", "an hour has 3600").replace("days * 24 * 3600", "days * 24")
 wrong("gigabytes-of-2**30", "gpu_memory is in bytes already", hidden=True).replace(
     "/ gpu_memory)", "/ (gpu_memory * 1.024**3))"

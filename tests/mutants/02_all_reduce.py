@@ -38,6 +38,14 @@ right("from-whoever-comes").replace("dist.recv(arrived, src=other)", "dist.recv(
     "for other in others:\n    dist.send(total, dst=other)",
     "for handle in [dist.isend(total, dst=other) for other in others]:\n    handle.wait()",
 )
+wrong("keeps-the-sum-to-itself", "although rank 0 has it").replace(
+    "for other in others:\n    dist.send(total, dst=other)", "pass"
+).replace("dist.recv(total, src=root)", "pass")
+wrong("one-buffer-in-a-list", "a buffer that is filled again").replace("total += arrived", "total = total + 0").replace(
+    "for other in others:\n    dist.send",
+    "total = torch.stack([x] + [arrived] * len(others)).sum(0).to(x.dtype)\nfor other in others:\n    dist.send",
+)
+wrong("float-buffer", "with the dtype of the input").replace("torch.empty_like(x)", "torch.empty(len(x))")
 
 wrong, right = ANSWERS.to("tree-all-reduce")
 wrong("passes-on-its-own-tensor", "is missing").replace(
@@ -50,7 +58,9 @@ wrong("no-partner-no-round", "move any more").replace(
     "elif place % (2 * distance) == 0 and place + distance < size:\n    dist.recv",
     "elif place % (2 * distance) == 0 and place + 2 * distance <= size:\n    dist.recv",
 )
-wrong("sends-to-places-not-ranks", "can't send to itself").replace("dst=team[place + distance]", "dst=place + distance")
+wrong("sends-to-places-not-ranks", "a place is not a rank").replace(
+    "dst=team[place + distance]", "dst=place + distance"
+)
 wrong("all-to-one-rank", "what the naive way takes", caught_by="time").function(
     "return naive_all_reduce(x, team, rank)"
 )
@@ -81,7 +91,7 @@ wrong("down-by-place-0-alone", "place 0 alone the other way", caught_by="time").
 wrong("shares-memory-when-alone", "shares memory with its input", hidden=True).function(
     "return x if len(team) == 1 else naive_all_reduce(x, team, rank)"
 )
-wrong("adds-on-the-way-down", "counted more than once").replace(
+wrong("adds-on-the-way-down", "don't add it again").replace(
     "dist.recv(total, src=team[place - distance])", "dist.recv(arrived, src=team[place - distance])\ntotal += arrived"
 )
 wrong("isend-to-near-children-first", "the largest distance comes first", caught_by="time").like(near_first).replace(
@@ -133,6 +143,26 @@ right("all-children-at-once").function("""
         dist.isend(total, dst=child).wait()
     return total
 """)
+wrong("a-heap", "partners are 1, 2, 4, ... places apart", caught_by="time").function("""
+    place, size = team.index(rank), len(team)
+    total, arrived = x.clone(), torch.empty_like(x)
+    children = [team[child] for child in (2 * place + 1, 2 * place + 2) if child < size]
+    for child in children:
+        dist.recv(arrived, src=child)
+        total += arrived
+    if place:
+        dist.send(total, dst=team[(place - 1) // 2])
+        dist.recv(total, src=team[(place - 1) // 2])
+    for child in children:
+        dist.send(total, dst=child)
+    return total
+""")
+wrong("partner-wraps-around", "a place without a partner does nothing").replace(
+    " and place + distance < size", ""
+).replace("team[place + distance]", "team[(place + distance) % size]")
+right("isends-down").replace("reversed(distances):", "reversed(distances) if (handles := []) == [] else ():").replace(
+    "dist.send(total, dst=team[place + distance])", "handles.append(dist.isend(total, dst=team[place + distance]))"
+).replace("return", "for handle in handles:\n    handle.wait()\nreturn")
 
 wrong, right = ANSWERS.to("ring-reduce-scatter")
 wrong("the-whole-sum", "return chunk `place` of it").function("return naive_all_reduce(x, team, rank)")
@@ -199,7 +229,7 @@ wrong("other-direction", "not a sum of chunk 3").replace(
 wrong("sends-its-own-numbers", "that the step before added to").replace(
     "exchange(chunks[outgoing], right", "exchange(x.tensor_split(size)[outgoing], right"
 )
-wrong("begins-own-in-frame", "the chunk that arrives in the last step").replace("place - 1 - step", "place - step")
+wrong("begins-own-in-frame", "it must arrive in the last step").replace("place - 1 - step", "place - step")
 right("a-batch-in-each-step").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "calls = [dist.P2POp(dist.irecv, arrived, left), dist.P2POp(dist.isend, chunks[outgoing], right)]\n"
@@ -219,12 +249,26 @@ right("one-running-sum").function("""
     return running
 """)
 wrong("cuts-by-chunk", "`tensor_split` spreads the elements evenly").replace("x.tensor_split(size)", "x.chunk(size)")
+wrong("equal-slices", "which is not where chunk 2 begins").replace(
+    "[chunk.clone() for chunk in x.tensor_split(size)]",
+    "[x[at * (len(x) // size) :][: len(x) // size].clone() for at in range(size)]",
+)
+wrong("one-buffer", "as long as the chunk that arrives").replace(
+    "empty_like(chunks[incoming])", "empty_like(chunks[0])"
+)
+wrong("a-step-too-many", "A team of one rank has nobody to send to", hidden=True).replace(
+    "range(size - 1)", "range(size)"
+)
+wrong("a-tuple-of-views", "keep the list of clones").replace(
+    "[chunk.clone() for chunk in x.tensor_split(size)]", "x.tensor_split(size)"
+)
+wrong("rank-for-place", "look for a rank where a place is meant").replace("(place - 1 - step)", "(rank - 1 - step)")
 
 wrong, right = ANSWERS.to("ring-all-gather")
 wrong("turns-it-round", "the right numbers in the wrong order").replace("return whole", "return whole.flip(0)")
 wrong("its-own-chunk", "return `whole`").replace("return whole", "return mine.clone()")
 wrong("starts-one-off", "send it first").replace("place - step", "place - 1 - step")
-wrong("adds", "wrong in chunk 0, 1, 2").replace(
+wrong("adds", "wrong in chunks 0, 1 and 2").replace(
     "exchange(chunks[outgoing], right, chunks[incoming], left)",
     "arrived = torch.empty_like(chunks[incoming])\n"
     "exchange(chunks[outgoing], right, arrived, left)\n"
@@ -234,7 +278,7 @@ wrong("starts-without-its-own", "copy `mine` into it").replace("chunks[place].co
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "return whole", "return torch.cat([chunks[place - step] for step in range(size)])"
 )
-wrong("always-its-own-chunk", "before it is passed on").replace("chunks[outgoing]", "mine")
+wrong("always-its-own-chunk", "pass on the chunk that arrived last").replace("chunks[outgoing]", "mine")
 wrong("one-step-short", "wrong in chunk 0").replace("outgoing =", "if step == size - 2:\n    break\noutgoing =")
 wrong("around-the-other-way", "In a ring every message goes to the next place", caught_by="traffic").replace(
     "place - step", "place + step"
@@ -281,11 +325,14 @@ wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_b
 wrong("averages", "the mean").replace(
     "total = all_gather(mine, x.numel(), team, rank)", "total = all_gather(mine, x.numel(), team, rank) / len(team)"
 )
-wrong("other-order", "counted more than once").body("""
+wrong("other-order", "reduce-scatter before you all-gather").body("""
     mine = all_gather(x, x.numel() * len(team), team, rank)
     total = reduce_scatter(mine, team, rank)
 """)
 right("in-one-line").body("total = all_gather(reduce_scatter(x.clone(), team, rank), len(x), list(team), rank)")
+wrong("the-lessons-functions", "the arguments, not the functions of the lesson", caught_by="traffic").replace(
+    "= reduce_scatter(", "= ring_reduce_scatter("
+).replace("= all_gather(", "= ring_all_gather(")
 
 wrong, right = ANSWERS.to("halving-doubling")
 wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time").replace(
@@ -296,10 +343,10 @@ wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time
     "    else:\n"
     "        dist.recv(arrived, src=partner)",
 )
-wrong("both-keep-the-lower-half", "different positions were added up").replace(
+wrong("both-keep-the-lower-half", "must mean the same positions").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper)"
 )
-wrong("sends-what-it-keeps", "different positions were added up").replace(
+wrong("sends-what-it-keeps", "must mean the same positions").replace(
     "exchange(give, partner, arrived, partner)", "exchange(keep, partner, arrived, partner)"
 )
 wrong("plus-instead-of-exclusive-or", "do not name each other as partners").replace(
@@ -342,8 +389,8 @@ wrong("equal-halves-only", "at index 3, rank 0 is missing").replace(
 wrong("four-places-at-most", "rank 7 of the team", hidden=True).replace(
     "keep += arrived", "keep += arrived if distance < 4 else 0 * arrived"
 )
-wrong("keep-rebound", "are missing").replace("keep += arrived", "keep = keep + arrived")
-wrong("places-for-ranks", "no connection to itself").replace("team[place ^ distance]", "place ^ distance")
+wrong("keep-rebound", "add to a view of `total`").replace("keep += arrived", "keep = keep + arrived")
+wrong("places-for-ranks", "a place is not a rank").replace("team[place ^ distance]", "place ^ distance")
 right("smallest-distance-first").function("""
     place, distance, total = team.index(rank), 1, x.clone()
     part, rounds = total, []
@@ -380,6 +427,10 @@ right("recursive").function("""
     exchange(mine, partner, other, partner)
     return torch.cat([mine, other] if bit == 0 else [other, mine])
 """)
+wrong("same-order-back", "in the reverse order of the first half").replace("reversed(rounds)", "rounds")
+wrong("middle-left-out", "Do your parts cover every element").replace(
+    "part.tensor_split(2)", "part[: part.numel() // 2], part[-(part.numel() // 2) :]"
+)
 
 wrong, right = ANSWERS.to("halving-doubling-any-size")
 wrong("does-not-fold", "was called for a team of 3").function("return all_reduce(x, team, rank)")
@@ -398,7 +449,7 @@ wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").replace(
 wrong("sends-the-result-twice", "which has finished without receiving it").replace(
     "dist.send(total, ", "dist.send(total, dst=team[place + power])\ndist.send(total, "
 )
-wrong("throws-result-away", "is missing").replace("total = all_reduce(total", "all_reduce(total")
+wrong("throws-result-away", "use the tensor that it returns").replace("total = all_reduce(total", "all_reduce(total")
 right("partners-from-the-end").function("""
     size, power = len(team), 1
     while 2 * power <= size:
@@ -437,10 +488,19 @@ right("mpich-pairs").function("""
         dist.send(total, team[place + 1])
     return total
 """)
+wrong("the-lessons-function", "the argument, not the function", caught_by="traffic").replace(
+    "= all_reduce(", "= halving_doubling("
+)
+wrong("a-tree-instead", "sent a single message", caught_by="traffic").function(
+    "return (tree_all_reduce if len(team) & (len(team) - 1) else all_reduce)(x, team, rank)"
+)
+wrong("without-those-that-have-no-partner", "partner or not").replace(
+    "total = all_reduce", "if place < extra or not extra:\n    total = all_reduce"
+)
 
 wrong, right = ANSWERS.to("hierarchical-all-reduce")
 wrong("neighbours-across", "but is not in it", varies=True).replace("team[seat::local]", "team[node::local]")
-wrong("inside-only", "are missing").replace("mine = all_reduce(mine, across, rank)", "pass")
+wrong("inside-only", "the sum over your own node").replace("mine = all_reduce(mine, across, rank)", "pass")
 wrong("ranks-for-places", "but is not in it", varies=True).replace(
     "team[node * local : (node + 1) * local]", "list(range(node * local, (node + 1) * local))"
 )
@@ -479,6 +539,9 @@ right("teams-by-comprehension").body("""
     mine = all_reduce(reduce_scatter(x, inside, rank), across, rank)
     total = all_gather(mine, len(x), inside, rank)
 """)
+wrong("takes-chunks-for-equal", "`all_gather` needs the number of elements").replace(
+    "x.numel()", "mine.numel() * local"
+)
 
 wrong, right = ANSWERS.to("pairwise-all-to-all")
 wrong("turns-it-round", "the right numbers in the wrong order").replace(
@@ -583,13 +646,24 @@ wrong("bits", "not bits").replace("nbytes / bandwidth", "8 * nbytes / bandwidth"
 right("by-other-words").replace("(size - 1).bit_length()", "math.ceil(math.log2(size))").replace(
     "2 * (power - 1) / power", "2 * (1 - 1 / power)"
 )
+wrong("hd-bytes-one-way", "the bytes of one way only").replace("2 * (power - 1) / power", "(power - 1) / power")
+wrong("hd-bit-length", "bit_length - 1").replace("math.log2(power)", "power.bit_length()")
+wrong("hd-half-a-fold", "half of the fold").replace("return fold + 2", "return fold / 2 + 2")
+hd_of_size = wrong("hd-for-any-size", "what a power of two takes").replace("return fold + 2 *", "return 2 *")
+hd_of_size.replace("math.log2(power)", "math.log2(size)").replace("(power - 1) / power", "(size - 1) / size")
+wrong("hd-for-any-size-rounded-up", "a power of two's time").like(hd_of_size).replace(
+    "math.log2(size)", "math.ceil(math.log2(size))"
+)
+wrong("times-bandwidth", "bytes times bandwidth").replace("nbytes / size / bandwidth", "nbytes / size * bandwidth")
+wrong("microseconds", "seconds are wanted").replace("2 * (size - 1) * whole", "2e6 * (size - 1) * whole")
+wrong("whole-bytes", "not //").replace("nbytes / size", "nbytes // size")
 
 wrong, right = ANSWERS.to("crossover")
 wrong("upside-down", "upside down").replace(
     "more_rounds / fewer_bytes *", "(fewer_bytes / more_rounds if more_rounds else 0) *"
 )
 wrong("forgets-alpha-and-bandwidth", "without alpha times bandwidth").replace(" * alpha * bandwidth", "")
-wrong("divides-by-bandwidth", "crossover(size=4").replace("alpha * bandwidth", "alpha / bandwidth")
+wrong("divides-by-bandwidth", "multiply them").replace("alpha * bandwidth", "alpha / bandwidth")
 wrong("ring-sends-everything-once", "a ring that sends all n bytes").replace("rounds - (size - 1) / size", "rounds - 1")
 wrong("log2-not-rounded", "if it is not rounded up").replace("more_rounds =", "rounds = math.log2(size)\nmore_rounds =")
 wrong("rounded", "the right number, rounded").body(
@@ -620,6 +694,18 @@ right("bisection").body("""
         low, high = (middle, high) if tree <= ring else (low, middle)
     return low
 """)
+wrong("wrong-sign", "with the wrong sign").replace("(size - 1) - rounds", "rounds - (size - 1)")
+wrong("the-product-alone", "it depends on P as well").body("return alpha * bandwidth")
+wrong("elements", "bytes are wanted").replace("* bandwidth", "* bandwidth / 4")
+wrong("rounded-down", "rounded down").replace("return ", "return int(").replace("* bandwidth", "* bandwidth)")
+wrong("counts-bytes", "the next whole number").body("""
+    low, high = 0, 2**60
+    while low < high:
+        n = (low + high) // 2
+        faster = (size - 1) * (alpha + n / size / bandwidth) < rounds * (alpha + n / bandwidth)
+        low, high = (low, n) if faster else (n + 1, high)
+    return low
+""")
 
 wrong, right = ANSWERS.to("choose-algorithm")
 wrong("the-slowest", "the least time wins").replace("return min(", "return max(")
@@ -642,14 +728,15 @@ right("a-loop").body("""
             best = name
     return best
 """)
+wrong("rounds-the-times", "not rounded").replace("alpha, bandwidth))", "alpha, bandwidth) // 1e-7)")
 
 wrong, right = ANSWERS.to("all-reduce")
-wrong("counts-elements", "Did you hand `choose` the number of elements", caught_by="traffic").replace(
+wrong("counts-elements", "Did you count elements", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "flat.numel()"
 )
-wrong(
-    "takes-four-bytes-for-granted", "Did you hand `choose` the number of elements", caught_by="traffic", hidden=True
-).replace("flat.numel() * flat.element_size()", "4 * flat.numel()")
+wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic", hidden=True).replace(
+    "flat.numel() * flat.element_size()", "4 * flat.numel()"
+)
 wrong("forgets-the-shape", "restore the shape").replace("return total.reshape(x.shape)", "return total")
 wrong("hands-in-the-view", "flatten x, without gaps").replace("flat = x.reshape(-1).contiguous()", "flat = x")
 wrong("flattens-in-memory-order", "flatten by reshape(-1)").replace(
@@ -676,6 +763,12 @@ right("early-return").body("""
     total = algorithms[name](x=flat, team=team, rank=rank)
     return total.unflatten(0, x.shape) if x.dim() else total[0]
 """)
+wrong("row-by-row", "Call one algorithm, once", caught_by="traffic").replace(
+    "algorithms = algorithms or ALGORITHMS",
+    "algorithms = algorithms or ALGORITHMS\nif x.dim() == 2:\n"
+    "    return torch.stack([all_reduce(row.clone(), team, rank, alpha, bandwidth, choose, algorithms) for row in x])",
+)
+wrong("squeezes", "in a different shape").replace("total.reshape(x.shape)", "total.reshape(x.shape).squeeze()")
 
 wrong, right = ANSWERS.to("mixed-sizes")
 wrong("one-by-one", "times par", caught_by="score").body("""
@@ -736,3 +829,7 @@ right("beyond-par").body("""
     total = ring_all_gather(mine, len(flat), inside, rank)
     return list(total.split([len(x) for x in xs]))
 """)
+wrong("half-precision", "send numbers in the dtype that they have", caught_by="score").replace(
+    "torch.cat(xs)", "torch.cat(xs).bfloat16()"
+).replace("list(total.split", "list(total.float().split")
+wrong("sorted-by-size", "in another order", caught_by="score").replace("flat = ", "xs = sorted(xs, key=len)\nflat = ")

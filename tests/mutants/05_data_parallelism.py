@@ -32,6 +32,17 @@ wrong("everything", "each rank gets its own rows").body("return batch")
 wrong("one-row-at-least", "rank 3 returned", hidden=True).replace(
     "return batch[first", "return batch[:1] if len(batch) < world_size - 1 and rank >= len(batch) else batch[first"
 )
+wrong("rounded-cuts", "rank * B / P, rounded").body("""
+    cuts = torch.linspace(0, len(batch), world_size + 1).round().long().tolist()
+    return batch[cuts[rank] : cuts[rank + 1]]
+""")
+wrong("one-too-many", "one row more on one rank too many").replace("(rank < larger)", "(rank <= larger)")
+wrong("sends-rows", "your function calls").function("""
+    shards = list(batch.tensor_split(world_size))
+    mine = [None]
+    dist.scatter_object_list(mine, shards if rank == 0 else None, src=0)
+    return mine[0]
+""")
 right("tensor-split").body("return batch.tensor_split(world_size)[rank]")
 right("a-copy").body("return batch.tensor_split(world_size)[rank].clone()")
 
@@ -84,6 +95,17 @@ wrong("gathers", "your function calls all_gather", caught_by="traffic").body("""
     dist.all_gather(parts, parameter.grad)
     parameter.grad = torch.stack(parts).mean(0)
 """)
+wrong("largest", "the largest of the ranks' gradients").body("dist.all_reduce(parameter.grad, op=dist.ReduceOp.MAX)")
+wrong("to-rank-0-only", "only one rank has the sum").replace(
+    "dist.all_reduce(parameter.grad", "dist.reduce(parameter.grad, dst=0"
+)
+wrong("all-in-one", "don't put several together", caught_by="traffic").function("""
+    loss_of(model(shard)).backward()
+    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    dist.all_reduce(flat)
+    torch.nn.utils.vector_to_parameters(flat / world_size, [parameter.grad for parameter in model.parameters()])
+    return [parameter.grad for parameter in model.parameters()]
+""")
 right("lets-the-library-divide").body("dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)")
 right("divides-first").body("parameter.grad = parameter.grad / world_size\ndist.all_reduce(parameter.grad)")
 right("asynchronous").body("""
@@ -118,6 +140,9 @@ wrong("what-is-trained", "was returned as", hidden=True).replace(
 )
 wrong("twice", "each tensor only once", caught_by="traffic").replace(
     "for tensor in tensors:", "for tensor in tensors * 2:"
+)
+wrong("sums", "copy rank 0's, don't add").replace(
+    "dist.broadcast(tensor.detach(), src=0)", "dist.all_reduce(tensor.detach())"
 )
 right("without-grad").body("""
     with torch.no_grad():
@@ -170,6 +195,19 @@ wrong("trusts-the-largest", "the gradient of parameter 0 is", hidden=True).repla
 wrong("shares-of-the-mean", "must add up to one").replace(
     "dist.all_reduce(rows)", "rows = rows.double()\ndist.all_reduce(rows, op=dist.ReduceOp.AVG)"
 )
+wrong("leaves-the-sum-in-grad", "not what you returned").replace("len(shard) / rows.item()", "len(shard)").replace(
+    "return [parameter.grad for", "return [parameter.grad / rows.item() for"
+)
+wrong("pads", "rows of padding don't count").function("""
+    largest = torch.tensor(len(shard))
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    loss_of(model(torch.cat([shard, shard.new_zeros(largest.item() - len(shard), shard.shape[1])]))).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= world_size
+    return [parameter.grad for parameter in model.parameters()]
+""")
+wrong("sum-by-ranks", "divided by world_size: divide by how many rows").replace("rows.item()", "world_size")
 right("weighs-the-loss").replace(
     "loss_of(model(shard)).backward()\nrows = torch.tensor(len(shard))",
     "rows = torch.tensor([float(len(shard))], dtype=shard.dtype)",
@@ -215,6 +253,22 @@ wrong("rotates-only", "not shuffled").body("""
 """)
 wrong("never-seeds", "hand it to randperm").replace(
     "torch.randperm(num_samples, generator=generator)", "torch.randperm(num_samples)"
+)
+wrong("starts-elsewhere", "To start elsewhere in the same order").replace(
+    "generator=generator).tolist()", "generator=generator.manual_seed(seed)).roll(epoch).tolist()"
+)
+wrong("pads-with-one", "Pad with the samples").replace("order[: each * world_size - len(order)]", "order[:1]").replace(
+    "torch.randperm(num_samples, generator=generator).tolist()",
+    "torch.randperm(num_samples, generator=generator).tolist()\norder += order[:1] * (-num_samples % world_size)",
+)
+wrong("with-replacement", "as randperm does and randint doesn't").replace(
+    "torch.randperm(num_samples,", "torch.randint(num_samples, (num_samples,),"
+)
+wrong("tensors", "Take .tolist()").replace(
+    "return order[rank::world_size]", "return list(torch.tensor(order[rank::world_size]))"
+)
+wrong("asks-rank-0", "your function calls").replace(
+    "each = ", "box = [order]\ndist.broadcast_object_list(box)\norder = box[0]\neach = "
 )
 right("in-runs").body("""
     order = torch.randperm(num_samples, generator=generator).tolist()
@@ -286,6 +340,7 @@ wrong("one-for-all", "start a new one").replace("not buckets or filled >= cap", 
 wrong("large-one-takes-neighbours", "you returned", hidden=True).replace(
     "filled += sizes[index]", "filled += sizes[index] if sizes[index] < 5 * cap else 0"
 )
+wrong("sizes", "a bucket holds the parameters' indices").replace("append(index)", "append(sizes[index])")
 right("looks-back").body("""
     if buckets and sum(sizes[other] for other in buckets[-1]) < cap:
         buckets[-1].append(index)
@@ -298,7 +353,7 @@ wrong("divides-by-the-number-of-buckets", "the gradient of parameter").replace(
     "flat /= world_size", "flat /= len(buckets)"
 )
 wrong("forgets-to-divide", "divide by world_size").replace("flat /= world_size", "pass")
-wrong("cuts-in-forward-order", "the gradient of parameter").replace(
+wrong("cuts-in-forward-order", "right numbers in the wrong places").replace(
     "zip(bucket, flat.split([parameters[index].numel() for index in bucket]))",
     "zip(sorted(bucket), flat.split([parameters[index].numel() for index in sorted(bucket)]))",
 )
@@ -313,11 +368,28 @@ wrong("waits-at-once", "before it had started the last one", caught_by="traffic"
 wrong("order-differs-by-rank", "in the same order").replace(
     "flights = []", "buckets = buckets if rank % 2 == 0 else buckets[::-1]\nflights = []"
 )
-wrong("reversed", "in this order", caught_by="traffic").replace(
+wrong("reversed", "in the order of `buckets`", caught_by="traffic").replace(
     "for bucket in buckets:", "for bucket in reversed(buckets):"
 ).replace(
     "(flat, dist.all_reduce(flat, async_op=True))", "(bucket, flat, dist.all_reduce(flat, async_op=True))"
 ).replace("for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:")
+wrong("in-the-order-of-buckets", "right numbers in the wrong places").replace(
+    "return [parameter.grad for parameter in parameters]",
+    "return [parameters[index].grad for bucket in buckets for index in bucket]",
+)
+wrong("views-made-too-early", "all zeros").function("""
+    parameters = list(model.parameters())
+    flats = [torch.zeros(sum(parameters[i].numel() for i in bucket), dtype=shard.dtype) for bucket in buckets]
+    for bucket, flat in zip(buckets, flats):
+        for i, piece in zip(bucket, flat.split([parameters[i].numel() for i in bucket])):
+            parameters[i].grad = piece.view_as(parameters[i])
+    views = [parameter.grad for parameter in parameters]
+    model.zero_grad()
+    loss_of(model(shard)).backward()
+    for handle in [dist.all_reduce(flat, async_op=True) for flat in flats]:
+        handle.wait()
+    return views
+""")
 right("copies-back").replace(
     "parameters[index].grad = piece.view_as(parameters[index])",
     "parameters[index].grad.copy_(piece.view_as(parameters[index]))",
@@ -327,10 +399,18 @@ right("divides-first").replace("flights.append", "flat /= world_size\nflights.ap
 )
 
 wrong, right = ANSWERS.to("communication-end")
-wrong("adds-everything", "no all-reduce starts before its bucket is ready").body("end += takes")
+wrong("adds-everything", "no all-reduce starts before its bucket is ready").body("end = sum(took, 0.0)")
 wrong("the-last-alone", "the one before may still occupy it").replace("max(end, is_ready)", "is_ready")
-wrong("all-at-once", "the network does one at a time").body("end = max(end, is_ready + takes)")
-wrong("after-backward", "each starts as soon as it is ready").body("end = ready[-1] + sum(took)")
+wrong("all-at-once", "the network does one at a time").replace(
+    "max(end, is_ready) + takes", "max(end, is_ready + takes)"
+)
+wrong("after-backward", "each starts as soon as it is ready").body("end = max(ready, default=0.0) + sum(took)")
+wrong("adds-moments", "`ready` is a moment").replace("max(end, is_ready) + takes", "end + is_ready + takes")
+wrong("adds-first", "then add").replace("max(end, is_ready) + takes", "max(end + takes, is_ready)")
+wrong("exposed", "the exposed time").replace("return end", "return end - max(ready, default=0.0)")
+wrong("in-order-of-readiness", "keep the order that is given", hidden=True).replace(
+    "zip(ready, took)", "sorted(zip(ready, took))"
+)
 right("branches").replace("end = max(end, is_ready) + takes", "if is_ready > end:\n    end = is_ready\nend += takes")
 
 wrong, right = ANSWERS.to("overlap-by-hooks")
@@ -340,21 +420,32 @@ wrong("reduces-the-weights", "all-reduce the gradients, not the parameters").rep
 wrong("wrong-hook", "hook is called before that").replace(
     "parameters[index].register_post_accumulate_grad_hook", "parameters[index].register_hook"
 )
-wrong("late-binding", "nothing was averaged").replace(
+wrong("late-binding", "its bucket was never started").replace(
     "hook = partial(one_more_is_ready, number)", "hook = lambda parameter: one_more_is_ready(number, parameter)"
 )
 wrong("averages-its-argument", "Average the gradients, not the parameters").replace(
     "while len(flights)", "dist.all_reduce(parameter)\nwhile len(flights)"
 )
-wrong("if-for-while", "did not call this all_reduce again").replace(
+wrong("if-for-while", "Start them in a `while`").replace(
     "while len(flights) < len(buckets) and", "if len(flights) < len(buckets) and"
 )
-wrong("as-they-are-ready", "when rank 1 reduced that of").replace(
+wrong("the-rest-after-backward", "Start them in a `while`", caught_by="traffic").replace(
+    "while len(flights) < len(buckets) and missing[len(flights)] == 0:",
+    "if missing[number] == 0 and number == len(flights):",
+).replace(
+    "for bucket, (flat",
+    """for bucket in buckets[len(flights):]:
+    flat = torch.cat([parameters[index].grad.reshape(-1) for index in bucket])
+    flights.append((flat, dist.all_reduce(flat, async_op=True)))
+for bucket, (flat""",
+)
+wrong("leaves-hooks", "left on the model").replace("hooks.append(", "(")
+wrong("as-they-are-ready", "started a bucket as soon as that one was complete").replace(
     "while len(flights) < len(buckets) and missing[len(flights)] == 0:", "if missing[number] == 0:"
 ).replace("buckets[len(flights)]", "buckets[number]").replace("append((flat", "append((buckets[number], flat").replace(
     "for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:"
 )
-wrong("each-bucket-when-it-is-complete", "all buckets before it must have been started").function("""
+wrong("each-bucket-when-it-is-complete", "all buckets before it have been started").function("""
     parameters = list(model.parameters())
     left = {number: set(bucket) for number, bucket in enumerate(buckets)}
     started = {}
@@ -365,9 +456,10 @@ wrong("each-bucket-when-it-is-complete", "all buckets before it must have been s
             flat = torch.cat([parameters[i].grad.flatten() for i in buckets[number]])
             started[number] = flat, dist.all_reduce(flat, async_op=True)
 
+    hooks = []
     for number, bucket in enumerate(buckets):
-        for index in bucket:
-            parameters[index].register_post_accumulate_grad_hook(partial(arrived, number, index))
+        for i in bucket:
+            hooks.append(parameters[i].register_post_accumulate_grad_hook(partial(arrived, number, i)))
     loss = loss_of(model(shard))
     with region("backward"):
         loss.backward()
@@ -376,6 +468,8 @@ wrong("each-bucket-when-it-is-complete", "all buckets before it must have been s
         sizes = [parameters[i].numel() for i in buckets[number]]
         for index, piece in zip(buckets[number], flat.split(sizes)):
             parameters[index].grad = piece.view_as(parameters[index]) / world_size
+    for hook in hooks:
+        hook.remove()
     return [parameter.grad for parameter in parameters]
 """)
 wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
@@ -391,7 +485,7 @@ wrong("waits-in-the-hook", "a backward that waits for the network", caught_by="t
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))\nflights[-1][1].wait()",
 )
-wrong("blocks-in-the-hook", "blocked", caught_by="traffic").replace(
+wrong("blocks-in-the-hook", "all-reduces blocked", caught_by="traffic").replace(
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "dist.all_reduce(flat)\nflights.append((flat, None))",
 ).replace("handle.wait()", "pass")
@@ -425,14 +519,18 @@ right("copies-into-views").function("""
             flats[next_one] /= world_size
             handles.append(dist.all_reduce(flats[next_one], async_op=True))
 
-    for number, bucket in enumerate(buckets):
-        for i in bucket:
-            parameters[i].register_post_accumulate_grad_hook(partial(ready, number))
+    hooks = [
+        parameters[i].register_post_accumulate_grad_hook(partial(ready, number))
+        for number, bucket in enumerate(buckets)
+        for i in bucket
+    ]
     loss = loss_of(model(shard))
     with region("backward"):
         loss.backward()
     for handle in handles:
         handle.wait()
+    for hook in hooks:
+        hook.remove()
     return [parameter.grad for parameter in parameters]
 """)
 
@@ -474,9 +572,9 @@ right("zeros-first").body("""
 """)
 
 wrong, right = ANSWERS.to("replica")
-wrong("never-broadcasts", "differ from the start").replace("dist.broadcast(tensor.detach(), src=0)", "pass")
-wrong("broadcasts-what-is-trained", "frozen weights that differ").replace(
-    "for tensor in [*module.parameters(), *module.buffers()]:", "for tensor in self.trained:"
+wrong("never-broadcasts", "broadcast all that rank 0 holds").replace("dist.broadcast(tensor.detach(), src=0)", "pass")
+wrong("broadcasts-no-buffers", "'scale' at the start").replace(
+    "for tensor in [*module.parameters(), *module.buffers()]:", "for tensor in module.parameters():"
 )
 wrong("forgets-to-divide", "divide by world_size").replace("flat /= dist.get_world_size()", "pass")
 wrong("reduces-each-microbatch", "Only the last microbatch", caught_by="traffic").replace(
@@ -487,7 +585,7 @@ wrong("counts-once", "set anew in each step", caught_by="traffic").replace(
     "self.missing = [len(bucket) for bucket in self.buckets]",
     "self.missing = getattr(self, 'missing', [len(bucket) for bucket in self.buckets])",
 )
-wrong("users-first", "brought int64").replace("dist.all_reduce(users)", "pass").replace(
+wrong("users-first", "start all buckets first").replace("dist.all_reduce(users)", "pass").replace(
     "while len(self.flights) < len(self.buckets):",
     "dist.all_reduce(users)\nwhile len(self.flights) < len(self.buckets):",
 )
@@ -495,14 +593,14 @@ wrong("zeros-for-all", "set None there").replace("if users[index] else None", ""
 wrong("divides-by-users", "the others count as zero").replace("flat /= dist.get_world_size()", "pass").replace(
     "piece.view_as(p) if", "piece.view_as(p) / users[index] if"
 )
-wrong("divides-by-microbatches", "the loss is divided already").replace(
+wrong("divides-by-microbatches", "the loss is divided by it already").replace(
     "flat /= dist.get_world_size()", "flat /= 2 * dist.get_world_size()"
 )
-wrong("keeps-its-own-gradients", "each rank's own gradient").replace(
+wrong("keeps-its-own-gradients", "this rank's own gradient").replace(
     "piece.view_as(p) if users[index] else None", "p.grad if users[index] else None"
 )
 wrong("own-use-decides", "deciding for itself").replace("dist.all_reduce(users)", "pass")
-wrong("rank-0-decides", "any rank may have used it", hidden=True).replace(
+wrong("rank-0-decides", "any rank may have used the parameter", hidden=True).replace(
     "dist.all_reduce(users)", "dist.broadcast(users, src=0)"
 )
 wrong("after-backward", "after backward", caught_by="traffic").replace(
@@ -514,6 +612,27 @@ wrong("keeps-the-order-in-which-they-are-ready", "all buckets before it").replac
     "if not self.missing[number]:\n"
     "    flat = torch.cat([self.trained[index].grad.reshape(-1) for index in self.buckets[number]])\n"
     "    self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
+)
+wrong("keeps-the-flights", "though the first step was right").replace(
+    "self.flights = []", "self.__dict__.setdefault('flights', [])"
+)
+wrong("forgets-earlier-microbatches", "leave what earlier ones have put into grad").replace(
+    "self.flights = []", "self.flights = []\nfor p in self.trained:\n    p.grad = None"
+)
+wrong("next-when-any-is-complete", "before all gradients in it were complete").replace(
+    "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:",
+    "if not self.missing[number]:",
+)
+wrong("blocks", "all-reduces blocked", caught_by="traffic").replace(
+    "self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
+    "dist.all_reduce(flat)\nself.flights.append((flat, None))",
+).replace("handle.wait()", "pass")
+wrong("users-of-each-microbatch", "Only the last microbatch", caught_by="traffic").replace(
+    "if not last:\n    return", ""
+).replace("while len(self.flights) < len(self.buckets):", "while last and len(self.flights) < len(self.buckets):")
+right("users-in-float64").replace(
+    "users = torch.tensor([int(parameter.grad is not None) for parameter in self.trained])",
+    "users = torch.tensor([float(parameter.grad is not None) for parameter in self.trained], dtype=torch.float64)",
 )
 right("zeros-in-grad").replace(
     "while len(self.flights) < len(self.buckets):\n    self.start_next()",
@@ -582,6 +701,20 @@ wrong("sums-the-batch", "must not grow with the batch", caught_by="traffic").bod
     var = rows.square().sum((0, 1)) / count - mean.square()
 """)
 wrong("eps-outside-the-root", "add it to the variance").replace("torch.sqrt(var + eps)", "(torch.sqrt(var) + eps)")
+wrong("squares-of-sums", "square each number, then sum").body(
+    SUMS.replace("x.square().sum(0)", "x.sum(0).square()") + "    var = squares - mean.square()"
+)
+wrong("returns-the-deviation-with-eps", "the standard deviation, with eps").replace(
+    "eps), var", "eps), (var + eps).sqrt()"
+)
+wrong("of-each-row", "the variance of each row").body(
+    "mean, var = x.mean(1, keepdim=True), x.var(1, correction=0, keepdim=True)"
+)
+wrong("gathers-rows", "Shards differ in size").body("""
+    rows = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(rows, x)
+    mean, var = torch.cat(rows).mean(0), torch.cat(rows).var(0, correction=0)
+""")
 right("two-passes").body("""
     sums = torch.cat([x.sum(0), x.new_tensor([len(x)])])
     dist.all_reduce(sums)
@@ -622,6 +755,12 @@ wrong("three-calls", "made 3 all-reduces", caught_by="traffic").body("""
         dist.all_reduce(total)
     mean_g, mean_gx = mean_g / count, mean_gx / count
 """)
+wrong("products-of-sums", "multiply g and x_hat first").body(
+    SUMS.replace("(g * x_hat).sum(0)", "g.sum(0) * x_hat.sum(0)")
+)
+wrong("divides-twice", "the number of all rows is enough").body(
+    SUMS.replace("sums[:-1] / sums[-1]", "sums[:-1] / sums[-1] / world_size")
+)
 right("two-calls").body("""
     sums, count = torch.stack([g.sum(0), (g * x_hat).sum(0)]), torch.tensor([len(g)])
     dist.all_reduce(sums)

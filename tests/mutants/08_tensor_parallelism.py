@@ -112,7 +112,7 @@ wrong("sums-in-place", "It is not yours").replace(
     "return all_reduce(grad_partial, ctx.tp_group), None",
     "dist.all_reduce(grad_partial, group=ctx.tp_group)\nreturn grad_partial, None",
 )
-wrong("sums-forward-too", "forward hands on x as it is").replace("x.view_as(x)", "all_reduce(x, tp_group)")
+wrong("sums-forward-too", "forward passes x on as it is").replace("x.view_as(x)", "all_reduce(x, tp_group)")
 wrong("averages", "the mean over the ranks").replace(
     "all_reduce(grad_partial, ctx.tp_group), None",
     "all_reduce(grad_partial, ctx.tp_group) / dist.get_world_size(ctx.tp_group), None",

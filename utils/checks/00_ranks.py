@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -19,6 +20,7 @@ from ..events.event import Event
 from ..kit import mlp
 from ..text.units import plural
 from .answer import Answer, CheckFailed
+from .compare import holds_tensors
 from .equality import alike, is_number
 from .inputs import Draws
 from .marking import check
@@ -193,6 +195,7 @@ WRONG_ORDER = (
     "the right numbers in the wrong order: they should be in the order of the ranks in the meeting. Give rank= the "
     "rank that this process has there, and leave the list as all_gather fills it"
 )
+TENSORS = "made of tensors, where numbers are wanted: take .item() of each"
 STILL_THERE = "the group of the last meeting: call dist.destroy_process_group() after that one too"
 MEETING = {  # what torch means by its errors
     "default process group twice": LEAVE,
@@ -241,10 +244,10 @@ def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> 
 
 def misread(got: Any, right: list[list[int]]) -> str:
     """What is wrong with the numbers that a rank has gathered at its meetings, in words."""
-    if len(items(got)) != len(right) or not all(isinstance(met, list) for met in got):
+    if holds_tensors(got):
+        return TENSORS
+    if len(items(got)) != len(right) or not all(isinstance(met, list | tuple) for met in got):
         return "not one list for each meeting: append each meeting's own list to `gathered`"
-    if any(isinstance(one, Tensor) for met in got for one in met):
-        return "a list of tensors: take int(...) of each to get the numbers"
     if got == [list(range(len(met))) for met in right]:
         return "the ranks of all who came: gather `number`"
     if got == [met[-1:] * len(met) for met in right]:
@@ -266,21 +269,34 @@ def expect_groups(answer: Answer, meetings: list[list[tuple[str, int, int]]]) ->
 
 
 @oracle(
-    values=[([2, 0, 3, 1],), ([1, 0],)],
-    traffic=[([2, 0, 3, 1],), ([0, 1],)],
+    values=[([3, 0, 2, 1],), ([1, 0],)],
+    traffic=[([3, 0, 2, 1],), ([0, 1],)],
     if_stuck="the barrier is inside an `if`, so not all ranks call it.",
 )
 def take_turns(_: Draws, order: list[int]) -> Case:
     folder, right = tempfile.mkdtemp(), [f"rank {rank}" for rank in order]
     backwards = [f"rank {order.index(turn)}" for turn in range(len(order))]
+    barriers: Counter[int] = Counter()  # of each rank
+
+    def note_barriers(answer: Answer) -> None:
+        barriers.update(event.rank for event in answer.events if event.op == "barrier")
+
+    def explain(got: Any, rank: int) -> str:
+        if sorted(items(got)) != sorted(right):
+            return ""
+        if min(barriers[rank] for rank in order) < len(order) - 1:
+            return (
+                "the right lines in the wrong order: after each turn, let ALL ranks call the barrier, outside the `if`"
+            )
+        return "the right lines in the wrong order: in each turn, counted from 0, the rank order[turn] writes"
+
     mistakes = {
         "in the order of the ranks: `order` says whose turn it is, and each writes its own rank": every(sorted(right)),
         "what `order[rank] == turn` leads to: in each turn, the rank order[turn] writes": every(backwards),
         'a line without the word "rank" in each turn: write f"rank {rank}"': every([str(rank) for rank in order]),
-        "the right lines in the wrong order: after each turn, let ALL ranks call the barrier, outside the `if`": (
-            lambda got: sorted(items(got)) == sorted(right)
+        "the same lines several times: only one rank writes in each turn": (
+            lambda got: set(items(got)) == set(right) and len(got) > len(right)
         ),
-        "the same lines several times: only one rank writes in each turn": lambda got: set(items(got)) == set(right),
         "incomplete: you read before every rank had written": lambda got: len(items(got)) < len(right),
     }
     case = Case(
@@ -288,6 +304,8 @@ def take_turns(_: Draws, order: list[int]) -> Case:
         same={"order": order},
         right=every(right),
         mistakes=mistakes,
+        before=note_barriers,
+        explain=explain,
         seen=f"order {order}: rank {{rank}} read",
         traffic=lambda answer: expect_turns(answer, order),
     )
@@ -349,6 +367,7 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
         "the average per rank, not per number: divide by the sum of the counts": total / world_size,
         "this rank's own average: sum over the ranks by all_reduce, so that all have the sums": own,
         f"{some_count}: sum the counts too": by_own_count,
+        "this rank's own sum divided by the count of all: sum over the ranks too": [x / sum(counts) for x in sums],
         f"{some_count} and the number of ranks: counts differ, so sum them too": [x / world_size for x in by_own_count],
         "what you get if an empty list counts as one number: its count is 0": total / sum(max(1, n) for n in counts),
         "what you get if fractions are cut off: keep floats, dtype=torch.float64": sum(map(int, sums)) / sum(counts),
@@ -380,7 +399,7 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
 
     def explain(got: Any, rank: int) -> str:
         if not isinstance(got, list) or not got or not all(map(is_number, got)):
-            return ""
+            return TENSORS * holds_tensors(got)
         factor = got[0] / averages[0]
         if factor != 1 and alike(got, [factor * average for average in averages[: len(got)]], 1e-6):
             return f"the averages times {factor:.3g}: divide each sum by the number of ranks"

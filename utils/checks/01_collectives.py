@@ -482,7 +482,7 @@ def global_statistics(
     columns, ranks = draws.different_integers(len(lengths), max(lengths), dtype), list(range(len(lengths)))
     shards = [sign * (x[:n] % 10 + 1) / 2 for x, n in zip(columns, lengths, strict=True)]
     teams = [next((team for team in groups if rank in team), ranks) for rank in ranks]
-    mine = [statistics(shard) for shard in shards]
+    mine, rtol = [statistics(shard) for shard in shards], 1e-5 if dtype == FLOAT else 1e-12
     right = [statistics(torch.cat([shards[other] for other in team])) for team in teams]
     sums = [torch.stack([shards[other].sum() for other in team]).sum() for team in teams]
 
@@ -507,6 +507,10 @@ def global_statistics(
             [total / len(shard) for total, shard in zip(sums, shards, strict=True)]
         ),
     }
+    if dtype != FLOAT:
+        mistakes["right, but with a mean rounded to float32: create each tensor with the dtype of the shard"] = (
+            with_means([row[0].float().to(dtype) for row in right])
+        )
     if groups:
         of_all = statistics(torch.cat(shards))
         mistakes["the result over all ranks: give each call its group"] = [of_all for _ in ranks]
@@ -518,10 +522,9 @@ def global_statistics(
         """Which of the four are wrong, and what they are instead."""
         if not isinstance(got, torch.Tensor) or got.shape != right[rank].shape:
             return ""
-        if alike(got.sort().values, right[rank].sort().values, 1e-5):
-            rounded = "rounded to float32 on the way: create each tensor with the dtype of the shard"
-            return rounded if alike(got, right[rank], 1e-5) else "in the wrong order: it is mean, min, max, product"
-        wrong = [column for column in range(4) if not alike(got[column], right[rank][column], 1e-5)]
+        if alike(got.sort().values, right[rank].sort().values, rtol):
+            return "in the wrong order: it is mean, min, max, product"
+        wrong = [column for column in range(4) if not alike(got[column], right[rank][column], rtol)]
         instead = [what_it_is(got[column], rank, column) for column in wrong]
         if len(wrong) < 4:
             named = [
@@ -549,7 +552,7 @@ def global_statistics(
         same={"groups": groups},
         through=call_in_group,
         right=right,
-        rtol=1e-5 if dtype == FLOAT else 1e-12,
+        rtol=rtol,
         mistakes=mistakes,
         explain=explain,
     )
@@ -734,7 +737,11 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
                 "Compare each rank with rank 0; name each one that differs, and rank 0.",
             )
         if rank not in [0, *odd] and named:
-            raise CheckFailed(f"the error says {text!r}", f"no mention of rank {rank}, which agrees with rank 0")
+            raise CheckFailed(
+                f"the error says {text!r}",
+                f"no mention of rank {rank}, which agrees with rank 0",
+                "Name only rank 0 and the ranks that differ from it.",
+            )
 
 
 def brought_by(x: torch.Tensor) -> str:

@@ -116,9 +116,6 @@ CHUNKS = {
     "'tuple' object does not support item assignment": (
         "`tensor_split` returns a tuple of views of x: keep the list of clones that the function begins with."
     ),
-    "not enough values to unpack": (
-        "`chunk(2)` doesn't cut a tensor of one element: `tensor_split(2)` gives two parts, even if one is empty."
-    ),
 }
 
 
@@ -179,6 +176,8 @@ def bits(size: int, *more: int) -> tuple[Any, ...]:
 def sum_of_team(me: Member) -> RightAndMistakes:
     return me.total, {
         "your own tensor: nothing was added to it": me.x,
+        "your own tensor P times: add what the others have, and reduce-scatter before you all-gather": len(me.team)
+        * me.x,
         MEAN: me.total / len(me.team),
         "the sum over all ranks of the world: only the team takes part, and `dist.all_reduce` is for all": me.world,
         "your chunk of the sum alone: the all-gather is missing": me.chunk(me.total),
@@ -187,29 +186,25 @@ def sum_of_team(me: Member) -> RightAndMistakes:
 
 
 def expect_nothing_lost(ranks: list[Member], answer: Answer) -> None:
-    """Raise CheckFailed if all of a team got one rank's numbers, or lack some, or if a rank has the sum to itself."""
+    """Raise CheckFailed if all of a team got one rank's numbers, or lack some, or if a rank keeps the sum to itself."""
     for team in {tuple(me.team): me.team for me in ranks if len(me.team) > 1 and len(me.x)}.values():
-        of_team = [me for me in ranks if me.team == team]
-        got = [answer.results[me.rank] for me in of_team]
-        first = of_team[0]
-        for me in of_team:
-            if all(alike(one, me.x) for one in got):
+        of_team = [(me, answer.results[me.rank]) for me in ranks if me.team == team]
+        first, result = of_team[0]
+        for me, _ in of_team:
+            if all(alike(got, me.x) for _, got in of_team):
                 words = f"the tensor of rank {me.rank} alone, on every rank: add what arrives, don't overwrite"
                 expect(me.x, me.total, me.returned, {words: always})
-        lost = who_counts(got[0], first.xs, team)
-        if "missing" in lost and all(alike(one, got[0]) for one in got):
+        lost = who_counts(result, first.xs, team)
+        if lost.endswith("missing") and all(alike(got, result) for _, got in of_team):
             words = f"on every rank a sum in which {lost}: add what arrives, and pass on the sum, not your own tensor"
-            expect(got[0], first.total, first.returned, {words: always})
-        having = [me.rank for me, one in zip(of_team, got, strict=True) if alike(one, first.total)]
-        for me, one in zip(of_team, got, strict=True):
-            lost = "it is your own tensor" if alike(one, me.x) else who_counts(one, me.xs, team)
-            if having and me.rank not in having and lost:
-                words = f"not the sum ({lost}), and {ranks_have(having)}: a place needs the sum before it passes it on"
-                expect(one, me.total, me.returned, {words: always})
-
-
-def ranks_have(ranks: list[int]) -> str:
-    return f"rank {ranks[0]} has it" if len(ranks) == 1 else f"{listed(ranks)} have it"
+            expect(result, first.total, first.returned, {words: always})
+        having = [me.rank for me, got in of_team if alike(got, me.total)]
+        for me, got in of_team:
+            lost = "it is your own tensor" if alike(got, me.x) else who_counts(got, me.xs, team)
+            if having and lost.endswith(("tensor", "missing")):
+                have = f"{listed(having)} {'has' if len(having) == 1 else 'have'} it"
+                words = f"not the sum ({lost}), although {have}: every place must receive it, and only then pass it on"
+                expect(got, me.total, me.returned, {words: always})
 
 
 def expect_same_bits(answer: Answer) -> None:
@@ -229,7 +224,8 @@ def who_is_in(got: Any, me: Member) -> str:
     if not isinstance(got, Tensor) or got.shape != me.total.shape:
         return ""
     if words := who_counts(got, me.xs, me.team):
-        return f"a sum in which {words}"
+        again = "counted" in words and "missing" not in words
+        return f"a sum in which {words}" + ". Copy a complete sum, don't add it again" * again
     wrong = (got != me.total).nonzero().flatten()
     if len(wrong) and ((got - me.total)[wrong] > 9 * len(me.team)).all():  # positions differ by at most 9 per rank
         return "too much: some numbers are counted more than once. Copy a complete sum, don't add it again"
@@ -249,7 +245,8 @@ def which_half(got: Tensor, me: Member) -> str:
     if not len(own):
         return ""
     if got.numel() % len(me.team):
-        return ". Do your parts cover every element, although their lengths differ?" * alike(own, right)
+        few = (got != me.total).sum() < len(own)
+        return ". Do your parts cover every element, although their lengths differ?" * bool(few)
     if alike(own, right):
         return f". Chunk {me.place} is complete: pass on only complete parts, in the reverse order of the first half"
     return ". Your own chunk is as it was: add to a view of `total`, not to a new tensor" * alike(own, before)
@@ -675,8 +672,10 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
     for team in teams:
         for first, extra in zip(team, team[2 ** (len(team).bit_length() - 1) :], strict=False):
             pairs[first] = pairs[extra] = xs[first] + xs[extra]
+    everybody = {r"all_reduce\([\s\S]*has finished without": "All P' ranks must call `all_reduce`, partner or not."}
     return replace(
         case,
+        advice={**everybody, **case.advice},
         mistakes={**case.mistakes, "what `all_reduce` was given: use the tensor that it returns": pairs},
         same={"all_reduce": only_powers_of_two},
         traffic=traffic,
@@ -750,7 +749,7 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
             **{words: [x / parts for x in case.right] for words, parts in means.items()},
             "the sum over your own node: all-reduce your chunk across, and use the tensor that this returns": of_nodes,
         },
-        advice={f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or: {WHOLE}", **case.advice},
+        advice={f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or {WHOLE}", **case.advice},
         same={"local": local, **BLOCKS, "all_reduce": direct_all_reduce},
         clock=links(local, ALPHA, BANDWIDTH, nodes=nodes, inter=SLOW),
         traffic=traffic,
@@ -902,7 +901,7 @@ ALGORITHMS = {"few": partial(both_ways, 1), "many": partial(both_ways, 2)}
 CHOICE: dict[str, Any] = {"alpha": ALPHA, "bandwidth": BANDWIDTH, "choose": by_size, "algorithms": ALGORITHMS}
 
 
-@oracle(values=[((2, 3),), ((5, 7), lambda x: x.T), (12, lambda x: x[::3])], traffic=[(15,), (16,)])
+@oracle(values=[((2, 1, 3),), ((5, 7), lambda x: x.T), (12, lambda x: x[::3])], traffic=[(15,), ((4, 4),)])
 def all_reduce(draws: Draws, shape: Any, view: Callable[[Tensor], Tensor] = lambda x: x, dtype: Dtype = FLOAT) -> Case:
     xs = [view(x) for x in draws.different_integers(4, shape, dtype)]
     ranks = members(xs, [[3, 0], [1, 2]])
@@ -922,16 +921,25 @@ def sum_in_shape(me: Member) -> RightAndMistakes:
 
 
 def expect_choice(answer: Answer, x: Tensor) -> str:
-    """Raise CheckFailed unless the algorithm ran that by_size names for the bytes of x."""
+    """Raise CheckFailed unless the algorithm ran, once, that by_size names for the bytes of x."""
     nbytes = x.numel() * x.element_size()
-    messages, sent = (1 if nbytes < SWITCH else 2), answer.run.traffic().sent(0)[0]
-    if sent != messages:
+    right, (sent, sent_bytes) = by_size(nbytes, 2, ALPHA, BANDWIDTH), answer.run.traffic().sent(0)
+    seen = f"for {plural(x.numel(), 'element')} of {x.dtype}, "
+    if sent > len(ALGORITHMS) or sent_bytes != nbytes:
         raise CheckFailed(
-            f"{x.numel()} elements of {x.dtype}: the algorithm {['few', 'many'][sent - 1]!r} ran",
-            f"{by_size(nbytes, 2, ALPHA, BANDWIDTH)!r}, which `choose` names for {nbytes} bytes",
-            "Did you hand `choose` the number of elements? It wants bytes: x.element_size() for each element of x.",
+            f"{seen}rank 0 sent {plural(sent, 'message')}, {sent_bytes} bytes in all",
+            f"{1 if right == 'few' else 2}, {nbytes} bytes in all",
+            "Call one algorithm, once, with all of x in its own dtype.",
         )
-    expect_each_sent(answer, messages, nbytes)
+    ran = list(ALGORITHMS)[sent - 1]
+    if ran != right:
+        wrong = {"elements": x.numel(), "4 bytes for each": 4 * x.numel(), "storage": x.untyped_storage().nbytes()}
+        fitting = [name for name, count in wrong.items() if by_size(count, 2, ALPHA, BANDWIDTH) == ran]
+        raise CheckFailed(
+            f"{seen}the algorithm {ran!r} ran",
+            f"{right!r}, which `choose` names for {nbytes} bytes",
+            f"Did you count {' or '.join(fitting)}? `choose` wants bytes: x.element_size() for each element of x.",
+        )
     return f"the algorithm changes at {SWITCH} bytes, as `choose` says."
 
 
@@ -949,8 +957,11 @@ INSIDE, ACROSS = Link(10e-6, 10e9), Link(20e-6, 2.5e9)
 def mixed_sizes(draws: Draws, nodes: int, local: int, sizes: tuple[int, ...]) -> Case:
     """Everybody gets the sum of each tensor over all ranks."""
     size = nodes * local
-    by_layer = [  # all 24 bits of a float32 count, so that a shorter dtype loses some; sums over 16 ranks are exact
-        [torch.randint(2**20, (numel,), generator=draws.generator(size * layer + rank)).float() for rank in range(size)]
+    by_layer = [  # too large for 16 bits, so that a shorter dtype loses some; sums are exact
+        [
+            torch.randint(40_000, 80_000, (numel,), generator=draws.generator(size * layer + rank)).float()
+            for rank in range(size)
+        ]
         for layer, numel in enumerate(sizes)
     ]
     xs = [list(of_rank) for of_rank in zip(*by_layer, strict=True)]
@@ -987,8 +998,8 @@ def which_layer(got: Any, totals: list[Tensor]) -> str:
     same = [other for other, total in enumerate(totals) if wrong < len(totals) and alike(mine, total)]
     if same:
         return f"in another order: what you returned for xs[{wrong}] is the sum of xs[{same[0]}]"
-    if wrong < len(totals) and isinstance(mine, Tensor) and alike(mine, totals[wrong], 0.01):
-        return f"nearly right for xs[{wrong}]: some digits were lost, in a shorter dtype for example"
+    if isinstance(mine, Tensor) and (alike(mine, totals[wrong], 0.01) or mine.isinf().any()):
+        return f"rounded for xs[{wrong}], or too large for its dtype: send numbers in the dtype that they have"
     return f"wrong first for xs[{wrong}]" if wrong < len(totals) else ""
 
 

@@ -435,7 +435,7 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
 
 
 def backward_beside(rank: int, world_size: int, dim: int, tokens: int) -> float:
-    """Backward through one layer beside an all-reduce of its gradient; returns seconds that are waited for."""
+    """Backward through one layer during an all-reduce of its gradient; returns seconds that are waited for."""
     weight, gradient, x = torch.empty(dim, dim), torch.empty(dim, dim), torch.empty(tokens, dim)
     handle = dist.all_reduce(gradient, async_op=True)
     _ = x @ weight, x.T @ x  # as many FLOP as the gradients of x and of the weight

@@ -6,6 +6,7 @@ float64, so that "equal" can mean nine digits, whatever the order of the additio
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,20 +20,22 @@ from torch import Tensor, nn
 
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, Gpu, Link
+from ..events.event import Event
 from ..kit.drivers.held_gradients import with_gradients
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
 from ..recording.regions import region
 from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
+from .equality import alike
 from .inputs import Draws
 from .marking import check
-from .oracles import Case, as_tuple, oracle
+from .oracles import Case, always, as_tuple, oracle
 from .recorded import recorded, recorded_par
 from .runner import Runner
 from .scores import Measure
 from .show import show
-from .traffic import calls_of_ranks, expect_all_waited, expect_launched_first, expect_time
+from .traffic import calls_of_ranks, expect_launched_first, expect_time
 
 DOUBLE = torch.float64
 RTOL = 1e-9  # additions in a different order
@@ -106,6 +109,7 @@ def gradient_case(
     right: Tensor,
     mistakes: Mapping[str, Tensor],
     when: str = "",
+    unsent: str = "nothing was averaged, or not the tensors in `grad`",
     **more: Any,
 ) -> Case:
     """Each rank gets its model and its data, must return the right gradients, and leave the weights alone.
@@ -113,19 +117,22 @@ def gradient_case(
     local     (P, all parameters): each rank's own gradients
     mistakes  what a mistake leads to, on all ranks or, with a row for each, on that rank
     when      behind the advice to divide: at what moment
+    unsent    why a rank may still have its own gradient
     """
-    world_size, before = len(models), deepcopy(models)
+    world_size, before, ops = len(models), deepcopy(models), set[str]()
     weights = torch.cat([parameter.flatten() for parameter in models[0].parameters()])
     total = local.nansum(0).where(local.isnan().all(0).logical_not(), math.nan)  # NaN where nobody has a gradient
+    own, divided = (x.where(local.isnan().logical_not(), right) for x in (local, local / world_size))
     usual = {
         **mistakes,
-        "your own shard's gradient: nothing was averaged, or not the tensors in `grad`": local,
+        f"your own shard's gradient: {unsent}": own,
         f"the sum over the ranks: divide by world_size{when}": total,
         "the mean divided by world_size once more: divide once": total / world_size**2,
-        "your own shard's gradient divided by world_size: it was never added to the others'": local / world_size,
+        "your own shard's gradient divided by world_size: it was never added to the others'": divided,
+        "the largest of the ranks' gradients: add them": local.nan_to_num().amax(0).where(total == total, math.nan),
         "all zeros: you all-reduced tensors other than those `backward` wrote. `zero_grad` sets `grad` to None, and "
         "then `backward` makes new tensors": 0 * total,
-        "rank 0's gradient: average those of all ranks": local[0],
+        "rank 0's gradient: average those of all ranks": own[0],
         "the weights: all-reduce the gradients, not the parameters": weights.detach(),
         "right to a few digits only: a factor was float32, as an int divided by an int64 tensor is": (
             right * (1 + 5e-7)  # mistakes are recognised by six digits
@@ -136,12 +143,26 @@ def gradient_case(
         [models, data],
         right=pieces,
         mistakes=by_piece(usual, models[0], local),
+        explain=lambda got, _: "what `reduce` leaves: only one rank has the sum" if "reduce" in ops else elsewhere(got),
         rtol=RTOL,
         through=with_gradients,
         unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
         unchanged=False,
+        before=lambda answer: ops.update(event.op for event in answer.events),
         **more,
     )
+
+    def elsewhere(got: Any) -> str:
+        """The mistake, if each number is one of the right ones."""
+        numbers = got.detach().double().reshape(-1, 1) if isinstance(got, Tensor) else torch.zeros(1, 1, dtype=DOUBLE)
+        return (
+            ""
+            if not torch.isclose(numbers, right, 1e-6, 0).any(1).all()
+            else (
+                "right numbers in the wrong places: cut a flat tensor in the order in which it was put together, and "
+                "return the gradients in the order of model.parameters()"
+            )
+        )
 
     def expect_held_too(answer: Answer) -> None:
         """What is returned is right; so must be what an optimizer reads."""
@@ -153,16 +174,21 @@ def gradient_case(
             mistakes=by_piece(
                 {
                     f"the sum over the ranks: {too_little}": total,
-                    f"your own shard's gradient: {too_little}": local,
-                    f"None: {too_little}": math.nan * total,
+                    f"your own shard's gradient: {too_little}": own,
                 },
                 models[0],
                 local,
             ),
+            explain=lambda *_: f"not what you returned: {too_little}",
             unpack=lambda got, rank: as_tuple(got["held"], [*pieces], rank),
         )
         for rank, result in enumerate(answer.results):
             held.judge_rank(result, rank)
+            fail_if(
+                not case.cluster and result["hooks"] > 0,  # a virtual rank has hooks of its own
+                f"rank {rank}: {plural(result['hooks'], 'hook')} left on the model after the call",
+                "Append each hook to `hooks`, so that it is removed at the end; otherwise every step adds more.",
+            )
 
     case.also = expect_held_too
     return case
@@ -218,9 +244,13 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
     evenly = [batch[rank * rows // world_size : (rank + 1) * rows // world_size] for rank in range(world_size)]
     late = batch.split([len(mine) for mine in reversed(dealt)])
     overlapping = [batch[rank * each :][: len(mine)] for rank, mine in enumerate(right)]
+    rounded = [round(rank * rows / world_size) for rank in range(world_size + 1)]
+    firsts = [sum(map(len, right[:rank])) for rank in range(world_size)]
+    once_more = [batch[first : first + each + (rank <= rows % world_size)] for rank, first in enumerate(firsts)]
     return Case(
         [[batch] * world_size],
         in_order=True,
+        also=lambda answer: expect_silent(answer, "Every rank has the whole batch: cut your part out of it."),
         right=list(right),
         mistakes={
             "the whole batch: each rank gets its own rows": batch,
@@ -229,6 +259,12 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
             "the batch with all leftover rows on the last rank: the first B % P ranks get one more each": at_the_end,
             "the batch with the longer shards on the last ranks: the first B % P ranks get one more": list(late),
             "the batch cut at rank * B // P: the first B % P ranks get one more": evenly,
+            "the batch cut at rank * B / P, rounded: the first B % P ranks get one more": [
+                batch[first:end] for first, end in itertools.pairwise(rounded)
+            ],
+            "a shard with one row more on one rank too many: there are B % P longer shards, on ranks 0 to B % P - 1": (
+                once_more
+            ),
             "a shard that starts at rank * (B // P): each longer shard before it moves it on": overlapping,
             "columns: cut the batch along its rows": list(batch.tensor_split(world_size, dim=1)),
             "the result of `chunk`: its last chunk may be much smaller than the others": list(chunks),
@@ -236,7 +272,13 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
     )
 
 
-@oracle(values=[(mlp(), [2, 2, 2])], traffic=[(mixed, [2, 2])], if_stuck=SAME_CALLS)
+def expect_silent(answer: Answer, why: str) -> None:
+    ops = sorted({event.op for event in answer.events})
+    if ops:
+        raise CheckFailed(f"your function calls {', '.join(ops)}", "no communication", why)
+
+
+@oracle(values=[(mlp(), [4, 4, 4])], traffic=[(mixed, [2, 2])], if_stuck=SAME_CALLS)
 def average_gradients(draws: Draws, make: Make, sizes: list[int]) -> Case:
     models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
     by_rows = local_gradients(models, shards).sum(0) / sizes[0]
@@ -247,12 +289,20 @@ def average_gradients(draws: Draws, make: Make, sizes: list[int]) -> Case:
 def expect_all_reduces(answer: Answer, nbytes: list[int], in_order: bool = False) -> str:
     """Judge that every rank made these all-reduces and no other calls, and waited for each."""
     for rank, calls in calls_of_ranks(answer, "all_reduce"):
-        sent = [call.bytes for call in calls]
+        sent, each = [call.bytes for call in calls], "bucket" if in_order else "parameter"
         if sent != nbytes if in_order else Counter(sent) != Counter(nbytes):
             raise CheckFailed(
                 f"rank {rank} made {plural(len(sent), 'all-reduce')} of {', '.join(map(str, sent))} bytes",
                 f"{plural(len(nbytes), 'all-reduce')} of {', '.join(map(str, nbytes))} bytes"
                 + ", in this order" * in_order,
+                "Start them in the order of `buckets`."
+                if Counter(sent) == Counter(nbytes)
+                else f"Make one all-reduce for each {each}"
+                + (
+                    ": don't put several together."
+                    if len(sent) < len(nbytes)
+                    else ", of all its gradients, and no more."
+                ),
             )
     return f"each rank made {plural(len(nbytes), 'all-reduce')}, {sum(nbytes)} bytes in all."
 
@@ -339,6 +389,9 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
         "the sum of the ranks' means divided by how many rows there are: multiply each mean by its own rows first": (
             local.sum(0) / rows
         ),
+        "the sum over all rows divided by P times the rows of the largest shard: rows of padding don't count": (
+            total / (ranks * max(sizes))
+        ),
         "P times too large: the weights of the rows must add up to one over all ranks": total / rows * ranks,
         "the right gradient divided by world_size: the weights of all rows already add up to one": total / rows / ranks,
         "the sum of the means times your own share of the rows: weight each gradient before it is summed": (
@@ -365,11 +418,13 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
     seeded = "Draw only from a generator that is seeded with seed and epoch."
     fail_if(first != again, "epoch 0 has a different order the second time", seeded)
     fail_if(in_step, f"rank 0 sees the samples {mine}: not shuffled", "Take this rank's part of a shuffled order.")
+    pairs = [{pair for mine in indices for pair in itertools.pairwise(mine)} for indices in (first, second)]
     if first == second:
         always = judge_epoch(run, world_size, num_samples, 0, seed + 1) == first
         raise CheckFailed(
             "epochs 0 and 1 have the same order" + ", and a different seed changes nothing" * always,
-            mistake="Nothing draws from the seeded generator: hand it to randperm, `generator=generator`."
+            mistake="Nothing draws from the seeded generator: hand it to randperm, `generator=generator`. (Without it, "
+            "the ranks agree only because all of them start here with the same random numbers.)"
             if always
             else "The epoch must be part of the generator's seed.",
         )
@@ -378,32 +433,43 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
         f"rank 0 sees the same {len(sets[0][0])} samples in both epochs, in a different order",
         "Shuffle all samples first, then take this rank's part.",
     )
+    fail_if(
+        len(pairs[0] & pairs[1]) > len(pairs[0]) / 2,
+        "in epoch 1 most samples follow the same sample as in epoch 0",
+        "Shuffle anew in each epoch. To start elsewhere in the same order, or to swap the ranks' parts, is not enough.",
+    )
 
 
 def judge_epoch(run: Runner, world_size: int, num_samples: int, epoch: int, seed: int) -> list[list[int]]:
     """Judge one epoch: every rank gets the same number of samples, every sample is seen, none much more often."""
-    results = run(world_size, num_samples=num_samples, epoch=epoch, seed=seed).results
-    each = -(-num_samples // world_size)
+    answer = run(world_size, num_samples=num_samples, epoch=epoch, seed=seed)
+    results, each = answer.results, -(-num_samples // world_size)
+    expect_silent(answer, "Every rank can draw the same order by itself.")
     for rank, mine in enumerate(results):
         if not isinstance(mine, list) or any(type(index) is not int or not 0 <= index < num_samples for index in mine):
             wanted = f"a list of plain Python numbers from 0 to {num_samples - 1}"
-            raise CheckFailed(f"rank {rank} returned {mine!r}", wanted)
+            tensors = isinstance(mine, Tensor) or isinstance(mine, list) and any(isinstance(x, Tensor) for x in mine)
+            raise CheckFailed(f"rank {rank} returned {show(mine)}", wanted, "Take .tolist() of the tensor." * tensors)
         if len(mine) != each:
             missing = "Pad the order until it divides evenly, or else one rank takes more steps than another."
             raise CheckFailed(f"rank {rank} got {plural(len(mine), 'sample')}", f"{each} on every rank", missing)
     seen = Counter(index for mine in results for index in mine)
     never = [index for index in range(num_samples) if not seen[index]]
+    twice = [index for mine in results for index, times in Counter(mine).items() if times > 1]
     fail_if(
         bool(never),
         f"no rank sees {plural(len(never), 'sample')} of {num_samples}: {shortened(never)}",
-        "All ranks must cut up the same order: use the same seed on every rank.",
+        f"One rank sees sample {twice[0]} twice: draw without replacement, as randperm does and randint doesn't."
+        if twice
+        else "Either the ranks shuffle differently, or their parts overlap: use the same seed on every rank, and give "
+        "each entry of the order to one rank.",
     )
     most, least = max(seen.values()), min(seen.values())
     often = sorted(index for index in seen if seen[index] == most)
     fail_if(
         most > least + (num_samples % world_size > 0),
-        f"{plural(len(often), 'sample')} of {num_samples} are seen {most} times: {shortened(often)}",
-        "The parts of two ranks overlap: split one common order so that each entry goes to one rank.",
+        f"some samples are seen {most} times: {shortened(often)}",
+        "Pad with the samples from the order's beginning, each of them once before any is used again.",
     )
     return results
 
@@ -454,19 +520,35 @@ SAME_ORDER = (
     "the ranks started buckets in different orders, so that all-reduces of different sizes met; or a rank "
     "never started a bucket. Start a bucket when it is complete and all before it have been started."
 )
-IN_TURN = (
-    "In hooks, each rank's gradients come in an order of their own. So it isn't enough that a bucket is complete: all "
-    "buckets before it must have been started, too."
+OWN_ORDER = (
+    "Gradients become ready in a different order on each rank, and each rank started a bucket as soon as that one was "
+    "complete. Start a bucket only when it is complete and all buckets before it have been started."
 )
-WRONG_HOOK = {
+WHILE = (
+    "One gradient can let several buckets start: its own, and those behind it that were complete already. Start them "
+    "in a `while`, not an `if`."
+)
+HOOK_ADVICE = {  # what the parentheses match is left out of the report
+    r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
+    r"did not call this all_reduce again and has finished\.( A collective[\s\S]*)": (
+        f"So a bucket was never started there, although all its gradients had come. {WHILE}"
+    ),
+    r"brought [\s\S]*int64": (
+        "The all-reduce of the users met that of a bucket. On every rank start all buckets first, in order, then the "
+        "users; and in an earlier microbatch, let the hooks do nothing."
+    ),
+    "brought float": OWN_ORDER,
     "NoneType": "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
-    "register_post_accumulate_grad_hook hook after it. (Or the bucket was not complete yet.)"
+    "register_post_accumulate_grad_hook hook after it. (Or the bucket was not complete yet.)",
 }
 
 
 @oracle(
     values=[(mixed, [2, 2], IN_BUCKETS), (branched([[0, 1], [1, 0]], 2), [2, 2], [[3], [2], [1], [0]])],
-    traffic=[(mlp(4), [2, 2], [[3], [2], [1, 0]], (0.1, 1.3))],
+    traffic=[
+        (mlp(4), [2, 2], [[3], [2], [1, 0]], (0.1, 1.3)),
+        (branched([[0, 1], [1, 0]], 2), [2, 2], [[3], [2], [1], [0]], (0.1, 1.3)),
+    ],
     time=[(mlp(4), [2, 2], [[3], [2], [1], [0]], (0.1, 0.7))],  # the network keeps up: 0.9 units per bucket
     if_stuck=SAME_ORDER,
 )
@@ -479,48 +561,52 @@ def overlap_by_hooks(
     end      by default, that of a network which keeps up
     """
     models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
-    words = "the mean of different parameters' gradients: the ranks started their buckets in different orders"
     nbytes, cluster = bytes_in(buckets, models[0]), cluster_of_units(len(sizes), *network) if network else None
     case = averaged(
         models,
         shards,
-        {words: averaged_as_ready(models, shards)} if isinstance(models[0], AwkwardMLP) else {},
         when=AFTER_WAIT,
+        unsent="its bucket was never started, or something other than `grad` was averaged. Does each hook count for "
+        "its own bucket? (A `lambda` looks up `number` only when it is called)",
         same={"buckets": buckets},
         cluster=cluster,
         clock=cluster,
-        advice={**WRONG_HOOK, "reduced the gradient of": IN_TURN},
+        advice=HOOK_ADVICE,
         traffic=lambda answer: expect_starts_in_backward(answer, nbytes),
     )
     case.time = lambda answer: expect_overlap(answer, case, buckets, end)
     return case
 
 
-def averaged_as_ready(models: Models, shards: list[Tensor]) -> Tensor:
-    """What each rank has if every gradient of a branch is all-reduced when it is ready, whichever it meets there."""
-    local, ranks = local_gradients(models, shards).unflatten(1, (-1, 4)), range(len(models))  # of 2 x 2 numbers each
-    result = local.mean(0).repeat(len(models), 1, 1)
-    orders: list[list[int]] = [model.order for model in models if isinstance(model, AwkwardMLP)]
-    for branches in zip(*map(reversed, orders), strict=True):  # the branch used last is ready first
-        numbers = [2 + branch for branch in branches]
-        result[ranks, numbers] = local[ranks, numbers].mean(0)
-    return torch.flatten(result, 1)
-
-
 def expect_starts_in_backward(answer: Answer, nbytes: list[int]) -> str:
-    said = expect_starts(answer, nbytes)
+    said = expect_all_reduces(answer, nbytes, in_order=True)
     for rank, calls in calls_of_ranks(answer, "all_reduce"):
         backward = [each.end for each in answer.run.regions if each.rank == rank and each.name == "backward"]
         if not backward:
             raise CheckFailed(f"rank {rank} has no region 'backward'", mistake="Keep the line with region(...).")
+        expect_no_waits(rank, calls, backward[0] * (1 - 1e-9))
         late = sum(call.start >= backward[0] * (1 - 1e-9) for call in calls[:-1])
         if late:
             raise CheckFailed(
                 f"rank {rank} started {late} of the first {plural(len(calls) - 1, 'bucket')} after backward had ended",
                 "all but the last to start during backward",
-                "Start each bucket in the hook that completes it.",
+                "Start each bucket in the hook that completes it." if late == len(calls) - 1 else WHILE,
             )
+    expect_launched_first(answer)
     return said + " All but the last started before backward ended."
+
+
+def expect_no_waits(rank: int, calls: Sequence[Event], end: float) -> None:
+    """Judge that no rank waits before its backward pass ends, by a wait() or in a call that blocks."""
+    blocked = sum(not call.is_async for call in calls if call.start < end)
+    waits = sum(call.is_async and (call.waited or math.inf) < end for call in calls)
+    if blocked or waits:
+        raise CheckFailed(
+            f"rank {rank}: {blocked or waits} of {plural(len(calls), 'all-reduce')} "
+            + ("blocked" if blocked else "had been waited for before backward ended"),
+            "none",
+            "Pass async_op=True and keep the handle." if blocked else "Call wait() when the backward pass is over.",
+        )
 
 
 UNIT = 1e-6  # seconds per matrix product on the cluster below
@@ -591,6 +677,11 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
 STEPS = 2
 INPUT = "the gradient of the input"  # the last thing that a backward pass computes
 LAST = "of the last microbatch"
+TOO_EARLY = "the mean without some rank's gradient: its bucket was sent before all gradients in it were complete"
+STALE = (
+    "wrong, though the first step was right: in each step, count the missing gradients anew and begin with no flights; "
+    "register the hooks only once"
+)
 
 
 @oracle(
@@ -606,56 +697,60 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
     """Some steps of `count` microbatches. orders: the branches that each rank uses, in this order."""
     starts = [make_weights(2 + branches, 2, draws.salted(100 * rank), DOUBLE) for rank in range(len(orders))]
     models = [AwkwardMLP(weights, order, freeze) for weights, order in zip(starts, orders, strict=True)]
+    for rank, model in enumerate(models):
+        model.register_buffer("scale", torch.full((2,), float(rank + 1)))
     ranks, parts = len(orders), [[2] * len(orders) for _ in range(count)]
     batches = [[rows_of(draws, part, seed=10 * n + m) for m, part in enumerate(parts)] for n in range(STEPS)]
     of_ranks = [[[of_all[rank] for of_all in step] for step in batches] for rank in range(ranks)]
-
-    def trained(mean: Callable[[Tensor], Tensor], own: tuple[str, ...] = ()) -> list[list[Tensor]]:
-        return trained_serially(models, of_ranks, mean, own)
-
-    not_averaged = "the result of each rank's own gradient: it was not averaged, or not put into grad"
-    wrong = {
-        "the result of weights that differ from the start: broadcast rank 0's": trained(mean_of_users, own=("",)),
-        "the result of frozen weights that differ: broadcast them, too": trained(mean_of_users, own=("frozen",)),
-        "the result of the sum of the gradients: divide by world_size": trained(lambda g: ranks * mean_of_users(g)),
-        "the result of zeros where no rank has a gradient: set None there, or the weight decays": trained(
-            lambda g: mean_of_users(g).nan_to_num()
-        ),
-        "the result of the mean over the ranks that have used it: the others count as zero": trained(
-            lambda g: g.nanmean(0).expand_as(g)
-        ),
-        not_averaged: trained(lambda g: g),
-        "the result of rank 0 deciding what has been used: any rank may have used it": trained(
-            lambda g: mean_of_users(g).where(g[0].isnan().logical_not(), math.nan)
-        ),
-    }
-    own_decision = "the result of each rank deciding for itself what has been used: all-reduce the users"
-    wrong[own_decision] = trained(lambda g: mean_of_users(g).where(g.isnan().logical_not(), math.nan))
-    if count > 1:
-        wrong["the result of dividing by the number of microbatches too: the loss is divided already"] = trained(
-            lambda g: mean_of_users(g) / count
-        )
-    right, names = trained(mean_of_users), [f"parameter {n} after {STEPS} steps" for n in range(2 + branches)]
     nbytes = [sum(bytes_of_trained(models[0])[index] for index in bucket) for bucket in buckets]
+
+    right: dict[str, Any] = {f"{name!r} at the start": x.detach() for name, x in held_by(models[0]).items()}
+    not_sent = "this rank's own: broadcast all that rank 0 holds, frozen parameters and buffers too"
+    mistakes: dict[str, dict[str, Any]] = {
+        f"{name!r} at the start": {not_sent: [held_by(model)[name].detach() for model in models]}
+        for name in held_by(models[0])
+    }
+    for step, (local, last) in enumerate(trained_serially(models, of_ranks), 1):
+        known, mean = local.isnan().logical_not(), mean_of_users(local)
+        usual = {
+            "this rank's own gradient: it was not averaged, or not put into grad": local.where(known, mean),
+            "the sum over the ranks: divide by world_size": ranks * mean,
+            "all zeros, where no rank has a gradient: set None there, or the weight decays": mean.nan_to_num(),
+            "the mean over the ranks that have used it: the others count as zero": local.nanmean(0),
+            "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
+            "the result of each rank deciding for itself what has been used: all-reduce the users": (
+                mean.where(known, math.nan)
+            ),
+        }
+        if count > 1:
+            usual |= {
+                "the mean divided by the number of microbatches: the loss is divided by it already": mean / count,
+                "the last microbatch's gradient alone: leave what earlier ones have put into grad": mean_of_users(last),
+            }
+        for n, (name, pieces) in enumerate(by_piece(usual, models[0], local).items()):
+            part = f"{name} in step {step}"
+            right[part] = cut(mean[0], models[0])[n]
+            mistakes[part] = {**pieces, TOO_EARLY: partial(lacks_ranks, local, models[0], n)}
+            mistakes[part] |= {STALE: always} if step > 1 else {}
     return Case(
         [models, of_ranks],
         same={"buckets": buckets},
-        right={name: [of_rank[n] for of_rank in right] for n, name in enumerate(names)},
-        mistakes={
-            name: {
-                words: [of_rank[n] for of_rank in of_all]
-                for words, of_all in wrong.items()
-                if n == 0 or words != not_averaged  # it shows in parameter 0 already, which all ranks use
-            }
-            for n, name in enumerate(names)
-        },
+        right=right,
+        mistakes=mistakes,
         rtol=RTOL,
         through=train_replica,
-        unpack=lambda got, _: dict(zip(names, got, strict=True)),
+        unpack=lambda got, _: dict(zip(right, got, strict=True)),
         unchanged=False,
-        advice={**WRONG_HOOK, "reduced the gradient of": IN_TURN},
+        advice=HOOK_ADVICE,
         traffic=lambda answer: expect_reduced_once(answer, nbytes),
     )
+
+
+def lacks_ranks(local: Tensor, model: nn.Module, number: int, got: Any) -> bool:
+    """Whether that is the mean gradient of parameter `number` if some ranks count as zero."""
+    ranks = range(len(local))
+    some = [list(those) for size in ranks[1:] for those in itertools.combinations(ranks, size)]
+    return any(alike(got, cut(local[those].nan_to_num().sum(0) / len(local), model)[number], 1e-6) for those in some)
 
 
 def mean_of_users(local: Tensor) -> Tensor:
@@ -669,18 +764,20 @@ def bytes_of_trained(model: nn.Module) -> list[int]:
 
 def train_replica(
     function: Callable[..., Any], model: nn.Module, batches: Sequence[Sequence[Tensor]], buckets: Buckets
-) -> list[Tensor]:
-    """What a rank runs: the weights at the end."""
+) -> list[Tensor | None]:
+    """What a rank runs: what it holds at the start, then its gradients in each step."""
     wrapped = function(model, buckets=buckets)
     optimizer = sgd(model)
+    held: list[Tensor | None] = [tensor.detach().clone() for tensor in held_by(model).values()]
     for microbatches in batches:
         for number, rows in enumerate(microbatches):
             is_last, x = number == len(microbatches) - 1, rows.clone().requires_grad_()
             x.register_hook(partial(mark, LAST if is_last else "of an earlier one"))
             wrapped.backward(loss_of(wrapped(x)) / len(microbatches), last=is_last)
+        held += [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
         optimizer.step()
         optimizer.zero_grad()
-    return [parameter.detach().clone() for parameter in model.parameters()]
+    return held
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -694,52 +791,42 @@ def mark(when: str, _: Tensor) -> None:
 
 
 def trained_serially(
-    models: list[AwkwardMLP],
-    of_ranks: Sequence[Sequence[Sequence[Tensor]]],
-    mean: Callable[[Tensor], Tensor],
-    own: tuple[str, ...] = (),
-) -> list[list[Tensor]]:
-    """Each rank's weights at the end.
-
-    mean   (P, n) local gradients, with NaN for none -> (P, n), what each rank uses
-    own    how the names of the weights begin that each rank has of its own at the start; the others are rank 0's
-    """
-    replicas = deepcopy(models)
+    models: list[AwkwardMLP], of_ranks: Sequence[Sequence[Sequence[Tensor]]]
+) -> list[tuple[Tensor, Tensor]]:
+    """In each step: each rank's own gradients of all microbatches, and of the last one, (P, n); NaN for none."""
+    replicas, steps = deepcopy(models), []
     for model in replicas:
-        shared = {name: x for name, x in models[0].state_dict().items() if not name.startswith(own)}
-        model.load_state_dict(shared, strict=False)
+        model.load_state_dict(models[0].state_dict())
     optimizers = [sgd(model) for model in replicas]
     for step in range(STEPS):
-        local = []
-        for model, batches in zip(replicas, of_ranks, strict=True):
-            for rows in batches[step]:
-                (loss_of(model(rows)) / len(batches[step])).backward()
-            held = [torch.full_like(p, math.nan) if p.grad is None else p.grad for p in model.parameters()]
-            local.append(torch.cat([gradient.detach().flatten() for gradient in held]))
-        for model, optimizer, used in zip(replicas, optimizers, mean(torch.stack(local)), strict=True):
-            for parameter, gradient in zip(model.parameters(), cut(used, model), strict=True):
-                parameter.grad = gradient if parameter.requires_grad else None
+        of_each = [
+            [gradients(m, rows) / len(own[step]) for rows in own[step]]
+            for m, own in zip(replicas, of_ranks, strict=True)
+        ]
+        local = torch.stack([torch.stack(parts).sum(0) for parts in of_each])
+        steps.append((local, torch.stack([parts[-1] for parts in of_each])))
+        for model, optimizer in zip(replicas, optimizers, strict=True):
+            for parameter, gradient in zip(model.parameters(), cut(mean_of_users(local)[0], model), strict=True):
+                parameter.grad = gradient
             optimizer.step()
-            optimizer.zero_grad()
-    return [[parameter.detach() for parameter in model.parameters()] for model in replicas]
+    return steps
 
 
 def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
-    """Judge that each bucket is reduced once in a step, and that all but the last start in the last backward pass."""
-    expect_all_waited(answer)
-    for rank in range(len(answer.results)):
-        calls = [event for event in answer.events if event.rank == rank]
-        of_buckets = [call for call in calls if call.op == "all_reduce" and call.dtype == "float64"]
-        made, wanted = [call.bytes for call in of_buckets], STEPS * nbytes
-        if made != wanted:
+    """Judge that each bucket is reduced once in a step, then the users, and that backward starts what it can."""
+    each, wanted = len(nbytes) + 1, STEPS * (len(nbytes) + 1)
+    for rank, calls in calls_of_ranks(answer, "all_reduce", besides="broadcast"):
+        made = [call.bytes for call in calls]
+        if len(made) != wanted or any(made[n * each : (n + 1) * each - 1] != nbytes for n in range(STEPS)):
             raise CheckFailed(
-                f"rank {rank} made {plural(len(made), 'all-reduce')} of gradients in {STEPS} steps",
-                f"{len(wanted)}: each bucket once in a step, in order",
-                "Only the last microbatch's backward pass communicates." if len(made) > len(wanted) else "",
+                f"rank {rank} made {plural(len(made), 'all-reduce')} in {STEPS} steps",
+                f"{wanted}: in each step each bucket once, in order, then the users",
+                "Only the last microbatch's backward pass communicates." if len(made) > wanted else "",
             )
         ends = [each.start for each in answer.run.regions if each.rank == rank and each.name == f"{INPUT} {LAST}"]
         for step, end in enumerate(ends):
-            of_step = of_buckets[step * len(nbytes) : (step + 1) * len(nbytes)]
+            of_step = calls[step * each : (step + 1) * each - 1]
+            expect_no_waits(rank, of_step, end)
             late = sum(call.start > end for call in of_step[:-1])
             if late:
                 raise CheckFailed(
@@ -771,7 +858,7 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     within = (variances * of_rank).sum(0) / len(rows)
     sums, squares = rows.sum(0), rows.square()
     own_spread = torch.stack([(shard - mean).square().mean(0) for shard in shards])
-    by_own = sums / (of_rank * len(sizes))
+    by_own, of_sums = sums / (of_rank * len(sizes)), torch.stack([shard.sum(0) for shard in shards]).square().sum(0)
     own_squares = squares.sum(0) / (of_rank * len(sizes)) - by_own.square()
     wrong = {  # what mean and variance are: of all ranks, or with a row for each
         "the statistics of your own rows: nothing was exchanged": (means, variances),
@@ -782,6 +869,7 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         "the mean of the squares: subtract the square of the mean": (mean, squares.mean(0)),
         "the mean of the squares minus the mean: subtract the square of the mean": (mean, squares.mean(0) - mean),
         "the squares of your own rows alone: sum them over the ranks too": (mean, own_spread),
+        "the squares of the ranks' sums: square each number, then sum": (mean, of_sums / len(rows) - mean.square()),
         "the mean of your own rows, but the variance of all": (means, var),
         "sums divided by your own number of rows times world_size: sum that number too": (by_own, own_squares),
         "sums: divide them by the number of all rows": (sums, (squares.sum(0) - sums.square()).clamp(min=0)),
@@ -799,12 +887,21 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         right={"var": var, "x_hat": normalised(mean, var)},
         mistakes={
             "var": {f"the result with {words}": list(pair[1].expand_as(means)) for words, pair in wrong.items()}
-            | {"the standard deviation: return the variance": torch.sqrt(var)},
+            | {
+                "the standard deviation: return the variance": torch.sqrt(var),
+                "the standard deviation, with eps: return the variance": torch.sqrt(var + eps),
+                "the variance of each row: batch norm takes that of each column, over the rows": [
+                    shard.var(1, correction=0, keepdim=True) for shard in shards
+                ],
+            },
             "x_hat": {f"the result with {words}": normalised(*pair) for words, pair in wrong.items()}
             | {"the result with eps added to the root: add it to the variance": eps_outside},
         },
         rtol=RTOL,
         in_order=True,
+        advice={
+            "invalid tensor size|gather needs the same": "Shards differ in size. Don't gather rows: all-reduce sums."
+        },
         traffic=lambda answer: expect_small_all_reduces(answer, dim),
     )
 
@@ -813,7 +910,11 @@ def expect_small_all_reduces(answer: Answer, features: int) -> str:
     limit = 2 * features + 1
     for rank, events in calls_of_ranks(answer, "all_reduce"):
         if not 1 <= len(events) <= 2:
-            raise CheckFailed(f"rank {rank} made {plural(len(events), 'all-reduce')}", "one or two")
+            raise CheckFailed(
+                f"rank {rank} made {plural(len(events), 'all-reduce')}",
+                "one or two",
+                "Put what you sum into one tensor, with torch.cat." if events else "",
+            )
         largest = max(math.prod(event.shape) for event in events)
         if largest > limit:
             raise CheckFailed(
@@ -849,6 +950,10 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
             [torch.stack([mean[0], own[1]]) for own in means]
         ),
         "the gradient without the term of the mean": second * mean,
+        "the result with the products of the ranks' sums: multiply g and x_hat first, then sum": torch.stack(
+            [mean[0], torch.stack([a.sum(0) * b.sum(0) for a, b in zip(g, x_hat, strict=True)]).sum(0) / sum(sizes)]
+        ),
+        "the result with means divided by world_size too: the number of all rows is enough": mean / len(sizes),
         "the result with sums: divide them by the number of all rows": total,
         "the result with the sum of the ranks' means: divide by the number of all rows": means.sum(0),
         "the result with sums divided by your own number of rows: sum that number too": total / of_rank,

@@ -213,7 +213,7 @@ Whole = Callable[[Tensor], Tensor]
 
 
 def upwards(x: Tensor) -> Tensor:
-    """Another way to make whole numbers, to see that the one that is handed in is used. 0 / 0 comes out as 5."""
+    """A different way to make whole numbers, which shows whether an answer calls what it is given. 0 / 0 becomes 5."""
     return torch.ceil(x).nan_to_num(5)
 
 
@@ -752,7 +752,7 @@ def as_projectors(got: Any) -> dict[str, Any]:
 
 
 def compress_coarsely(x: Tensor) -> Payload:
-    """Multiples of 1/4, in int32, with the scale beside them."""
+    """Multiples of 1/4, in int32, together with the scale."""
     return torch.round(4 * x).to(torch.int32), torch.full((1,), 0.25, dtype=x.dtype)
 
 
@@ -825,7 +825,7 @@ def compressed_hook(
     """
     compress, decompress = codec
     weights = make_weights(layers, 2, draws.salted(), torch.float64)
-    weights = [8 * weight for weight in weights]  # gradients that are large beside a quarter
+    weights = [8 * weight for weight in weights]  # gradients that are large compared with a quarter
     batches = [
         [make_batch(2, 2, draws.salted(100 * rank + step), torch.float64) for step in range(steps)]
         for rank in range(world_size)

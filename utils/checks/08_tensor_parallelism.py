@@ -288,7 +288,7 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
     right = {"output": 3 * x + s, "s": grads, "x": [total + 2 * grad for grad in grads]}
     mistakes: dict[str, Mistakes] = {
         "output": {
-            f"what {size} x in place of f(x) leads to in f(x) + 2 x + s: forward hands on x as it is": (
+            f"what {size} x in place of f(x) leads to in f(x) + 2 x + s: forward passes x on as it is": (
                 (size + 2) * x + s
             )
         },

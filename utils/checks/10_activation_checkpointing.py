@@ -222,7 +222,7 @@ def checkpoint(
     plain = through_backward(plainly, x, w, gradient, piece)
     first_only = through_backward(first_alone, x, w, gradient, piece)
     one_gradient = "what the first output's gradient alone leads to: hand in all outputs, each with its own gradient"
-    most = {"nested": x.nbytes, "frozen": x.nbytes + 8 * rows}.get(piece.__name__, 0)  # arguments that are no leaves
+    most = {"nested": x.nbytes, "frozen": x.nbytes + 8 * rows}.get(piece.__name__, 0)  # arguments that are not leaves
 
     def memory(answer: Answer) -> str:
         words = expect_recomputed(answer.results[0], most, plain["kept"])

@@ -187,7 +187,7 @@ def grid_step(draws: Draws, sizes: Sizes, layers: int, rows: int, count: int, di
     }
 
     def along(axis: int, number: int) -> list[Tensor]:
-        """What the sum of finished gradients along an axis comes to."""
+        """The sum of finished gradients along an axis."""
         others = [[[*at[:axis], other, *at[axis + 1 :]] for other in range(sizes[axis])] for at in places]
         return [torch.stack([piece(gradients, sizes, at)[number] for at in of]).sum(0) for of in others]
 

@@ -22,7 +22,7 @@ def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None 
 
     rank       the rank that returned it; or the words to put in front of it, such as "the input is"
     recognise  {a common mistake, in words: the wrong value that it leads to}; or a function of what came back, which
-               says whether it is that mistake. The one that fits is named, or the first two. One that is no mistake
+               says whether it is that mistake. The one that fits is named, or the first two. One that is not a mistake
                here, because it leads to the right value, is passed over.
     rtol       the relative error to allow, for results that depend on the order of additions
     """

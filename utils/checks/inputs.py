@@ -21,7 +21,7 @@ class Draws:
     """Where the random inputs of a run come from. The same arguments always give the same numbers.
 
     salt   0 in a notebook, where everyone is to see the same numbers. Grading draws a salt that nobody can
-           know, and takes a new one for each run, so that what a rank remembers of one run is no help in the next.
+           know, and takes a new one for each run, so that what a rank remembers of one run does not help in the next.
 
     So ask for `run.draws` anew before each run, keep the tensors that you hand to it, and compare with those: after the
     run the same call gives different numbers. And keep Draws in the check. A rank that had them could work out what all
@@ -32,7 +32,7 @@ class Draws:
 
     def again(self, attempt: int) -> Draws:
         """Where to draw other inputs for the same run, if the first don't suit; the first attempt is 0."""
-        return Draws(self.salt + attempt * 7_919_000_017)  # grading's steps from run to run are no multiple of this
+        return Draws(self.salt + attempt * 7_919_000_017)  # grading's steps from run to run are not multiples of this
 
     def different_integers(
         self, world_size: int, shape: int | tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0

@@ -114,7 +114,8 @@ class Case:
     cluster   virtual ranks to run on; real ones by default
     clock     the virtual cluster on which time and memory are judged; `cluster` by default
     through, catch  as for Runner
-    advice    {pattern in the report of ranks that failed: what to do about it}
+    advice    {pattern in the report of ranks that failed: what to do about it}. If the pattern has a group, what that
+              matches is left out of the report: advice that is too general, for example
     unchanged whether inputs must be after the call what they were before
     own_memory  whether a result must have memory of its own, apart from that of the inputs
     values_first  whether `traffic` and the others are judged only where the values are right
@@ -170,8 +171,12 @@ class Case:
                 return run(self.world_size, *self.inputs, **options)
             return run.virtual(self.world_size, *self.inputs, cluster=cluster, device="cpu", **options)
         except CheckFailed as failed:
-            fitting = (words for pattern, words in self.advice.items() if re.search(pattern, failed.saw))
-            failed.mistake = next(fitting, failed.mistake)
+            for pattern, words in self.advice.items():
+                if found := re.search(pattern, failed.saw):
+                    start, end = found.span(found.re.groups)  # of the whole match, where there is no group
+                    failed.saw = failed.saw[:start] + failed.saw[end:] if found.re.groups else failed.saw
+                    failed.mistake = words
+                    break
             raise
 
     def judge(self, answer: Answer, judges: str) -> str | None:
@@ -300,7 +305,7 @@ def side_by_side(cases: Sequence[Case], groups: Sequence[Sequence[int]] = ()) ->
         return [at(values[number], place, len(groups[number])) for _, number, place in ranks]
 
     def mistakes_in(part: str) -> dict[str, list[Any]]:
-        """Words that some cases lack have the right value there, which is no mistake."""
+        """Words that some cases lack have the right value there, which is not a mistake."""
         words = dict.fromkeys(words for mistakes in usual for words in mistakes.get(part, {}))
         pairs = [(mistakes.get(part, {}), right[part]) for mistakes, right in zip(usual, rights, strict=True)]
         return {one: of_ranks([wrong.get(one, right) for wrong, right in pairs]) for one in words}

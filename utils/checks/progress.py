@@ -1,4 +1,4 @@
-"""How far you are in a lesson: what `check.summary()` shows, and what stands beside a check that has passed.
+"""How far you are in a lesson: what `check.summary()` shows, and what stands next to a check that has passed.
 
 It knows the checks that have run in this session; after a restart of the kernel it starts again from nothing. The
 lesson's exercises and points are written down by `make build` (recorded.py).
@@ -49,7 +49,7 @@ class Progress:
 
 
 class Passed:
-    """What a check shows that has passed: green where there are colours, with the lesson's progress beside it."""
+    """What a check shows that has passed: green where there are colours, with the lesson's progress next to it."""
 
     def __init__(self, said: str, progress: Progress) -> None:
         self.said = said

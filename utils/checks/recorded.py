@@ -64,7 +64,7 @@ class Recorded:
 def recorded(lesson: str, exercise: str, **more: Any) -> Recorded:
     """The visible checks of an exercise whose oracle is hidden.
 
-    more: what its cases have that is no plain data, such as `cluster` or `through`
+    more: what its cases have that is not plain data, such as `cluster` or `through`
     """
     return Recorded(lesson, exercise, more)
 
@@ -149,7 +149,7 @@ def tagged(value: Any) -> Any:
         return {"gpu": tagged(asdict(value))}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"it holds a {type(value).__name__}, which is no plain data")
+    raise TypeError(f"it holds a {type(value).__name__}, which is not plain data")
 
 
 def plain(value: Any) -> Any:

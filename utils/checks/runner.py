@@ -160,10 +160,6 @@ NO_CONNECTION = (
     "A rank has no connection to itself: is `src` or `dst` the rank that makes the call? Nothing comes before rank 0, "
     "except in a ring, where the last rank does."
 )
-WAITED_TWICE = (
-    "Every message has arrived, but a rank still waits: it has called wait() twice on the same handle, and with Gloo "
-    "the second call never returns. Call wait() once for each handle."
-)
 # Pattern in the report of a failed run -> advice. The texts are those of torch 2.13 and of its Gloo, and one of ours.
 ADVICE = {
     "should not be the same as the rank of the current process": (
@@ -194,15 +190,6 @@ def explained(error: RankError, if_stuck: str, hidden: bool) -> CheckFailed:
     for pattern, advice in ADVICE.items():
         if re.search(pattern, report):
             return CheckFailed(report, mistake=advice)
-    if waits_again(error):
-        return CheckFailed(report, mistake=WAITED_TWICE)
     has_cause = "\n\n" in report and NO_CAUSE not in report and not hidden and not isinstance(error, RankTimeout)
     unexplained = isinstance(error, WorldStuck | RankTimeout | RankCrashed) and not has_cause
     return CheckFailed(report, mistake=f"Worth checking: {if_stuck}" if unexplained and if_stuck else "")
-
-
-def waits_again(error: RankError) -> bool:
-    """Whether the time ran out in a wait() on a receive that was over."""
-    receives = [event for event in error.events if event.op == "recv" and event.is_async]
-    over = bool(receives) and all(event.waited is not None and event.end is not None for event in receives)
-    return isinstance(error, RankTimeout) and over and bool(re.search(r"is idle .*\.wait\(", str(error)))

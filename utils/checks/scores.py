@@ -1,13 +1,13 @@
-"""The score of a challenge: one number, less is better, beside par and the limit.
+"""The score of a challenge: one number, less is better, compared with par and the limit.
 
     @oracle(score=[(4, 8)], par=recorded_par("06_sharding", "best-buckets"))
     def best_buckets(draws: Draws, world_size: int, layers: int) -> Case:
         ...
         return Case([...], right=..., clock=CLUSTER, score=VIRTUAL_TIME, limit=nbytes / BANDWIDTH)
 
-An answer is scored once its values are right. It passes, and earns the extra credit, if it is no worse than par: what
-the lesson itself has taught leads to. Nothing can be better than the limit: bytes that must be sent at the speed of
-the links, say. Par would give an answer away, so the hidden file computes it:
+An answer is scored once its values are right. It passes, and earns the extra credit, if it is at least as good as
+par, which an answer reaches with what the lesson itself has taught. Nothing can be better than the limit: bytes that
+must be sent at the speed of the links, say. Par would give an answer away, so the hidden file computes it:
 
     best_buckets = vary(visible.best_buckets, par=seconds_of_best_buckets, score=[(8, 12)])
     RECORDED = (vary(visible.best_buckets, par=seconds_of_best_buckets),)

@@ -9,7 +9,7 @@ import torch
 
 from .equality import alike, is_number, largest_of, widest, will_do
 
-LONGEST = 120  # characters of a value that is no tensor
+LONGEST = 120  # characters of a value that is not a tensor
 LONGEST_TENSOR = 80  # characters of a tensor that is shown whole
 
 

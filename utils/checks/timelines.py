@@ -1,6 +1,6 @@
 """What a failed check shows in a notebook: the timeline of a run that got stuck, or that of one that was too slow.
 
-The latter stands beside the solution's, on the same time axis. `make build` writes the solution's down while it runs
+The latter is shown with the solution's, on the same time axis. `make build` writes the solution's down while it runs
 the lesson: see `keep`. A timeline says when ranks computed and communicated, but not a line of code.
 """
 

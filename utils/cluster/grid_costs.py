@@ -54,7 +54,7 @@ def problem_of(plan: Mapping[str, Any], model: Model, batch: int, cluster: Clust
         ("dp times microbatches must divide the batch", batch, plan["dp"] * plan["microbatches"]),
     ):
         if whole % parts:
-            return f"{what}: {whole} / {parts} is no whole number"
+            return f"{what}: {whole} / {parts} is not a whole number"
     needed = bytes_of(plan, model, batch)
     if needed > cluster.gpu.memory:
         return f"a GPU would need {needed / 1e9:.1f} GB, and has {cluster.gpu.memory / 1e9:g} GB"

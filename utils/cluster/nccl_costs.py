@@ -91,7 +91,7 @@ def tree(n: float, way: Way, layout: Layout) -> list[Part]:
 
 
 def direct(op: str, n: float, way: Way, layout: Layout) -> list[Part]:
-    """Every rank, or the root, exchanges n/P bytes with each other rank; what stays in a node flows beside the rest."""
+    """Every rank, or the root, exchanges n/P bytes with each other rank; what stays in a node flows meanwhile."""
     piece = n / layout.size
     if layout.nodes == 1:
         return way.parts(1, 0, (layout.size - 1) * piece)

@@ -127,15 +127,15 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> st
 
 
 def report_of_a_lock(states: list[RankState], lines: dict[int, str], held_up: list[int]) -> str:
-    """The report of a rank that waits for a lock which nobody will release, as a queue and an event have one, too."""
+    """The report of a rank that waits for a lock that nobody will release (queues and events have one, too)."""
     described = describe_ranks(states, lines, held_up)
     return "\n".join(
         [
-            f"{ranks_text(held_up).lower()} waits for a lock, a queue, an event or a thread, and nobody is left to end "
-            "that.",
+            f"{ranks_text(held_up).lower()} {'waits' if len(held_up) == 1 else 'wait'} for a lock, a queue, an event "
+            "or a thread, and nobody is left to end that wait.",
             *("  " + line for line in described),
             "",
-            "Ranks share no locks: what one waits for, a thread of its own must do.",
+            "Ranks don't share locks: whatever a rank waits for, one of its own threads must do.",
         ]
     )
 

@@ -92,7 +92,7 @@ def find_different_collectives(matching: Matching) -> Finding:
             if missing and any(event.end is not None for event in made):
                 return (
                     made,
-                    f"{ranks_text(missing)} never called this {made[0].op}; the others did not notice. {SAME_ORDER}",
+                    f"{ranks_text(missing)} never called this {made[0].op}, and the others didn't notice. {SAME_ORDER}",
                 )
     return NOTHING
 

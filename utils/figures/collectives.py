@@ -69,12 +69,12 @@ def stages(states: list[State], names: list[str], title: str) -> Picture:
     """One panel per state of the world, side by side; a state is each rank's cells (see `cells_of`)."""
     world_size, deepest = len(states[0]), max(len(cells) for state in states for cells in state)
     longest = max(len(cell) for state in states for cells in state for cell in cells)
-    wide = 0.6 + 0.075 * max(0, longest - 2)  # inches of a column, with room for a sum such as a0+b0+c0+d0
-    picture = Picture(len(states) * (world_size * wide + 0.5) + 0.2, 1.3 + 0.36 * deepest, title)
+    wide = 0.55 + 0.05 * max(0, longest - 2)  # inches of a column, with room for a sum such as a0+b0+c0+d0
+    picture = Picture(len(states) * (world_size * wide + 0.5) + 0.2, 1.25 + 0.34 * deepest, title)
     panels = picture.subplots(1, len(states), squeeze=False)[0]
     for panel, state, name in zip(panels, states, names, strict=True):
         panel.set(xlim=(-0.6, world_size - 0.4), ylim=(deepest - 0.3, -1.1))
-        panel.set_title(name, color=INK, fontsize=11)
+        panel.set_title(name, color=INK, fontsize=10)
         panel.axis("off")
         for rank, cells in enumerate(state):
             panel.text(
@@ -84,7 +84,7 @@ def stages(states: list[State], names: list[str], title: str) -> Picture:
                 ha="center",
                 va="center",
                 color=INK,
-                fontsize=10,
+                fontsize=9,
             )
             for depth, cell in enumerate(cells):
                 draw_cell(panel, rank, depth, cell)
@@ -110,7 +110,7 @@ def draw_cell(panel: Axes, x: float, y: float, text: str) -> None:
             linewidth=1,
         )
     )
-    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=10)
+    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9)
 
 
 def transpose(world_size: int = 2, rows: int = 2, columns: int = 3) -> Picture:
@@ -120,7 +120,7 @@ def transpose(world_size: int = 2, rows: int = 2, columns: int = 3) -> Picture:
     numbers = [[10 * row + column for column in range(wide)] for row in range(tall)]
     turned = [list(column) for column in zip(*numbers, strict=True)]
     title = "transpose: a colour shows which rank held it before"
-    picture = Picture(0.46 * (wide + tall) + 3.2, 0.36 * max(tall, wide) + 1.2, title)
+    picture = Picture(0.42 * (wide + tall) + 3.2, 0.34 * max(tall, wide) + 1.2, title)
     left, right = picture.subplots(1, 2, width_ratios=[wide + 2, tall + 2])
     draw_bands(left, numbers, rows, source=lambda row, column: row // rows, name="A")
     draw_bands(right, turned, columns, source=lambda row, column: column // rows, name="A transposed")
@@ -134,17 +134,17 @@ def draw_bands(panel: Axes, matrix: list[list[int]], band: int, source: Callable
     """A matrix whose rows are framed in bands, one per rank. source(row, column): whose colour a number has."""
     width = len(matrix[0])
     panel.set(xlim=(-2.5, width - 0.4))
-    panel.set_title(name, color=INK, fontsize=11)
+    panel.set_title(name, color=INK, fontsize=10)
     panel.axis("off")
     for y, row in enumerate(matrix):
         for x, number in enumerate(row):
             colour = COLOURS[source(y, x)]
             panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=PAPER, linewidth=0.8))
-            panel.text(x, y, str(number), ha="center", va="center", color="black", fontsize=10)
+            panel.text(x, y, str(number), ha="center", va="center", color="black", fontsize=9)
     for rank in range(len(matrix) // band):
         top = rank * band - 0.5
         panel.add_patch(Rectangle((-0.5, top), width, band, fill=False, edgecolor=INK, linewidth=1.6))
-        panel.text(-0.75, top + band / 2, f"rank {rank}", ha="right", va="center", color=INK, fontsize=10)
+        panel.text(-0.75, top + band / 2, f"rank {rank}", ha="right", va="center", color=INK, fontsize=9)
 
 
 def enough_colours(world_size: int) -> None:

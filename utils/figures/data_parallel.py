@@ -96,7 +96,7 @@ def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, 
     panel.axis("off")
     for row, (name, (_, took)) in enumerate(plans.items()):
         panel.text(-0.01 * latest, row, name, ha="right", va="center", color=INK, fontsize=9)
-        bar(panel, 0, backward, row - 0.38, WORK["backward"], "backward")
+        bar(panel, 0, backward, row - 0.38, WORK["backward"], f"backward: {backward:.3g} {unit}")
         all_fit = min(took, default=0.0) > 0.018 * latest * len(str(len(took) - 1))
         for bucket, (end, long) in enumerate(zip(ends[name][1:], took, strict=True)):
             bar(panel, end - long, long, row, WORK["all_reduce"], str(bucket) if all_fit else "")

@@ -135,25 +135,25 @@ def topology(matrix: list[list[str]], title: str, ring: list[int] | None = None)
 
 def rendezvous(world_size: int) -> Picture:
     """Ranks that know only the store, and the same ranks once all are connected."""
-    picture = Picture(6.4, 3.1, "a rendezvous")
+    picture = Picture(6.4, 3.4, "a rendezvous")
     apart, joined = picture.subplots(1, 2)
     spots = around(world_size)
     for panel, words in (
-        (apart, "each writes its address, and reads the others'"),
+        (apart, "each writes its address,\nand reads the others'"),
         (joined, "then all are connected"),
     ):
         panel.set(xlim=(-1.5, 1.5), ylim=(-1.25, 1.25))
         panel.set_aspect("equal")
         panel.axis("off")
-        panel.set_title(words, color=INK, fontsize=9)
+        panel.set_title(words, color=INK, fontsize=11)
         draw_circles(panel, spots)
     for number, (x, y) in enumerate(spots):
         apart.plot([0, x], [0, y], color=GREY, linestyle=":", linewidth=1.5, zorder=0)
         for other in spots[:number]:
             joined.plot(*zip((x, y), other, strict=True), color=KINDS[2], linewidth=1.5, zorder=0)
     apart.add_patch(Rectangle((-0.32, -0.17), 0.64, 0.34, facecolor=COLOURS[1], edgecolor=INK))
-    apart.text(0, 0, "store", ha="center", va="center_baseline", color="black", fontsize=10)
-    picture.subplots_adjust(left=0.02, right=0.98, bottom=0.02, top=0.83, wspace=0.05)
+    apart.text(0, 0, "store", ha="center", va="center_baseline", color="black", fontsize=11)
+    picture.subplots_adjust(left=0.02, right=0.98, bottom=0.02, top=0.77, wspace=0.05)
     return picture
 
 

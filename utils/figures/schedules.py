@@ -26,7 +26,7 @@ def pipeline(layers: list[str]) -> Picture:
     for rank, words in enumerate(layers):
         left = 2 * rank
         panel.add_patch(Rectangle((left, 0.1), 1, 0.8, facecolor=COLOURS["F"][1], edgecolor=INK, linewidth=0.9))
-        panel.text(left + 0.5, 0.5, f"rank {rank}\n{words}", ha="center", va="center", color="black", fontsize=11)
+        panel.text(left + 0.5, 0.5, f"rank {rank}\n{words}", ha="center", va="center", color="black", fontsize=9)
         if rank + 1 < len(layers):
             arrow(panel, left + 1.08, left + 1.92, 0.68, "y", COLOURS["F"][2])
             arrow(panel, left + 1.92, left + 1.08, 0.26, "gradient of y", COLOURS["B"][2])
@@ -65,8 +65,8 @@ def schedule(
     end = max(end, 4 * max(costs.values()))  # keeps the picture readable if nothing can run
     panel.set(xlim=(-0.003 * end, 1.003 * end), ylim=(ranks, 0))
     panel.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
-    panel.set_xlabel("seconds", color=INK, fontsize=10)
-    panel.tick_params(length=0, colors=INK, labelsize=10)
+    panel.set_xlabel("seconds", color=INK, fontsize=9)
+    panel.tick_params(length=0, colors=INK, labelsize=9)
     panel.spines[:].set_visible(False)
     room = 0.9 * WIDEST / end  # inches per second
     for rank, step, start, stop in slots:
@@ -76,7 +76,7 @@ def schedule(
         step = waiting[rank][0]
         look: Look = {"facecolor": PAPER, "edgecolor": DEADLOCK, "linestyle": "--"}
         box(panel, rank, start, start + costs[step.kind], f"{step.kind}{step.microbatch}", room, **look)
-    picture.legend(handles=legend(steps, bool(waiting)), loc="lower center", ncols=8, frameon=False, fontsize=10)
+    picture.legend(handles=legend(steps, bool(waiting)), loc="lower center", ncols=8, frameon=False, fontsize=9)
     return picture
 
 

@@ -1,1 +1,1 @@
-"""What exercises build on: small networks, pipeline schedules, a slow memory. Lessons import each module by name."""
+"""What exercises build on: small networks, pipeline schedules, a slow memory. Each module is imported by its name."""

@@ -97,7 +97,7 @@ def predict(question: str, guess: Any = ..., choices: Sequence[str] = ()) -> Non
 
 
 def reveal(question: str, answer: Any, unit: str = "", why: str = "") -> None:
-    """Show the answer beside the guess.
+    """Show the answer next to the guess.
 
     unit   of a number, such as "B" or "s"; 96e6 with "B" is shown as 96 MB
     why    one paragraph, folded until it is opened; `code` and $formulas$ as in text

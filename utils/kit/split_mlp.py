@@ -21,7 +21,7 @@ def step(rank: int, world_size: int, dp: int, tp: int, rows: int, dim: int, laye
     memory   in bfloat16 but for 12 bytes of Adam's state per parameter, none of it sharded over dp
 
     Of each pair of layers, the first weight is cut into columns and the second into rows, so that one all-reduce of
-    activations is enough. Gradients are all-reduced beside the rest of the backward pass.
+    activations is enough. Gradients are all-reduced while the rest of the backward pass runs.
     """
     tp_groups = [dist.new_group([group * tp + place for place in range(tp)]) for group in range(dp)]
     dp_groups = [dist.new_group([group * tp + place for group in range(dp)]) for place in range(tp)]  # no answer: grid

@@ -29,7 +29,7 @@ class Gradients:
         self.by_address: dict[int, tuple[ref[torch.Tensor], GradientOf, int]] = {}  # with the version of the values
 
     def notes_about(self, call: int, tensor: torch.Tensor) -> list[Note]:
-        """What to note about a call that reduces `tensor`; nothing if it is no parameter's gradient."""
+        """What to note about a call that reduces `tensor`; nothing if it is not a parameter's gradient."""
         if not self.calls_left or not tensor.is_floating_point():
             return []
         self.calls_left -= 1

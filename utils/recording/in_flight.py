@@ -1,4 +1,4 @@
-"""Tensors of an asynchronous call, from its start to its `wait()`: whoever touches them in between always notices.
+"""Tensors of an asynchronous call, from its start to its `wait()`: touching them in between is always noticed.
 
 On a real network such a race usually goes well, and fails on the day that matters. So where answers are judged, a
 tensor that is being received holds poison until the program waits: NaN, or a number far from all others. Reading it too

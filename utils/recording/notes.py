@@ -1,4 +1,4 @@
-"""What a rank notes beside its table of calls: one class for each kind of note.
+"""What a rank notes in addition to its table of calls: one class for each kind of note.
 
 They hold only what marshal, Python's fastest way to pack, can pack: numbers, text, and tuples or lists of them. `call`
 is the index of a call, which is its row in the table.

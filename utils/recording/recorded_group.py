@@ -77,12 +77,12 @@ class RecordedWork(Work):
         self.work, self.recorder, self.index = work, recorder, index
         self.is_async, self.is_message, self.senders = is_async, is_message, senders
         self.table = recorder.table
-        self.waited = self.ended = self.arrived = False
+        self.waited = self.ended = self.arrived = self.only_once = False
         if is_async:
             try:
                 work.get_future().add_done_callback(lambda _: self.end())
-            except RuntimeError:  # messages have no future
-                pass
+            except RuntimeError:  # Gloo's messages have no future, and no second wait() of theirs ever returns
+                self.only_once = is_message
 
     def end(self) -> None:
         if not self.ended:
@@ -105,7 +105,7 @@ class RecordedWork(Work):
             self.recorder.wait(self.index)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if self.is_message and self.arrived:
+        if self.only_once and self.arrived:
             raise RuntimeError(WAITED_TWICE)
         work = self.asked()
         self.begin_to_wait()

@@ -33,7 +33,7 @@ COMPUTING = ("matmul", "memory-bound", "launch")
 THE_REST = "computing and the rest"
 MESSAGES, FOR_MESSAGES, FOR_RANKS = "messages", "waits for messages", "waits for slower ranks"
 OTHER, IDLE = "other", "idle at the end"
-ROUNDING = 1e-9  # of the elapsed time: less than that is no time at all
+ROUNDING = 1e-9  # of the elapsed time: less than that counts as no time
 MOST_ROWS = 16
 
 Parts = dict[str, float]

@@ -113,7 +113,7 @@ class Run:
         return Breakdown(self, tokens, model_flops)
 
     def compare(self, other: Run) -> Comparison:
-        """This run's breakdown beside another's, averaged over the ranks, with the differences."""
+        """This run's breakdown next to another's, averaged over the ranks, with the differences."""
         from .breakdown import Comparison
 
         return Comparison(self.breakdown(), other.breakdown())

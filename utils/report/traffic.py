@@ -156,8 +156,9 @@ class Traffic:
 
     def _repr_html_(self) -> str:
         own, collectives = self.own_rows(), self.collective_rows()
-        caption = "Messages that the program sent itself" + ("" if own else ": none")
-        html = tables.html(caption, self.OWN if own else [], own)
+        html = "<p>The program sent no messages itself.</p>"
+        if own:
+            html = tables.html("Messages that the program sent itself", self.OWN, own)
         if collectives:
             caption = "Collectives: what each rank handed in, and what a ring would make it send"
             html += tables.html(caption, self.COLLECTIVES, collectives)

@@ -1,1 +1,1 @@
-"""The parts that are no tests: each module has a list CHECKS (see ../probe.py)."""
+"""The parts that are not tests: each module has a list CHECKS (see ../probe.py)."""

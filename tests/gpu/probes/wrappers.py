@@ -108,9 +108,7 @@ def compared(program: Callable[..., object], setting: Setting) -> Numbers:
         try:
             run = spawn(program, size, setting.device, backend=backend, timeout=30)
         except RankError as error:  # the next world is tried all the same
-            if (
-                backend == "gloo" and setting.device == "cuda"
-            ):  # what Gloo can't do with CUDA tensors is no fault of ours
+            if backend == "gloo" and setting.device == "cuda":  # what Gloo can't do with CUDA tensors is not our fault
                 table[name] = {"losses": str(error).splitlines()[0], "one process": expected, "calls recorded": 0}
             else:
                 problems.append(f"{name}: {type(error).__name__}: {error}")

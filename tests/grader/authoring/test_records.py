@@ -60,7 +60,7 @@ def test_a_record_is_written_once_and_follows_its_oracle(lesson):
         (HIDDEN, "01_tiny.py:6: NameError: name 'STEP' is not defined"),
         (
             HIDDEN.replace("number + STEP", "{number}"),
-            "add-one can't be recorded: it holds a set, which is no plain data",
+            "add-one can't be recorded: it holds a set, which is not plain data",
         ),
     ],
 )

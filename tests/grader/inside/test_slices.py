@@ -645,7 +645,7 @@ def test_worlds_are_there_again_when_the_function_runs():
         ("import not_there", "raised ModuleNotFoundError: No module named 'not_there'"),
         ("import not_there", "That module is not installed where grading runs"),
         ("L = len(later)\nlater = 1", "Restart the kernel and run all cells"),
-        ("L = open('data.txt').read()", "Grading does not have the files beside the notebook"),
+        ("L = open('data.txt').read()", "Grading does not have the files next to the notebook"),
         ("L = 1 / 0", "cell 1, line 1:  L = 1 / 0\n  raised ZeroDivisionError: division by zero"),
         ("import sys\nL = sys.exit(3)", "It exits Python"),
         ("def g():\n    raise KeyError('k')\nL = g()", "cell 1, line 2:  raise KeyError('k')\n  raised KeyError: 'k'"),

@@ -421,7 +421,7 @@ def test_inputs_can_not_be_predicted():
     assert eval_body(body, known, x=x[0], root=root).tolist() == x[root].tolist()  # in a notebook it would be right
     said = judged(COLLECTIVES, broadcast(body, known), BROADCAST[:1])
     assert said.verdicts[0].points == 0
-    assert "returned [" in said.verdicts[0].said  # numbers, but not the right ones: it is no error that has stopped it
+    assert "returned [" in said.verdicts[0].said  # numbers, but not the right ones: it was not stopped by an error
 
 
 def test_a_second_judging_gets_the_very_same_inputs(monkeypatch):

@@ -211,7 +211,7 @@ def start_again(rank, world_size):
     [
         (send_around, 4, lambda rank: 0, "rank 0 sends to rank 1, which doesn't run: `alike` says it does what rank 0"),
         (from_another_root, 4, lambda rank: 0, "rank 1, the root of broadcast, doesn't run"),
-        (pairs, 6, lambda rank: rank in (2, 4), "Whoever doesn't run needs one of its kind"),
+        (pairs, 6, lambda rank: rank in (2, 4), "A rank that doesn't run needs one of its kind"),
         (pairs, 8, lambda rank: rank in (1, 4, 6), "there are not as many groups of one as of the other"),
         (
             threes,

@@ -36,7 +36,9 @@ def test_a_lock_that_nobody_will_release_is_reported(program):
     with pytest.raises(WorldStuck) as caught:
         simulate(program, 2)
     report = str(caught.value)
-    assert report.startswith("rank 1 waits for a lock, a queue, an event or a thread, and nobody is left to end that.")
+    assert report.startswith(
+        "rank 1 waits for a lock, a queue, an event or a thread, and nobody is left to end that wait."
+    )
     assert "rank 0  waits in barrier" in report
     assert "items.get()" in report or "thread.join()" in report
 

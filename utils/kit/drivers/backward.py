@@ -25,7 +25,7 @@ def my_group(rank: int, groups: Sequence[list[int]] | None) -> dist.ProcessGroup
 
 
 class DriveResult(TypedDict):
-    """What one rank comes to. An input that the backward pass never comes to has None for a gradient."""
+    """What one rank computes. An input that the backward pass never reaches has None for a gradient."""
 
     output: Any
     gradients: dict[str, torch.Tensor | None]
@@ -50,7 +50,7 @@ def drive(
     grad    the gradient with respect to the function's result; None: no backward pass, the result is the answer
     groups  the ranks of each process group; this rank's group is the function's `tp_group` or `ep_group`
     around  wraps the function: around(function) -> function
-    twice   call it a second time with equal inputs: a function that keeps something comes to something else
+    twice   call it a second time with equal inputs: a function that keeps something gets a different result
     """
     known = blocks_for(my_group(rank, groups))
     known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 
 class WithGradients(TypedDict):
-    """What one rank comes to. held: `grad` of each parameter after the call."""
+    """What one rank computes. held: `grad` of each parameter after the call; hooks: how many are left on parameters."""
 
     returned: Any
     held: list[Tensor | None]
+    hooks: int
 
 
 def with_gradients(
@@ -24,4 +25,6 @@ def with_gradients(
     returned = function(model, data, rank=rank, world_size=world_size, **same)
     if returned is None:
         return None
-    return {"returned": returned, "held": [parameter.grad for parameter in model.parameters()]}
+    parameters = list(model.parameters())
+    left = [hooks or () for p in parameters for hooks in (p._backward_hooks, p._post_accumulate_grad_hooks)]
+    return {"returned": returned, "held": [p.grad for p in parameters], "hooks": sum(map(len, left))}

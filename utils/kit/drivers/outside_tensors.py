@@ -1,6 +1,6 @@
 """What a rank keeps outside of tensors while its memory is judged: numbers in lists, bytes, arrays and the like.
 
-A rank that turns a tensor into a list holds no less. So these count beside the tensors that the record has seen: what
+A rank that turns a tensor into a list holds no less. So besides the tensors that the record has seen, these count: what
 Python and NumPy allocate, by `tracemalloc`; what the process writes into files; and tensors that were hidden from the
 record. These don't count:
 
@@ -140,7 +140,7 @@ def refuse(event: str, _: tuple[Any, ...]) -> None:
             return
         if is_students(file):
             raise RuntimeError(
-                f"Here memory is judged, and you use {REFUSED[event]}: what is kept there can't be counted. Keep "
+                f"This check judges memory, and you use {REFUSED[event]}: what is kept there can't be counted. Keep "
                 "numbers in tensors."
             )
         frame = frame.f_back

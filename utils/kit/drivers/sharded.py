@@ -85,7 +85,7 @@ def train(
 def measure(
     function: Callable[..., Any], *given: Any, rank: int, world_size: int, counted: bool = False, **same: Any
 ) -> dict[str, Any]:
-    """Call `function`: its result, and the bytes alive beside `given`: `held` after the call, `peak` during it.
+    """Call `function`: its result, and the bytes alive in addition to `given`: `held` after the call, `peak` during it.
 
     counted: whether memory outside of tensors counts as well (outside_tensors.py)
     """

@@ -94,5 +94,5 @@ def refuse_rpc(*_: Any, **__: Any) -> NoReturn:
     """Takes the place of `torch.distributed.rpc.init_rpc`."""
     raise RuntimeError(
         "torch.distributed.rpc does not work inside a rank here, where every message is recorded. "
-        "Say it with send, recv and collectives, or run the script with torchrun."
+        "Use send, recv and collectives instead, or run the script with torchrun."
     )

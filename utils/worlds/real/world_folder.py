@@ -31,7 +31,7 @@ def make_folder(program_bytes: int) -> str:
         os.rmdir(folder)
     raise RuntimeError(
         f"The ranks need a temporary folder with {(program_bytes + ROOM) >> 20} MB free; neither {temporary_name()} "
-        "nor /dev/shm has that. Make room there, or set TMPDIR to another folder before Python starts."
+        "nor /dev/shm has that. Make room there, or set TMPDIR to a different folder before Python starts."
     )
 
 

@@ -96,8 +96,8 @@ class Representatives:
                 if mate not in there and self.runs_as[mate] != mate:
                     raise RuntimeError(
                         f"rank {rank} shares a network card with rank {mate}, which isn't in the same group and "
-                        f"doesn't run, though what it sends would slow rank {rank} down. Give rank {mate} another "
-                        "kind, or let all ranks run."
+                        f"doesn't run, though what it sends would slow rank {rank} down. Give rank {mate} a "
+                        "different kind, or let all ranks run."
                     )
 
     def weights(self, members: tuple[int, ...]) -> dict[int, int]:
@@ -110,8 +110,8 @@ class Representatives:
             if self.runs_as[rank] not in there:
                 raise RuntimeError(
                     f"rank {rank} of the group {format_ranks(list(members))} doesn't run: `alike` says it does what "
-                    f"rank {self.runs_as[rank]} does, which isn't in the group. Whoever doesn't run needs one of its "
-                    f"kind in each of its groups: give rank {rank} another kind."
+                    f"rank {self.runs_as[rank]} does, which isn't in the group. A rank that doesn't run needs one of "
+                    f"its kind in each of its groups: give rank {rank} a different kind."
                 )
         return {rank: counts[rank] for rank in members if rank in counts}
 
@@ -145,7 +145,7 @@ class Representatives:
             raise RuntimeError(
                 f"`alike` can't be right: the groups {format_ranks(list(other))} and {format_ranks(list(members))} "
                 f"would do the same, but the first is on {nodes_text(before)}, the second on {nodes_text(layout)}. "
-                "Choose sizes that fit into the nodes, or other kinds."
+                "Choose sizes that fit into the nodes, or different kinds."
             )
 
     def calls_of_all(self, calls: list[VirtualCall]) -> list[VirtualCall]:

@@ -416,7 +416,7 @@ def bound_by(kernel: Kernel, gpu: Gpu, rates: KernelRates | None) -> Work:
 
 
 def slowed(work: Work, part: float) -> Work:
-    """What an operation costs whose FLOPs take longer by this part, because a collective runs beside it."""
+    """What an operation costs whose FLOPs take longer by this part, because a collective runs at the same time."""
     computing = work.computing * (1 + part)
     return work._replace(computing=computing, seconds=max(computing, work.moving) + work.launch)
 

@@ -6,7 +6,7 @@ free. Of all that could begin, the earliest does; at the same moment, the one th
 
 A collective begins when every member has called it and their links of that tier, intra or inter, are free; it occupies
 them for as long as the best algorithm takes (collective_costs.py). So collectives of one group run one after another,
-and those inside nodes run beside those across nodes. A network card that several GPUs share is taken for the
+and those inside nodes run alongside those across nodes. A network card that several GPUs share is taken for the
 n / bandwidth of each message: latencies overlap, bytes do not.
 
     ask -> match a send with a receive, or all members' calls -> push -> [earliest, commit] -> VirtualCall.end is known

@@ -43,7 +43,7 @@ def set_dynamic_classes(classes: MutableMapping[str, type]) -> None:
 
 
 def set_import_locks(locks: dict[str, Any]) -> None:
-    """From now on, whoever imports a module waits only for those who import it with the same locks."""
+    """From now on, a thread that imports a module waits only for those that import it with the same locks."""
     vars(_frozen_importlib)["_module_locks"] = locks
 
 

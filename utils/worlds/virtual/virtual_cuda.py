@@ -1,7 +1,7 @@
 """`torch.cuda` of a virtual rank, so that a program written for GPUs runs unchanged on a virtual cluster.
 
 Tensors that the program puts on "cuda" are where all its tensors are: on the virtual GPU, with the device "meta" or
-"cpu". A rank has one clock, so what is launched on a stream of its own runs in its turn, not beside the rest; an event
+"cpu". A rank has one clock, so what is launched on a stream of its own runs in its turn, not meanwhile; an event
 notes the clock. `torch.cuda.is_available()` stays False where torch has no CUDA: a program that asks takes its other
 way, which runs as well.
 """
