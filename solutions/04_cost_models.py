@@ -88,7 +88,7 @@ reveal(
 
 # %% [markdown]
 # # Part 1 · The memory hierarchy
-# A processor computes only with what lies right beside it. Everything else has to be fetched first: from a cache, from
+# A processor computes only with what is right next to it. Everything else has to be fetched first: from a cache, from
 # memory, from another GPU, from another machine. Each level is larger, farther away and slower than the one before. Let
 # us measure how much slower, on your machine. One core copies arrays of 4 kB to 64 MB; small ones stay in a cache. The
 # first copy, of a single number, shows what it costs merely to **start** one.
@@ -501,7 +501,7 @@ reveal(
 
 # %% [markdown]
 # The intensity is $t / 4$ in float32 and $t / 2$ in bfloat16: it depends on the tile, not on the matrix. How large must
-# a tile be for the product to be compute-bound on an H100? And do three such tiles fit beside the arithmetic units, in
+# a tile be for the product to be compute-bound on an H100? And do three such tiles fit next to the arithmetic units, in
 # 228 kB of **shared memory**?
 
 # %%
@@ -1071,7 +1071,7 @@ for mib, busbw in ((4, 31.63), (8, 50.61), (16, 71.80), (32, 142.90), (64, 197.7
 # In its first cell, each lesson asks `simulate` for `rates="datasheet"`: times that you can compute by hand. Without
 # that line you get `rates="achieved"` for machines that have been measured well enough: the model by which NCCL itself
 # chooses its algorithms and protocols, and matrix products that lose time at the edges of their tiles. Formulas are for
-# understanding; use the achieved rates when you want to know how long something will take. Here are both, beside the
+# understanding; use the achieved rates when you want to know how long something will take. Here are both, next to the
 # sweep (an H200 has the links of an H100) and for one matrix product.
 
 # %% tags=["notebook-only"]
@@ -1198,8 +1198,8 @@ reveal(
 check(critical_batch, judges="values")
 
 # %% [markdown]
-# The second check lets virtual GPUs compute a backward pass beside a running all-reduce: with your number of tokens
-# nobody waits; with one token fewer, they do.
+# The second check lets virtual GPUs compute a backward pass during an all-reduce: with your number of tokens nobody
+# waits; with one token fewer, they do.
 
 # %% check="critical-batch" judges="time" points=2
 check(critical_batch, judges="time")
@@ -1646,7 +1646,7 @@ how_predictions_went()
 # - **The split.** `dp` groups of `tp` GPUs. The GPUs of a group compute the same rows, each with a slice of every
 #   weight (tensor parallelism, lesson 08). That takes an all-reduce of activations, a row of 16,384 numbers in bfloat16
 #   for each row of the batch, in each pair of layers, forward and backward, and nothing else can be computed meanwhile.
-#   The `dp` groups compute different rows (data parallelism): an all-reduce of the gradients, beside the backward pass.
+#   The `dp` groups compute different rows (data parallelism): an all-reduce of the gradients, during the backward pass.
 #   Ranks are numbered group by group, so a group of 8 or fewer stays within a machine.
 # - **The batch.** `rows` in all. More rows keep the GPUs busier. But beyond the critical batch size they teach the
 #   model less: in a batch of $B$ rows, a row is worth only $1 / (1 + B/B_{crit})$ of a row in a small batch.

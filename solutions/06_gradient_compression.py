@@ -828,8 +828,8 @@ reveal("times fewer numbers", 1024 * 1024 * 4 / traffic.handed_in, why="$m n / (
 # %% [markdown]
 # ### How much a low rank can hold
 # How much of a real gradient does a matrix of rank $r$ hold? The gradient of the middle layer of our MLP, 32 x 32,
-# after ten steps with the same gradient (so that the iteration has converged), beside the best that is possible, from
-# the singular values:
+# after ten steps with the same gradient (so that the iteration has converged), compared with the best that is possible,
+# from the singular values:
 
 # %% tags=["notebook-only"]
 def middle_layer(rank, world_size):

@@ -307,7 +307,7 @@ check(zero_1, judges="memory")
 check(zero_1, judges="traffic")
 
 # %% [markdown]
-# Five steps on 3 ranks beside AdamW in one process. (3 doesn't divide the 4 x 49 parameters.)
+# Five steps on 3 ranks, compared with AdamW in one process. (3 doesn't divide the 4 x 49 parameters.)
 
 # %% tags=["notebook-only"]
 batches = [make_batch(6, 7, seed=number, dtype=double) for number in range(5)]
@@ -676,7 +676,7 @@ check(zero_3, judges="memory")
 check(zero_3, judges="traffic")
 
 # %% [markdown]
-# ### Measured beside the others
+# ### All stages, measured
 # One step of each stage on 4 ranks: the same 8 layers as before.
 
 # %% tags=["notebook-only"]
@@ -1335,8 +1335,8 @@ print("a step of torch's:", ", ".join(op for op, _ in calls_of(theirs)[: len(cal
 #
 # ### Its options
 # `simulate` runs FSDP too. One thing to know about these pictures: on GPUs, FSDP issues its collectives on a stream of
-# their own, beside the computing. Virtual ranks look like CPUs to FSDP, so here each call waits. Which calls there are,
-# in what order, and what a rank holds, is the same.
+# their own, so they overlap with computing. Virtual ranks look like CPUs to FSDP, so here each call waits. Which calls
+# there are, in what order, and what a rank holds, is the same.
 
 # %%
 def fsdp_step(rank, world_size, mesh=None, **options):

@@ -205,7 +205,7 @@ predict("choices that are dropped", ...)
 # <details><summary>Hint 2: the idea</summary>
 #
 # A one-hot matrix has a row for each choice and a column for each expert. Its cumulative sum downwards counts, for each
-# expert, who has come so far, this choice included.
+# expert, the choices so far, this one included.
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
@@ -441,8 +441,8 @@ check(expert_layer, judges="values")
 check(expert_layer, judges="traffic")
 
 # %% [markdown]
-# The layer on 4 ranks beside one process that computes every expert for every token, `mixture`: 24 tokens, 8 experts,
-# two for each token. No token is dropped, so the outputs agree to the last digits.
+# The layer on 4 ranks, compared with one process that computes every expert for every token, `mixture`: 24 tokens, 8
+# experts, two for each token. No token is dropped, so the outputs agree to the last digits.
 
 # %% tags=["notebook-only"]
 tokens, router_weight = make_batch(24, 6, dtype=double), make_batch(6, 8, seed=1, dtype=double)

@@ -855,7 +855,7 @@ reveal(
 # %% [markdown]
 # ## Exchanging heads for tokens
 #
-# There is another way, known as **DeepSpeed-Ulysses**: attention works on each head by itself. So swap: from "some
+# There is a different way, known as **DeepSpeed-Ulysses**: attention works on each head by itself. So swap: from "some
 # tokens, all heads" to "all tokens, some heads". An all-to-all does just that. Then each rank computes ordinary
 # attention for its heads, and a second all-to-all swaps back. P must divide the number of heads, so this way ends where
 # tensor parallelism does; the ring knows no such limit.
@@ -1210,7 +1210,7 @@ reveal("the epoch of step 13", 13 // (20 // 4), why="Five steps in each epoch; t
 
 # %% [markdown]
 # On GPUs the rows also have to get there. `DataLoader(pin_memory=True)` puts batches into **pinned** memory, which the
-# operating system never moves, so that `batch.to("cuda", non_blocking=True)` can run beside the computing.
+# operating system never moves, so that `batch.to("cuda", non_blocking=True)` can overlap with computing.
 
 # %% [markdown]
 # ## Reading a checkpoint on another grid

@@ -51,7 +51,7 @@ wrong("only-its-own", "new_group", varies=True).body("""
                 mine[name] = dist.new_group(ranks)
     return mine
 """)
-wrong("keeps-the-last", "on another rank the answer holds none").replace("if rank in ranks:", "if True:")
+wrong("keeps-the-last", "on a different rank the answer holds none").replace("if rank in ranks:", "if True:")
 wrong("everybody", "all ranks: give the members").replace("dist.new_group(ranks)", "dist.new_group()")
 wrong("never-kept", "no group of this name").replace("mine[name] = group", "pass")
 wrong("two-axes-only", "the group", hidden=True).replace("return mine", "return dict(list(mine.items())[:2])")

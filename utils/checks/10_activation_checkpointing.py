@@ -149,7 +149,7 @@ def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int) -> Case:
                 "a list without a weight that isn't among the inputs: only the inputs' memory doesn't count": [
                     [of_place[place] for place in inside if place not in parameters]
                 ],
-                "a list in another order: they come as they are saved": lambda got: (
+                "a list in a different order: they come as they are saved": lambda got: (
                     isinstance(got, list) and sorted(got) == sorted(of_place[place] for place in inside)
                 ),
             }

@@ -60,7 +60,7 @@ def process_groups(_: Draws, members: dict[str, list[list[int]]], world_size: in
             name: {
                 "no group of this name that a rank could use: return a dict {name: group}": ([], -1),
                 "all ranks: give the members to dist.new_group": (list(ranks), -1),
-                "the right group, but on another rank the answer holds none that this rank is in": unused[name],
+                "the right group, but on a different rank the answer holds none that this rank is in": unused[name],
             }
             for name in members
         },

@@ -207,7 +207,8 @@ def draw_compute(pen: Pen, regions: list[Region], y: float, height: float, colou
     outline = 0.5 if len(regions) <= DENSE else 0
     for (region, depth), (_, next_depth) in zip(nested, [*nested[1:], (None, 0)], strict=False):
         top, tall, kind = y + depth * step, height - depth * step, bars.stem(region.name)
-        look: Look = {"facecolor": colours[kind], "edgecolor": PAPER if depth else colours[kind], "linewidth": outline}
+        edge = PAPER if depth else darker(colours[kind])
+        look: Look = {"facecolor": colours[kind], "edgecolor": edge, "linewidth": outline}
         pen.bar(region.start, region.end, top, tall, f"compute: {kind}", zorder=1 + depth / 100, **look)
         pen.label(
             region.start, region.end, top, step if next_depth > depth else tall, region.name, ground(colours[kind])
@@ -220,7 +221,7 @@ def draw_calls(pen: Pen, events: list[Event], y: float, height: float, colours: 
     tall = height / max((row + 1 for _, row in placed), default=1)
     for event, row in placed:
         colour, end = colours[event.op], last if event.end is None else event.end
-        look: Look = {"facecolor": colour, "edgecolor": colour, "linewidth": 0.6}
+        look: Look = {"facecolor": colour, "edgecolor": darker(colour), "linewidth": 0.6}
         if not event.is_async:
             look |= {"facecolor": to_rgba(colour, 0.25), "edgecolor": darker(colour), "hatch": STRIPES}
         elif event.end is None:
@@ -233,5 +234,5 @@ def draw_calls(pen: Pen, events: list[Event], y: float, height: float, colours: 
 
 
 def darker(colour: str) -> tuple[float, ...]:
-    """A shade whose stripes are visible on white, even for yellow."""
+    """A shade whose stripes are visible on white, even for yellow, and whose edge parts equal neighbours."""
     return tuple(0.75 * part for part in to_rgba(colour)[:3])
