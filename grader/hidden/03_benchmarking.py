@@ -360,7 +360,7 @@ def meeting(one: Line, other: Line, right: float | None) -> Case:
         right=right,
         rtol=RTOL,
         mistakes=mistakes,
-        seen=f"lines {one} and {other}: you returned",
+        seen=f"lines ({alpha_one:.4g}, {beta_one:.4g}) and ({alpha_other:.4g}, {beta_other:.4g}): you returned",
         advice={"ZeroDivisionError": "Two lines with the same beta are parallel: test for that before you divide."},
     )
 

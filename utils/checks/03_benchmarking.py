@@ -726,7 +726,7 @@ def shortest_benchmark(_: Draws, alpha: float, beta: float, small_are_long: bool
             if abs(got - right) > 0.05 * right:
                 share = got / right
                 raise CheckFailed(
-                    f"{name} is {got:.3g}, "
+                    f"{name} is {got:.3g}"
                     + (f", {100 * (share - 1):+.1f} % off" if 0 < share < 10 else f" instead of {right:.3g}"),
                     "5 % at most" if 0 < share < 10 else "",
                     why_it_is_off(name, got, right, answer.results[0]["calls"], (alpha, beta)),
