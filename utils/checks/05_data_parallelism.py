@@ -159,8 +159,8 @@ def gradient_case(
             ""
             if not torch.isclose(numbers, right, 1e-6, 0).any(1).all()
             else (
-                "right numbers in the wrong places: cut a flat tensor in the order in which it was put together, and "
-                "return the gradients in the order of model.parameters()"
+                "the right numbers in the wrong places: cut a flat tensor in the order in which it was put together, "
+                "and return the gradients in the order of model.parameters()"
             )
         )
 
@@ -265,7 +265,7 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
             "a shard with one row more on one rank too many: there are B % P longer shards, on ranks 0 to B % P - 1": (
                 once_more
             ),
-            "a shard that starts at rank * (B // P): each longer shard before it moves it on": overlapping,
+            "a shard that starts at rank * (B // P): each longer shard before it moves its start by one": overlapping,
             "columns: cut the batch along its rows": list(batch.tensor_split(world_size, dim=1)),
             "the result of `chunk`: its last chunk may be much smaller than the others": list(chunks),
         },
@@ -451,7 +451,7 @@ def judge_epoch(run: Runner, world_size: int, num_samples: int, epoch: int, seed
             tensors = isinstance(mine, Tensor) or isinstance(mine, list) and any(isinstance(x, Tensor) for x in mine)
             raise CheckFailed(f"rank {rank} returned {show(mine)}", wanted, "Take .tolist() of the tensor." * tensors)
         if len(mine) != each:
-            missing = "Pad the order until it divides evenly, or else one rank takes more steps than another."
+            missing = "Pad the order to a multiple of world_size; otherwise one rank takes more steps than another."
             raise CheckFailed(f"rank {rank} got {plural(len(mine), 'sample')}", f"{each} on every rank", missing)
     seen = Counter(index for mine in results for index in mine)
     never = [index for index in range(num_samples) if not seen[index]]
@@ -567,7 +567,7 @@ def overlap_by_hooks(
         shards,
         when=AFTER_WAIT,
         unsent="its bucket was never started, or something other than `grad` was averaged. Does each hook count for "
-        "its own bucket? (A `lambda` looks up `number` only when it is called)",
+        "its own bucket? A `lambda` looks up `number` when it is called, not when it is made",
         same={"buckets": buckets},
         cluster=cluster,
         clock=cluster,
@@ -667,7 +667,7 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
     mistakes = {
         "None, but another rank has used it: every rank needs the mean": math.nan * right,
         "the mean over the ranks that have used it: divide by world_size, the others count as zero": by_users,
-        "all zeros, where no rank has used it (or it is frozen): leave None, or AdamW keeps moving it": (
+        "all zeros, where no rank has used it (or it is frozen): leave it None, or AdamW keeps moving it": (
             right.nan_to_num()
         ),
     }
