@@ -418,7 +418,7 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
     seeded = "Draw only from a generator that is seeded with seed and epoch."
     fail_if(first != again, "epoch 0 has a different order the second time", seeded)
     fail_if(in_step, f"rank 0 sees the samples {mine}: not shuffled", "Take this rank's part of a shuffled order.")
-    pairs = [{pair for mine in indices for pair in itertools.pairwise(mine)} for indices in (first, second)]
+    pairs = [{frozenset(pair) for mine in indices for pair in itertools.pairwise(mine)} for indices in (first, second)]
     if first == second:
         always = judge_epoch(run, world_size, num_samples, 0, seed + 1) == first
         raise CheckFailed(
@@ -435,8 +435,8 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
     )
     fail_if(
         len(pairs[0] & pairs[1]) > len(pairs[0]) / 2,
-        "in epoch 1 most samples follow the same sample as in epoch 0",
-        "Shuffle anew in each epoch. To start elsewhere in the same order, or to swap the ranks' parts, is not enough.",
+        "in epoch 1 most samples have the same neighbours as in epoch 0",
+        "Shuffle anew in each epoch. To start elsewhere in the same order, reverse it or swap parts is not enough.",
     )
 
 
@@ -832,7 +832,9 @@ def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
                 raise CheckFailed(
                     f"rank {rank} started {late} of the first {plural(len(nbytes) - 1, 'bucket')} after backward",
                     "all but the last to start during the last backward pass",
-                    "Every parameter was used here, so the hooks can start them."
+                    WHILE
+                    if late < len(nbytes) - 1
+                    else "Every parameter was used, so the hooks can start them: does each count for its own bucket?"
                     if step == 0
                     else "In the first step they did: are the numbers of missing gradients set anew in each step?",
                 )
