@@ -47,8 +47,8 @@ print(f"1 GPU: {one_gpu / 365 / 86400:.0f} years")
 print(f"1,024 GPUs, if nothing is lost: {one_gpu / 1024 / 86400:.0f} days")
 
 # %% [markdown]
-# "If nothing is lost" is what this lesson is about. The ranks must exchange their gradients at every step. Done badly,
-# they wait for the network most of the time.
+# "If nothing is lost" is what this lesson is about. The ranks must exchange their gradients at every step. If that is
+# done badly, they spend most of their time waiting for the network.
 
 # %% [markdown]
 # # Part 1 · Same weights, different rows
@@ -116,8 +116,8 @@ check(shard_the_batch, judges="values")
 # all outputs. `serial_gradients` computes loss and gradients in one process. It is our **oracle**: whatever we do with
 # many ranks must give the same result.
 #
-# If all shards have the same size, the mean of their gradients is the gradient of the whole batch. Here with a list
-# instead of ranks:
+# If all shards have the same size, the mean of their gradients is the gradient of the whole batch. Here it is with a
+# list instead of ranks:
 
 # %%
 weights, batch = make_weights(3, 4, dtype=double), make_batch(8, 4, dtype=double)
@@ -413,7 +413,7 @@ became, right = length(each.results[0]), length(once.results[0])
 becomes = "right" if math.isclose(became, right) else "too large" if became > right else "too small"
 
 # %%
-reveal("times the traffic", len(each.events) / len(once.events), why="Every all-reduce carries whole gradients.")
+reveal("times the traffic", len(each.events) / len(once.events), why="Each of the 8 all-reduces is of full size.")
 reveal(
     "the gradient is then",
     becomes,
@@ -428,7 +428,7 @@ reveal(
 # %% [markdown]
 # ## Sampling an epoch
 #
-# So far somebody handed each rank its shard. In real life each rank reads its own samples from a data set, and a
+# So far each rank was handed its shard. In real life each rank reads its own samples from a data set, and a
 # **sampler** says which. No messages are needed: every rank draws the same order and takes its part. For that to work,
 #
 # - all ranks shuffle with the same seed, and each epoch has a different order,
@@ -558,7 +558,7 @@ print(f"exposed: naive {1e3 * (naive - alone):.2f} ms, flat {1e3 * (flat - alone
 
 # %%
 reveal("latencies that a step pays", sum(event.rank == 0 for event in flat_run.events), why="One for each all-reduce.")
-reveal("the all-reduce has to wait for", "the last gradient", why="It is part of the long tensor, like all others.")
+reveal("the all-reduce has to wait for", "the last gradient", why="It is part of the long tensor, too.")
 
 # %% [markdown]
 # The latency is paid once, and what is left is mostly bytes. It could be hidden, though: the flat all-reduce starts
@@ -730,8 +730,8 @@ reveal(
 # names that are easily confused:
 #
 # ```python
-# p.register_hook(f)                         # f(gradient), when it has been computed; p.grad does NOT hold it yet
-# p.register_post_accumulate_grad_hook(f)    # f(p), when p.grad holds it
+# p.register_hook(f)                       # f(gradient), before p.grad holds it
+# p.register_post_accumulate_grad_hook(f)  # f(p), when p.grad holds it
 # ```
 #
 # The second gets the **parameter**. If you all-reduce that, you average the weights, and the gradients stay local.
@@ -837,7 +837,8 @@ runs, steps = {}, {}
 for cap in (2, 10, 25, 110):
     runs[cap], steps[cap] = with_cap(cap * 2**20)
     last = [event for event in runs[cap].events if event.rank == 0][-1]
-    name = f"cap of {cap} MiB, buckets: {len(make_buckets(sizes, cap * 2**20))}"
+    count = len(make_buckets(sizes, cap * 2**20))
+    name = f"{cap:3} MiB, {count:2} bucket" + "s" * (count > 1)
     left, took = steps[cap] - alone, last.end - last.start
     print(f"{name:26} {1e3 * left:.2f} ms exposed, last all-reduce {1e3 * took:.2f} ms")
 
@@ -845,7 +846,7 @@ for cap in (2, 10, 25, 110):
 reveal(
     "buckets after backward cost",
     "more time" if late > flat else "less time",
-    why="Nothing overlaps yet, and each bucket pays a latency. Buckets only pay once they start during backward.",
+    why="Nothing overlaps yet, and each bucket pays a latency. Buckets are only worth it once they start during backward.",
 )
 
 # %% [markdown]
@@ -1225,7 +1226,7 @@ for name, norm in (("batch norm", nn.BatchNorm1d(6)), ("layer norm", nn.LayerNor
     errors[name] = off_by(model, spawn(gradients_with, 4, model).results[0], rows)
 
 # %%
-reveal("equal to the serial run is", min(errors, key=errors.get), why="It looks at one row at a time.")
+reveal("equal to the serial run is", min(errors, key=errors.get), why="Layer norm looks at one row at a time.")
 reveal("the other is off by", max(errors.values()), why="Not small: this is a different model, not a rounding error.")
 
 # %% [markdown]
@@ -1400,7 +1401,7 @@ print("equal to the serial batch norm:", error < 1e-9)
 # %% [markdown]
 # # Part 7 · Compared with PyTorch's DDP
 # `DistributedDataParallel(model)` is what you have built: broadcast, buckets, hooks. `spawn` records its calls too, so
-# we can look at what its options do. Here a model with 8 layers of 64 kB each, on 2 ranks, three steps with each
+# we can look at what its options do. Here is a model with 8 layers of 64 kB each on 2 ranks, three steps with each
 # option. (A cap is in MiB; 0.15 of them are 157,286 bytes.)
 
 # %%
@@ -1430,9 +1431,10 @@ show_calls()
 show_calls(bucket_cap_mb=0.15)
 
 # %% [markdown]
-# Before: a check that all ranks have the same parameters, and the broadcast of part 1. In the first step DDP sends one
-# bucket with everything; in the second it **rebuilds** the buckets in the order in which gradients really came, and
-# broadcasts that order from rank 0, so that all ranks agree. From then on the buckets are the ones you know.
+# Before the first step come a check that all ranks have the same parameters, and the broadcast of part 1. In the first
+# step DDP sends one bucket with everything; in the second it **rebuilds** the buckets in the order in which gradients
+# really came, and broadcasts that order from rank 0, so that all ranks agree. From then on the buckets are the ones
+# you know.
 
 # %% tags=["notebook-only"]
 show_calls(find_unused_parameters=True)
@@ -1440,7 +1442,7 @@ show_calls(static_graph=True)
 
 # %% [markdown]
 # - `find_unused_parameters=True`: one more all-reduce at every step, of 32 bytes: your `users`. The buckets are never
-#   rebuilt. It also walks through the graph after each forward pass. Only for models that need it.
+#   rebuilt. It also walks through the graph after each forward pass. Use it only for models that need it.
 # - `static_graph=True`: you promise that every step uses the same parameters. DDP looks once, in the first step, and
 #   then knows. Right for models whose unused parameters are always the same ones.
 # - `gradient_as_bucket_view=True`: the gradients are views of the buckets, as in your version. That saves one copy, and
@@ -1463,8 +1465,8 @@ for options in ({}, {"gradient_as_bucket_view": True}):
 
 # %% [markdown]
 # ### Which one is faster?
-# Both side by side, in one run: an MLP of 16 layers of 512 x 512 (16.8 MB of gradients), 32 rows on each of 2 ranks,
-# buckets of 4 MiB. Steps of the two take turns, and we compare their medians.
+# Yours, DDP and the naive version side by side, in one run: an MLP of 16 layers of 512 x 512 (16.8 MB of gradients),
+# 32 rows on each of 2 ranks, buckets of 4 MiB. Their steps take turns, and we compare medians.
 
 # %%
 def race(rank, world_size, layers=16, dim=512, rows=32, cap=4, rounds=9):
@@ -1499,10 +1501,11 @@ print(f"throughput, yours to torch's DDP: {took['torch'] / took['yours']:.2f}")
 print(f"throughput, yours to naive:       {took['naive'] / took['yours']:.2f}")
 
 # %% [markdown]
-# Near 1, or above: your version keeps the views of its flat tensors as gradients, where DDP by default copies back.
-# Don't read much more into it. On one machine "the network" is the same processor that computes, so there is little to
-# hide behind; with other programs running, the ratio moves. On a machine with a real network between its ranks the
-# virtual cluster is the better guide. There, DDP with its default options and the step of part 3:
+# Usually both are near 1, and there is not much to read into them. Your version keeps the views of its flat tensors as
+# gradients, where DDP by default copies back; but on one machine "the network" is the same processor that computes, so
+# there is little to hide behind, and the ratios move whenever other programs run. On a machine with a real network
+# between its ranks the virtual cluster is the better guide. There, DDP with its default options and the step of part
+# 3:
 
 # %% tags=["notebook-only"]
 def torchs_ddp(model, shard, rank, world_size):
@@ -1525,7 +1528,7 @@ for name, took in {"computing alone": alone, "DDP": torchs, "yours": steps[25]}.
 
 # %% [markdown]
 # # Part 8 · The limits of data parallelism
-# Three limits that no bucket removes.
+# Three limits remain that no bucket can remove.
 #
 # **The batch.** More ranks mean a larger global batch, or smaller shards. The mean over more rows has less noise, so
 # fewer steps are needed; but only until there is hardly any noise left. The **critical batch size** says when: about

@@ -76,7 +76,7 @@ def make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Ca
         "right except for an empty bucket at the start": [[], *right],
         "right except for an empty bucket at the end": [*right, []],
         "cut from the first parameter on: begin with the last one": [b[::-1] for b in cut(forwards, cap)[::-1]],
-        "a bucket for each parameter behind the first bucket: its bytes must be counted from zero again": (
+        "one bucket per parameter after the first bucket: count each bucket's bytes from zero again": (
             right[:1] + [[index] for bucket in right[1:] for index in bucket]
         ),
         "right if a bucket's first parameter had no bytes: count it, too": cut(backwards, cap, first=False),
@@ -143,6 +143,7 @@ def communication_end(draws: Draws, ready: list[float], took: list[float], count
         "the later of `ready` and `end + takes`: take the later of `ready` and `end`, then add": later,
         "the sum of all moments and times: `ready` is a moment, so wait until then": summed,
         "the end if the first bucket to be ready is sent first: all ranks keep the order that is given": in_order,
+        "the first moment plus the sum of all: the network waits for later buckets too": sum(took, *ready[:1] or [0.0]),
         "the exposed time: return the moment when the last one ends": end_of(ready, took) - last,
     }
     seen = f"ready {ready}, took {took}: you returned"
@@ -230,8 +231,8 @@ RECORDED = (
     vary(
         communication_end,
         values=[
-            ([1.0, 2.0, 3.0], [4.0, 0.5, 1.0]),
-            ([1.0, 2.0, 4.0], [0.5, 0.5, 3.0]),
+            ([1.0, 2.0, 3.25], [4.0, 0.5, 1.0]),
+            ([1.0, 2.0, 4.0], [0.5, 0.75, 3.0]),
             ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]),
             ([], []),
         ],

@@ -22,7 +22,7 @@ wrong("rest-to-the-last", "all leftover rows on the last rank").body("""
 wrong("cut-evenly", "cut at rank * B // P").body(
     "return batch[rank * len(batch) // world_size : (rank + 1) * len(batch) // world_size]"
 )
-wrong("forgets-rows-before", "moves it on").body("""
+wrong("forgets-rows-before", "moves its start").body("""
     size, extra = divmod(len(batch), world_size)
     return batch[rank * size :][: size + (rank < extra)]
 """)
@@ -329,7 +329,7 @@ wrong("forgets-the-last", "without the last bucket").replace("return buckets", "
 wrong("forward-order", "backward starts at the other end").replace("reversed(range(len(sizes)))", "range(len(sizes))")
 wrong("closes-before", "closed before it would grow").replace("filled >= cap", "filled + sizes[index] > cap")
 wrong("closes-too-late", "closed too late").replace(">= cap", "> cap")
-wrong("never-empties", "counted from zero again").replace("filled = 0", "pass")
+wrong("never-empties", "from zero again").replace("filled = 0", "pass")
 wrong("empty-first", "empty bucket at the start").replace(
     "if not buckets or filled >= cap:",
     "if index == len(sizes) - 1:\n    buckets.append([])\nif filled >= cap or index == len(sizes) - 1:",
@@ -407,6 +407,7 @@ wrong("all-at-once", "the network does one at a time").replace(
 wrong("after-backward", "each starts as soon as it is ready").body("end = max(ready, default=0.0) + sum(took)")
 wrong("adds-moments", "`ready` is a moment").replace("max(end, is_ready) + takes", "end + is_ready + takes")
 wrong("adds-first", "then add").replace("max(end, is_ready) + takes", "max(end + takes, is_ready)")
+wrong("first-and-all", "the network waits for later buckets too").body("end = sum(took, *ready[:1] or [0.0])")
 wrong("exposed", "the exposed time").replace("return end", "return end - max(ready, default=0.0)")
 wrong("in-order-of-readiness", "keep the order that is given", hidden=True).replace(
     "zip(ready, took)", "sorted(zip(ready, took))"
