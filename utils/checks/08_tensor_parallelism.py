@@ -608,7 +608,7 @@ def parallel_cross_entropy(
 
 
 INFINITE: dict[str, Callable[[Any], bool]] = {
-    "infinite: an exponential overflows. Subtract the token's largest logit before": lambda got: alike(
+    "infinite: an exponential overflows. Subtract the token's largest logit first": lambda got: alike(
         got, torch.tensor(math.inf, dtype=F64)
     ),
     "the logarithm of 0: all exponentials of a token are 0. Subtract the token's own largest logit, over all ranks, "
@@ -658,7 +658,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the output with every t-th head on a rank: its heads are consecutive": attention(
                 x, w_qkv, w_out.unflatten(0, (heads, -1))[every_tth].flatten(0, 1), heads
             ),
-            "the output if w_qkv had q, k and v of one head after the other: first come all columns of q": attention(
+            "the output for q, k and v of one head after the other in w_qkv: all columns of q come first": attention(
                 x, threes, w_out, heads
             ),
             "the output with one head on each rank: split its columns into heads_local heads": attention(
