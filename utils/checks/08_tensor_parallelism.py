@@ -337,13 +337,13 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     mine = list(grad.chunk(size, -1))
     mistakes: dict[str, Mistakes] = {
         "output": {
-            "the shards joined along dimension 0: features are the last dimension": torch.cat(xs, 0),
-            "the shards joined along dimension 1: features are the last dimension": torch.cat(
+            "the concatenation of the shards along dimension 0: features are the last dimension": torch.cat(xs, 0),
+            "the concatenation of the shards along dimension 1: features are the last dimension": torch.cat(
                 xs, 1 - (xs[0].dim() < 2)
             ),
-            "the shards stacked: put them side by side": torch.stack(xs),
+            "the stack of the shards: put them side by side": torch.stack(xs),
             "the sum of the shards: put them side by side": sum(xs),
-            "the right numbers in a different order: of each row, rank r's part is the r-th": (
+            "a result with the right numbers in a different order: in each row, rank r's part is the r-th": (
                 lambda got: in_order(got, whole)
             ),
         },
@@ -567,7 +567,7 @@ def parallel_cross_entropy(
             "the loss with the target's original logit: subtract the maximum there too": loss(
                 total, of_targets(logits)
             ),
-            "the loss if each rank subtracts its own maximum: all must subtract the same": loss(
+            "the loss when each rank subtracts its own maximum: all must subtract the same one": loss(
                 own.exp().sum(-1), of_targets(own)
             ),
             "the sum of the tokens' losses: return the mean": N * truth.y,
@@ -650,7 +650,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
         "output": {
             "the output of this rank's heads: a partial sum. Where is g?": [part for part, _ in alone],
             f"{size} times too large: each rank computes all heads": size * y,
-            "the output if w_qkv is cut into blocks of neighbouring columns: then rank 0 has mostly q": sum(in_blocks),
+            "the output for w_qkv cut into blocks of neighbouring columns: rank 0 would have mostly q": sum(in_blocks),
             "the output with columns of w_out: the merged heads meet its rows": attention(x, w_qkv, w_out.T, heads),
             "the output if every rank takes rank 0's rows of w_out": attention(
                 x, w_qkv, torch.cat([rows[0]] * size), heads
@@ -753,7 +753,7 @@ def across_sequence(
     summed = torch.stack(to_sum).sum(0)
     mine = list(summed.chunk(size, 1))
     joins = {
-        f"the tokens joined along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
+        f"the concatenation of the tokens along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
         for dim in (0, -1)
     } | {
         "this rank's own tokens, with zeros for the others: every rank's tokens belong there": [
