@@ -199,8 +199,8 @@ predict("a partial sum is", ..., choices=["y_local", "grad_x", "grad_w_local", "
 def column_parallel(
     x: Tensor, w_local: Tensor, b_local: Tensor, grad_local: Tensor, tp_group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Forward and backward pass of y = x @ w + b, where this rank has some columns of w;
-    one all_reduce in all, of as many bytes as x has.
+    """Forward and backward pass of y = x @ w + b, where this rank has some columns of
+    w; one all_reduce in all, of as many bytes as x has.
 
     x (B, D), the same on every rank; w_local (D, F/t); b_local (F/t,); grad_local
     (B, F/t), the gradient of y_local.
@@ -265,8 +265,8 @@ predict("extra b in y", ...)
 def row_parallel(
     x_local: Tensor, w_local: Tensor, bias: Tensor, grad: Tensor, tp_group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Forward and backward pass of y = x @ w + bias, where this rank has some rows of w;
-    one all_reduce in all, of as many bytes as y has.
+    """Forward and backward pass of y = x @ w + bias, where this rank has some rows of
+    w; one all_reduce in all, of as many bytes as y has.
 
     x_local (B, F/t); w_local (F/t, D); bias (D,), the same on every rank; grad (B, D),
     the gradient of y, the same on every rank. Returns (y, grad_x_local, grad_w_local,
@@ -490,10 +490,10 @@ both
 reveal("the gradient with torch's all-reduce", both[0][1], why="Its backward is an all-reduce of four 1's.")
 
 # %% [markdown]
-# That is four times too much, on 4 ranks. Its backward pass is an all-reduce again, which lesson 01 called its dual.
-# That is right if each rank has a loss **of its own** and the true loss is their sum. Here all ranks compute the same
-# loss, and it counts once. Adam would even hide the mistake, because it divides out a gradient's scale. So compare
-# gradients, never loss curves.
+# On 4 ranks, that is four times too much. The backward pass of PyTorch's all-reduce is an all-reduce again, its dual in
+# lesson 01, which is right where each rank has a loss **of its own** and the true loss is their sum. Here all ranks
+# compute the same loss, and it counts once. Adam would even hide the mistake, because it divides out a gradient's
+# scale. So compare gradients, never loss curves.
 
 # %% [markdown]
 # ## Gathering the shards
@@ -720,8 +720,8 @@ predict("rank 1's rows for its tokens", ...)
 
 # %% exercise="parallel-embedding" difficulty=3 minutes=12
 def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> Tensor:
-    """Look up tokens in a table whose rows are spread over the ranks; one all_reduce, in
-    the forward pass.
+    """Look up tokens in a table whose rows are spread over the ranks; one all_reduce,
+    in the forward pass.
 
     tokens (...), int64, from 0 to V - 1, the same on every rank, left unchanged;
     table_local (V/t, D), the table's rows from tp_rank * V/t on.
@@ -810,8 +810,8 @@ reveal(
 
 # %% exercise="parallel-cross-entropy" difficulty=4 minutes=20
 def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -> Tensor:
-    """The mean cross-entropy over all tokens, for logits whose words are spread over the
-    ranks.
+    """The mean cross-entropy over all tokens, for logits whose words are spread over
+    the ranks.
 
     logits_local (N, V/t), the words from tp_rank * V/t on; targets (N,), int64, from 0
     to V - 1, the same on every rank. Both are left unchanged.
@@ -880,9 +880,9 @@ figures.qkv_columns(num_heads=4, tp_size=2)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]` are the three local weights. Then
-# `split_heads(f(x) @ part, heads_local)` for each, `merge_heads(attend(q, k, v))`, and `g` of its product with your
-# rows of `w_out`.
+# `[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]` are the three local weights. With `h =
+# f(x)`, take `split_heads(h @ part, heads_local)` for each of them, then `merge_heads(attend(q, k, v))`, and `g` of its
+# product with this rank's rows of `w_out`.
 # </details>
 
 # %% exercise="parallel-attention" difficulty=3 minutes=15
@@ -1261,8 +1261,8 @@ for name, total in (("one process", squares(serial, names)), ("copies once", onc
 
 # %% [markdown]
 # ### Traffic: what a layer sends
-# Take a layer of GPT-3 with $t = 8$ and one sequence of 2,048 tokens, in bfloat16. There are four all-reduces of $B S
-# D$ numbers, two in each pass, and each sends $2 (t-1)/t$ times its bytes:
+# Take a layer of GPT-3 with $t = 8$ and one sequence of 2,048 tokens, in bfloat16. There are four all-reduces, two in
+# each pass, of $B S D$ numbers each. Each sends $2 (t-1)/t$ times its bytes:
 #
 # $$4 \cdot \frac{2 (t-1)}{t} \cdot B S D \cdot 2 \text{ bytes}$$
 #
@@ -1387,9 +1387,9 @@ print(f"without them: one GPU {without:.1f} GB; t = 8, with sequence parallelism
 # %% [markdown]
 # # Part 7 · Where it stops paying off
 # Data parallelism's all-reduces overlap with the backward pass. Those of this lesson can't: the next product needs
-# their result, so the GPU has nothing to compute in the meantime. The 8 GPUs of a node are connected by NVLink, at 450
-# GB/s each way, and nodes by one network card of 50 GB/s per GPU. **Predict**: on 16 GPUs, how many times as fast is a
-# layer as on 8?
+# their result, so the GPU has nothing to compute in the meantime. The 8 GPUs of a node are connected by NVLink, at
+# 450 GB/s each way, and the nodes by network cards, one per GPU, at 50 GB/s. **Predict**: how many times as fast is a
+# layer on 16 GPUs as on 8?
 
 # %%
 predict("speed-up from 8 to 16 GPUs", ...)
@@ -1560,7 +1560,8 @@ reveal(
 
 # %% [markdown]
 # Sequence parallelism is a plan, too. `Shard(1)` says that a tensor is cut along dimension 1, the tokens, and
-# `Replicate()` that it is whole on every rank. Wherever one must become the other, PyTorch calls a collective.
+# `Replicate()` that it is whole on every rank. Where a tensor is needed in a different form, PyTorch calls a
+# collective.
 
 # %% tags=["notebook-only"]
 def torch_sequence_parallel(rank, world_size, x):
@@ -1633,10 +1634,10 @@ how_predictions_went()
 # In part 6 your layer kept the **gathered** tokens for its backward pass. Write a product that doesn't keep them: it
 # gathers the tokens of all ranks and multiplies them by this rank's columns, in one function that autograd knows.
 #
-# It is judged in a stack of 4 such products, each with tokens and a weight of its own, forward and then backward. The
-# score is the most bytes that are alive on a rank at any moment. Par keeps the shards and gathers once more in the
-# backward pass, as Megatron does. The limit is what has to be there in the end: tokens, weights, results, and the
-# gradients of all three.
+# It is judged in a stack of 4 such products, each with tokens and a weight of its own: all forward passes, then all
+# backward passes. The score is the most bytes that are alive on a rank at any moment, besides what it was given. Par
+# keeps the shards and gathers once more in the backward pass, as Megatron does. The limit is what must be there in the
+# end: the results, and the gradients of tokens and weights.
 #
 # In an autograd function, `ctx.save_for_backward(a, b)` keeps tensors for the backward pass, where they are
 # `ctx.saved_tensors`.

@@ -443,7 +443,7 @@ wrong("all-reduce-and-a-slice", "gives every rank the whole sum, reduce_scatter"
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace(
     "reduce_scatter(grad_partial, ctx.tp_group, dim=1)", "reduce_scatter(grad_partial, dim=1)"
 )
-wrong("features-joined", "joined along dimension 2").replace("x_local, tp_group, dim=1", "x_local, tp_group")
+wrong("features-joined", "along dimension 2").replace("x_local, tp_group, dim=1", "x_local, tp_group")
 wrong("scatters-a-shard", "A shard can't be scattered").replace(
     "all_gather(x_local, tp_group, dim=1)", "reduce_scatter(x_local, tp_group, dim=1)"
 )

@@ -337,13 +337,13 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     mine = list(grad.chunk(size, -1))
     mistakes: dict[str, Mistakes] = {
         "output": {
-            "the shards joined along dimension 0: features are the last dimension": torch.cat(xs, 0),
-            "the shards joined along dimension 1: features are the last dimension": torch.cat(
+            "the concatenation of the shards along dimension 0: features are the last dimension": torch.cat(xs, 0),
+            "the concatenation of the shards along dimension 1: features are the last dimension": torch.cat(
                 xs, 1 - (xs[0].dim() < 2)
             ),
-            "the shards stacked: put them side by side": torch.stack(xs),
+            "the stack of the shards: put them side by side": torch.stack(xs),
             "the sum of the shards: put them side by side": sum(xs),
-            "the right numbers in a different order: of each row, rank r's part is the r-th": (
+            "a result with the right numbers in a different order: in each row, rank r's part is the r-th": (
                 lambda got: in_order(got, whole)
             ),
         },
@@ -567,7 +567,7 @@ def parallel_cross_entropy(
             "the loss with the target's original logit: subtract the maximum there too": loss(
                 total, of_targets(logits)
             ),
-            "the loss if each rank subtracts its own maximum: all must subtract the same": loss(
+            "the loss when each rank subtracts its own maximum: all must subtract the same one": loss(
                 own.exp().sum(-1), of_targets(own)
             ),
             "the sum of the tokens' losses: return the mean": N * truth.y,
@@ -608,7 +608,7 @@ def parallel_cross_entropy(
 
 
 INFINITE: dict[str, Callable[[Any], bool]] = {
-    "infinite: an exponential overflows. Subtract the token's largest logit before": lambda got: alike(
+    "infinite: an exponential overflows. Subtract the token's largest logit first": lambda got: alike(
         got, torch.tensor(math.inf, dtype=F64)
     ),
     "the logarithm of 0: all exponentials of a token are 0. Subtract the token's own largest logit, over all ranks, "
@@ -650,7 +650,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
         "output": {
             "the output of this rank's heads: a partial sum. Where is g?": [part for part, _ in alone],
             f"{size} times too large: each rank computes all heads": size * y,
-            "the output if w_qkv is cut into blocks of neighbouring columns: then rank 0 has mostly q": sum(in_blocks),
+            "the output for w_qkv cut into blocks of neighbouring columns: rank 0 would have mostly q": sum(in_blocks),
             "the output with columns of w_out: the merged heads meet its rows": attention(x, w_qkv, w_out.T, heads),
             "the output if every rank takes rank 0's rows of w_out": attention(
                 x, w_qkv, torch.cat([rows[0]] * size), heads
@@ -658,7 +658,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the output with every t-th head on a rank: its heads are consecutive": attention(
                 x, w_qkv, w_out.unflatten(0, (heads, -1))[every_tth].flatten(0, 1), heads
             ),
-            "the output if w_qkv had q, k and v of one head after the other: first come all columns of q": attention(
+            "the output for q, k and v of one head after the other in w_qkv: all columns of q come first": attention(
                 x, threes, w_out, heads
             ),
             "the output with one head on each rank: split its columns into heads_local heads": attention(
@@ -753,7 +753,7 @@ def across_sequence(
     summed = torch.stack(to_sum).sum(0)
     mine = list(summed.chunk(size, 1))
     joins = {
-        f"the tokens joined along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
+        f"the concatenation of the tokens along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
         for dim in (0, -1)
     } | {
         "this rank's own tokens, with zeros for the others: every rank's tokens belong there": [
