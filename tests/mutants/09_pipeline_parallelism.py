@@ -542,6 +542,9 @@ in_groups.function("""
         forward = forward[1:]
     return steps
 """)
+wrong("forwards-in-reverse", "in reverse order").replace(
+    "ahead = min(2", "backward = [('B', *step[1:]) for step in reversed(forward)]\nahead = min(2"
+)
 wrong("number-of-the-group", "counts P microbatches").replace(
     "k // (world_size * num_chunks) * world_size", "k // (world_size * num_chunks)"
 )

@@ -771,7 +771,7 @@ def why_miscounted(steps: Schedule, microbatches: int, chunks: int) -> str:
 
 def why_out_of_order(steps: Schedule, chunks: int) -> str:
     first, last, ranks = steps[0], steps[-1], len(steps)
-    backwards = [step.microbatch for step in first if step.kind == "B"]
+    backwards = [step.microbatch for step in first if step.kind == "B" and step.chunk == chunks - 1]
     if len(set(backwards)) > 1 and backwards == sorted(backwards, reverse=True):
         return "The backwards are in reverse order, but the microbatch that went forward first goes backward first."
     if warm_up(first) < warm_up(last):
