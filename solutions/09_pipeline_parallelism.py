@@ -474,6 +474,8 @@ check(accumulate_gradients, judges="memory")
 
 # %%
 factors = [len(part) / 10 for part in torch.empty(10, 1).split(4)]
+
+# %%
 reveal("the three factors", factors, why="Its rows divided by all rows: then each row counts 1 / 10.")
 
 # %% [markdown]
@@ -577,7 +579,7 @@ figures.schedule(gpipe_of_4, "GPipe, 4 ranks, 8 microbatches")
 
 # %% [markdown]
 # `play` runs a schedule on a virtual cluster, with real messages, but sleeps instead of computing. Each rank works for
-# $8 \cdot 3 = 24$ s. Is the bubble what `bubble_shares` says?
+# 24 s, 3 s for each of 8 microbatches. Is the bubble what `bubble_shares` says?
 
 # %% tags=["notebook-only"]
 elapsed = play(gpipe_of_4).elapsed
@@ -673,8 +675,8 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
     """The steps of one rank in 1F1B: warm-up, then one forward and one backward in turn, then
     the backwards that are left.
 
-    At most min(M, P - rank) microbatches are live, and a rank idles for P - 1 slots.
-    Forwards and backwards each go in the order of the microbatches.
+    At most min(M, P - rank) microbatches are live. Forwards and backwards each go in the
+    order of the microbatches. The time of the whole schedule is judged, too.
     """
     forward = [("F", m) for m in range(num_microbatches)]
     backward = [("B", m) for m in range(num_microbatches)]
@@ -842,8 +844,8 @@ predict("messages that rank 3 sends, 16 microbatches", ...)
 # <details><summary>Hint 2: the idea</summary>
 #
 # A step doesn't send: it leaves a `P2POp` in a list, `outgoing`. The next step hands that over together with its
-# receive, if it needs one. The handles of the sends and their tensors are in `sends` from then on. For a B, take `x` and
-# `y` out first: `gradient` looks like `y`.
+# receive, if it needs one. From then on the handles of the sends and their tensors are in `sends`. For a B, take `x`
+# and `y` out first: `gradient` looks like `y`.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1019,8 +1021,8 @@ reveal("messages that rank 3 sends, 16 microbatches", sent[3], why="Only gradien
 # %% [markdown]
 # The time is the same. Now look at the activations of ranks 1 and 2: $\min(M, P - r)$ is 3 and 2 of 16 microbatches,
 # and that is exactly how their bytes compare with GPipe's. (Rank 0 also holds the batch itself, and the last rank what
-# the loss keeps.) In the picture the backward pass of rank 0 is shorter than the others, because nobody needs the
-# gradient of the batch.
+# the loss keeps.) What counts as communication is above all each `y`, which has been sent but lives until its B. In the
+# picture, the backward pass of rank 0 is shorter than the others, because nobody needs the gradient of the batch.
 #
 # ### Compared with torch.distributed.pipelining
 # PyTorch has all this as a library: a `PipelineStage` for your layers, and a `Schedule1F1B` for the order. Same

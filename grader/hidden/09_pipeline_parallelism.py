@@ -131,7 +131,9 @@ def interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) -> Case:
                 [stages[c * ranks + (ranks - 1 - rank if c % 2 else rank)] for c in range(chunks)] for rank in numbers
             ],
             "the chunks in reverse order": [mine[::-1] for mine in right],
-            "one layer for each chunk: a stage has several": [[stage[:1] for stage in mine] for mine in right],
+            "one layer for each chunk: a stage has several": [
+                [[items[c * ranks + rank]] for c in range(chunks)] for rank in numbers
+            ],
             "layers that are P v apart: a stage has consecutive ones": [
                 [items[c * ranks + rank :: ranks * chunks] for c in range(chunks)] for rank in numbers
             ],

@@ -161,7 +161,7 @@ right("by-formula").body("""
 
 wrong, right = ANSWERS.to("backward-across")
 wrong("sends-output-grad", "Is it the .grad of a tensor that has none").replace("x.grad", "y.grad")
-wrong("sends-retained-output-grad", "if each rank sends back that of its output").replace(
+wrong("sends-retained-output-grad", "if each rank sends back the one of its output").replace(
     "x.requires_grad_()", ""
 ).replace("if rank <", "y.retain_grad()\nif rank <").replace("x.grad", "y.grad")
 wrong("no-requires-grad", "Is it the .grad of a tensor that has none").replace("x.requires_grad_()", "pass")
@@ -225,7 +225,7 @@ wrong("one-backward", "one backward() for all", caught_by="memory").replace("los
     "total += loss.detach()", "total = total + loss"
 ).replace("return total", "total.backward()\nreturn total.detach()")
 wrong("whole-batch", "one backward() for all", caught_by="memory").replace("batch.split(micro_batch_size)", "[batch]")
-wrong("row-by-row", "fewer take more time", caught_by="memory").replace(
+wrong("row-by-row", "shorter ones take longer", caught_by="memory").replace(
     "batch.split(micro_batch_size)", "batch.split(1)"
 )
 wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
@@ -542,6 +542,9 @@ in_groups.function("""
         forward = forward[1:]
     return steps
 """)
+wrong("forwards-in-reverse", "in reverse order").replace(
+    "ahead = min(2", "backward = [('B', *step[1:]) for step in reversed(forward)]\nahead = min(2"
+)
 wrong("number-of-the-group", "counts P microbatches").replace(
     "k // (world_size * num_chunks) * world_size", "k // (world_size * num_chunks)"
 )

@@ -23,6 +23,7 @@ from ..events.event import Event
 from ..kit import mlp
 from ..kit.drivers.batched import BATCH, marking_batches
 from ..kit.pipeline_schedule import Step, problem, read, timed
+from ..text.units import plural
 from ..worlds.virtual.play_schedule import free_messages, play
 from .answer import Answer, CheckFailed
 from .inputs import Draws
@@ -143,7 +144,7 @@ def forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtyp
         right=only_at(len(layers) - 1, right, "Only the last rank has the output."),
         rtol=RTOL[dtype],
         mistakes={
-            "the output for the input sent on unchanged: each rank applies its layers before it sends": sent_on,
+            "the output if a rank sends its input on unchanged: each rank applies its layers before it sends": sent_on,
             "the last rank's layers applied to its own batch: its input is what arrives": mlp.forward(
                 stages[-1], batches[-1]
             ),
@@ -193,7 +194,7 @@ def overlapped_forward(
     first = ranks * size + (ranks - 1) * message  # the first microbatch's way
     others = rows / size - 1
     one_by_one = {
-        "the time if a rank begins when the rank before has done everything: wait for one message at a time": (
+        "the time if a rank begins only when the one before has done everything: wait for one message at a time": (
             float(ranks * rows + (ranks - 1) * message)
         ),
     }
@@ -227,8 +228,8 @@ def expect_waited(answer: Answer) -> None:
 # ---- gradients, in parts 3 and 5
 
 BACK_AND_FORTH = (
-    "each boundary is crossed twice: activations go up, then the gradient comes down. A rank sends its activations "
-    "before it waits for the gradient, and the gradient of its input after its own backward."
+    "each boundary is crossed twice: activations go forward, then the gradient comes back. A rank sends its "
+    "activations before it waits for the gradient, and the gradient of its input after its own backward."
 )
 STUCK_STAGE = (
     "a message that was never handed over (what is left after the last step, too), or one that no rank sends: the "
@@ -239,11 +240,11 @@ NO_TAGS = "NCCL ignores tags: between two ranks, what is sent first is received 
 # What a stage goes backward from by mistake, in place of the gradient of the next stage's x.
 # (its y, the gradients of the next stage's y and x, whether that is the last stage) -> a gradient
 USUAL_SENDS: dict[str, Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = {
-    "the gradient if each rank sends back that of its output: the rank before needs that of your input, x.grad": (
+    "the gradient if each rank sends back the one of its output: the rank before needs that of your x, x.grad": (
         lambda y, of_output, of_input, is_last: of_output
     ),
     "the gradient if a rank passes on the one that it received, that of its output: the rank before needs that of your "
-    "input, x.grad": lambda y, of_output, of_input, is_last: of_input if is_last else of_output,
+    "x, x.grad": lambda y, of_output, of_input, is_last: of_input if is_last else of_output,
     "the gradient if a rank sends back x itself: the rank before needs the gradient of x, x.grad": (
         lambda y, of_output, of_input, is_last: y.detach()
     ),
@@ -385,11 +386,16 @@ def expect_one_at_a_time(answer: Answer, rows: int, size: int, layers: int, row:
     # Autograd saves the inputs of each product, gelu and the loss. The first is part of the batch.
     held = round(most / (2 * layers * row))
     if abs(most - 2 * layers * size * row) > row * layers:
-        why = "Is there one backward() for all microbatches? Call it for each one: it frees what the forward has kept."
+        why = (
+            "Is there one backward() for all microbatches, or is a graph kept after its own? Call backward() for each: "
+            "it frees what the forward has kept."
+        )
         raise CheckFailed(
-            f"the activations of up to {held} rows are held at a time",
-            f"of {size}, one microbatch",
-            why if most > 2 * layers * size * row else "Microbatches have micro_batch_size rows: fewer take more time.",
+            f"the activations of up to {plural(held, 'row')} are held at a time",
+            f"those of {size}, one microbatch",
+            why
+            if most > 2 * layers * size * row
+            else "A microbatch has micro_batch_size rows: shorter ones take longer.",
         )
 
 
@@ -765,7 +771,7 @@ def why_miscounted(steps: Schedule, microbatches: int, chunks: int) -> str:
 
 def why_out_of_order(steps: Schedule, chunks: int) -> str:
     first, last, ranks = steps[0], steps[-1], len(steps)
-    backwards = [step.microbatch for step in first if step.kind == "B"]
+    backwards = [step.microbatch for step in first if step.kind == "B" and step.chunk == chunks - 1]
     if len(set(backwards)) > 1 and backwards == sorted(backwards, reverse=True):
         return "The backwards are in reverse order, but the microbatch that went forward first goes backward first."
     if warm_up(first) < warm_up(last):
