@@ -57,8 +57,9 @@ class Run:
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         ran = f", of which {len(set(self.runs_as)):,} ran" if self.runs_as else ""
-        rates = f", {self.rates} rates" if self.rates else ""
-        return f"Run({ranks}{ran}, {self.world}, {self.backend}{rates})"
+        rates = f"{self.rates} rates" if self.rates else ""
+        known = [f"{ranks}{ran}", self.world, self.backend, rates]  # the backend isn't where ranks never met
+        return f"Run({', '.join(filter(None, known))})"
 
     def ran_as(self, rank: int) -> int:
         """The rank that ran in place of `rank`: itself, unless `simulate` ran only one of each kind."""
