@@ -869,7 +869,9 @@ def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[flo
             "almost as fast, but not quite: compare the times as they are, not rounded": lambda got: (
                 prices[got] < 1.01 * prices[right]
             ),
-            "the slowest: the least time wins": lambda got: prices[got] == max(prices[name] for name in candidates),
+            "the slowest by `seconds`: compare what it gives for each one, and the least time wins": lambda got: (
+                prices[got] == max(prices[name] for name in candidates)
+            ),
             "not the fastest: compare what `seconds` gives for each candidate": always,
         },
         seen=f"{nbytes:,} bytes, {size:,} ranks; {given}: you chose",
