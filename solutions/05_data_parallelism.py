@@ -846,7 +846,7 @@ for cap in (2, 10, 25, 110):
 reveal(
     "buckets after backward cost",
     "more time" if late > flat else "less time",
-    why="Nothing overlaps yet, and each bucket pays a latency. Buckets are only worth it once they start during backward.",
+    why="Nothing overlaps yet, and each bucket pays a latency. Buckets help only once they start during backward.",
 )
 
 # %% [markdown]

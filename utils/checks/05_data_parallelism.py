@@ -119,7 +119,7 @@ def gradient_case(
     when      behind the advice to divide: at what moment
     unsent    why a rank may still have its own gradient
     """
-    world_size, before, ops = len(models), deepcopy(models), set[str]()
+    world_size, before = len(models), deepcopy(models)
     weights = torch.cat([parameter.flatten() for parameter in models[0].parameters()])
     total = local.nansum(0).where(local.isnan().all(0).logical_not(), math.nan)  # NaN where nobody has a gradient
     own, divided = (x.where(local.isnan().logical_not(), right) for x in (local, local / world_size))
@@ -143,12 +143,12 @@ def gradient_case(
         [models, data],
         right=pieces,
         mistakes=by_piece(usual, models[0], local),
-        explain=lambda got, _: "what `reduce` leaves: only one rank has the sum" if "reduce" in ops else elsewhere(got),
+        explain=lambda got, _: elsewhere(got),
         rtol=RTOL,
         through=with_gradients,
         unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
         unchanged=False,
-        before=lambda answer: ops.update(event.op for event in answer.events),
+        before=expect_sum_everywhere,
         **more,
     )
 
@@ -185,13 +185,19 @@ def gradient_case(
         for rank, result in enumerate(answer.results):
             held.judge_rank(result, rank)
             fail_if(
-                not case.cluster and result["hooks"] > 0,  # a virtual rank has hooks of its own
+                result["hooks"] > 0,
                 f"rank {rank}: {plural(result['hooks'], 'hook')} left on the model after the call",
                 "Append each hook to `hooks`, so that it is removed at the end; otherwise every step adds more.",
             )
 
     case.also = expect_held_too
     return case
+
+
+def expect_sum_everywhere(answer: Answer) -> None:
+    ops = {event.op for event in answer.events}
+    if "reduce" in ops and not ops & {"broadcast", "scatter", "all_gather", "send"}:
+        raise CheckFailed("your function calls reduce", "all_reduce", "With `reduce` only one rank has the sum.")
 
 
 def by_piece(mistakes: Mapping[str, Tensor], model: nn.Module, local: Tensor) -> dict[str, dict[str, list[Any]]]:

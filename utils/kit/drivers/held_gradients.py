@@ -26,5 +26,7 @@ def with_gradients(
     if returned is None:
         return None
     parameters = list(model.parameters())
-    left = [hooks or () for p in parameters for hooks in (p._backward_hooks, p._post_accumulate_grad_hooks)]
-    return {"returned": returned, "held": [p.grad for p in parameters], "hooks": sum(map(len, left))}
+    left = [hooks or {} for p in parameters for hooks in (p._backward_hooks, p._post_accumulate_grad_hooks)]
+    ours = __name__.partition(".")[0]  # virtual ranks have hooks too, of a class of ours
+    types = [type(hook).__module__.partition(".")[0] for hooks in left for hook in hooks.values()]
+    return {"returned": returned, "held": [p.grad for p in parameters], "hooks": sum(one != ours for one in types)}
