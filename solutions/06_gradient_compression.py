@@ -65,7 +65,7 @@ for name, bandwidth in networks.items():
 # bytes.
 #
 # **Predict** the sum of two float16 numbers of 40,000, and what you get if you halve both of them first. (Replace each
-# `...` by your guess and run the cell. Predictions earn no points, and you can skip them; but a guess that turns out
+# `...` with your guess and run the cell. Predictions earn no points, and you can skip them; but a guess that turns out
 # wrong is what you'll remember. For infinity, write `math.inf`.)
 
 # %%

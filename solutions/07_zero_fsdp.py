@@ -101,7 +101,7 @@ figures.zero_stages(world_size=4)
 # Each of the $P$ ranks gets $1/P$ of whatever is cut. If $P$ doesn't divide the number of parameters, the last piece
 # is padded with zeros, so every piece has $\lceil N / P \rceil$ numbers.
 #
-# **Predict** for 7.5 billion parameters on 64 ranks, in GB. Replace each `...` by a number, and run the cell.
+# **Predict** for 7.5 billion parameters on 64 ranks, in GB. Replace each `...` with a number, and run the cell.
 # Predictions earn no points, and you can skip them; but a guess that turns out wrong is what you'll remember.
 
 # %%

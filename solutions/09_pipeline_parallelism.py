@@ -92,7 +92,7 @@ figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
 # some ranks get one more. All others wait for the slowest stage, so the sizes may differ by **one** at most.
 #
 # **Predict** how many layers each of 4 ranks gets if you cut pieces of `ceil(layers / 4)`, as `torch.chunk` does.
-# Replace each `...` by a list of four numbers, and run the cell. Predictions earn no points, and you can skip them; but
+# Replace each `...` with a list of four numbers, and run the cell. Predictions earn no points, and you can skip them; but
 # a guess that turns out wrong is what you'll remember.
 
 # %%

@@ -68,7 +68,7 @@ class Prediction:
     def said(self) -> str:
         if self.guessed:
             return f"You say {shown(self.guess)}."
-        return f"Replace the ... by {'one of ' + listed(self.choices) if self.choices else 'your guess'}."
+        return f"Replace the ... with {'one of ' + listed(self.choices) if self.choices else 'your guess'}."
 
     def _repr_html_(self) -> str:
         """Open if there was a guess, otherwise folded, so that nobody reads the answer by accident."""
