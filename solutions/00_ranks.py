@@ -683,8 +683,8 @@ reveal("years on one GPU", years, why="6 · 70e9 · 15e12 FLOP, at 0.4 · 989e12
 def smallest_cluster(
     parameters: float, tokens: float, days: float, gpu_memory: float, gpu_flops: float
 ) -> tuple[int, int]:
-    """Return (the least number of GPUs that can hold a model's training state, the least
-    number that can train it in `days` days): two whole numbers, both at least 1.
+    """Return (the least number of GPUs that can hold a model's training state, the
+    least number that can train it in `days` days): two whole numbers, both at least 1.
 
     gpu_memory: bytes of one GPU; a state that fits exactly needs no further GPU.
     gpu_flops: FLOP per second that one GPU reaches (not its peak).
@@ -768,7 +768,9 @@ how_predictions_went()
 board_name = ""  # your name on the class's board; empty for none
 
 def barrier_by_hand(rank: int, world_size: int) -> None:
-    """Return when all ranks have called this. Of dist, use send, recv, isend and irecv only."""
+    """Return when all ranks have called this. Of dist, use send, recv, isend and irecv
+    only.
+    """
     word = torch.zeros(1)
     ### BEGIN SOLUTION
     if rank == 0:

@@ -24,7 +24,8 @@ from utils.kit.predictions import how_predictions_went, predict, reveal
 
 check = checks_for("01_collectives")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU
-simulate = partial(simulate, rates="datasheet")  # so that you can compute its times by hand
+# so that you can compute its times by hand
+simulate = partial(simulate, rates="datasheet")
 
 # %% [markdown]
 # ## Why: the same sum, a thousand times slower
@@ -476,7 +477,8 @@ def grid_sums(
     rows = [range(start, start + columns) for start in range(0, world_size, columns)]
     sums = []
     for teams in (rows, [range(c, world_size, columns) for c in range(columns)]):
-        groups = [dist.new_group(list(team)) for team in teams]  # every rank makes all of them
+        # every rank makes all of them
+        groups = [dist.new_group(list(team)) for team in teams]
         mine = next(group for group, team in zip(groups, teams) if rank in team)
         total = x.clone()
         dist.all_reduce(total, group=mine)
@@ -632,7 +634,8 @@ def distributed_transpose(band: Tensor, rank: int, world_size: int) -> Tensor:
     hands in m * P * c elements.
     """
     ### BEGIN SOLUTION
-    blocks = band.chunk(world_size, dim=1)  # P blocks of (m, c); blocks[d] is for rank d
+    # P blocks of (m, c); blocks[d] is for rank d
+    blocks = band.chunk(world_size, dim=1)
     outgoing = torch.stack([block.T for block in blocks])  # (P, c, m), contiguous
     arrived = torch.empty_like(outgoing)  # arrived[s] came from rank s
     dist.all_to_all_single(arrived, outgoing)
@@ -695,7 +698,8 @@ def dual_of(collective: str) -> str:
     ### BEGIN SOLUTION
     pairs = [("broadcast", "reduce"), ("scatter", "gather"), ("all_gather", "reduce_scatter")]
     both_ways = {**dict(pairs), **{right: left for left, right in pairs}}
-    return both_ways.get(collective, collective)  # all_reduce and all_to_all are their own
+    # all_reduce and all_to_all are their own
+    return both_ways.get(collective, collective)
     ### END SOLUTION
 
 # %% [markdown]

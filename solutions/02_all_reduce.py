@@ -393,9 +393,9 @@ def ring_reduce_scatter(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return this place's chunk of the sum of `x` over the team,
     `sum.tensor_split(P)[place]`.
 
-    x: (n,), the same n and dtype on every rank; left unchanged.
-    Each place sends P - 1 messages of one chunk each, all to the next place, and receives
-    at the same time as it sends.
+    x: (n,), the same n and dtype on every rank; left unchanged. Each place sends P - 1
+    messages of one chunk each, all to the next place, and receives at the same time as
+    it sends.
     """
     place, size = team.index(rank), len(team)
     right, left = team[(place + 1) % size], team[place - 1]
@@ -450,9 +450,8 @@ def ring_all_gather(mine: Tensor, numel: int, team: list[int], rank: int) -> Ten
     """Return a tensor of `numel` elements, put together from the chunks of all places.
 
     mine: chunk `place` of a tensor that was cut by `tensor_split(P)`; left unchanged.
-    Returns (numel,), the same on every rank.
-    Each place sends P - 1 messages of one chunk each, all to the next place, and receives
-    at the same time as it sends.
+    Returns (numel,), the same on every rank. Each place sends P - 1 messages of one
+    chunk each, all to the next place, and receives at the same time as it sends.
     """
     place, size = team.index(rank), len(team)
     right, left = team[(place + 1) % size], team[place - 1]
@@ -507,8 +506,8 @@ def ring_all_reduce(
     one `all_gather`.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    reduce_scatter(x, team, rank) and all_gather(mine, numel, team, rank): as above. They
-    are called once each; each rank sends 2 (P - 1) messages, one chunk in each.
+    reduce_scatter(x, team, rank) and all_gather(mine, numel, team, rank): as above.
+    They are called once each; each rank sends 2 (P - 1) messages, one chunk in each.
     """
     ### BEGIN SOLUTION
     mine = reduce_scatter(x, team, rank)
@@ -618,10 +617,10 @@ predict("kB in each round", ...)
 def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return the sum of `x` over a team of 1, 2, 4, 8, ... ranks, on each of them.
 
-    x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    Each rank sends 2 log2 P messages: in the first half, each has half as many elements
-    as the message before it, in the second half, twice as many. Where n is a multiple of
-    P, that is 2 (P - 1) / P * n elements in all. A rank receives at the same time as it
+    x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,). Each rank
+    sends 2 log2 P messages: in the first half, each has half as many elements as the
+    message before it, in the second half, twice as many. Where n is a multiple of P,
+    that is 2 (P - 1) / P * n elements in all. A rank receives at the same time as it
     sends.
     """
     place, distance = team.index(rank), len(team) // 2
@@ -719,10 +718,10 @@ def halving_doubling_any_size(
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
     all_reduce(x, team, rank): returns the sum over a team of 1, 2, 4, 8, ... ranks, all
-    of which must call it.
-    P' is the largest power of two that is not above P. Each of the P - P' extra ranks has
-    a partner of its own, to which it sends n elements before `all_reduce` and from which
-    it receives n after; `all_reduce` works among the other P' ranks.
+    of which must call it. P' is the largest power of two that is not above P. Each of
+    the P - P' extra ranks has a partner of its own, to which it sends n elements before
+    `all_reduce` and from which it receives n after; `all_reduce` works among the other
+    P' ranks.
     """
     place, size = team.index(rank), len(team)
     power = 2 ** (size.bit_length() - 1)  # P'
@@ -991,10 +990,9 @@ def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
     places that they come from.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Chunks are those of
-    `tensor_split(P)`.
-    Returns (P * elements in chunk `place`,).
-    Each rank sends one message to each other place. There are P - 1 steps: in each, every
-    rank sends one message and receives one.
+    `tensor_split(P)`. Returns (P * elements in chunk `place`,). Each rank sends one
+    message to each other place. There are P - 1 steps: in each, every rank sends one
+    message and receives one.
     """
     place, size = team.index(rank), len(team)
     chunks = x.tensor_split(size)

@@ -92,8 +92,8 @@ figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
 # some ranks get one more. All others wait for the slowest stage, so the sizes may differ by **one** at most.
 #
 # **Predict** how many layers each of 4 ranks gets if you cut pieces of `ceil(layers / 4)`, as `torch.chunk` does.
-# Replace each `...` with a list of four numbers, and run the cell. Predictions earn no points, and you can skip them; but
-# a guess that turns out wrong is what you'll remember.
+# Replace each `...` with a list of four numbers, and run the cell. Predictions earn no points, and you can skip them;
+# but a guess that turns out to be wrong is what you'll remember.
 
 # %%
 predict("10 layers in pieces", ...)
@@ -150,7 +150,8 @@ predict("ranks that work while rank 2 computes", ...)
 
 # %% exercise="naive-forward" difficulty=1 minutes=7
 def naive_forward(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> Tensor | None:
-    """Send the batch through all stages; return the output on the last rank, None elsewhere.
+    """Send the batch through all stages; return the output on the last rank, None
+    elsewhere.
 
     batch: (B, D) on every rank, but only rank 0's values count; left unchanged.
     weights: this rank's layers, (D, D) each.
@@ -223,13 +224,12 @@ predict("slots with 4 microbatches", ...)
 def microbatch_forward(
     batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
 ) -> Tensor | None:
-    """As naive_forward, but microbatch by microbatch; the last rank returns all outputs, in
-    order, as one tensor.
+    """As naive_forward, but microbatch by microbatch; the last rank returns all
+    outputs, in order, as one tensor.
 
-    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The last
-    microbatch may be shorter.
-    Only send and recv: each rank but the last sends one message per microbatch, before it
-    receives the next microbatch.
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The
+    last microbatch may be shorter. Only send and recv: each rank but the last sends one
+    message per microbatch, before it receives the next microbatch.
     """
     outputs = []
     for microbatch in batch.split(micro_batch_size):
@@ -373,13 +373,12 @@ predict("their receivers, a list in order", ...)
 
 # %% exercise="backward-across" difficulty=3 minutes=15
 def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
-    """The gradients of this rank's layers: those of mlp.loss_of(output of the last stage)
-    for the whole batch.
+    """The gradients of this rank's layers: those of
+    mlp.loss_of(output of the last stage) for the whole batch.
 
-    batch: (B, D) on every rank, but only rank 0's values count; left unchanged, like the
-    weights.
-    Only send and recv: P - 1 messages forward and P - 1 back, each with the size and dtype
-    of the batch.
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged, like
+    the weights. Only send and recv: P - 1 messages forward and P - 1 back, each with
+    the size and dtype of the batch.
     """
     leaves = [weight.detach().clone().requires_grad_() for weight in weights]
     x = batch.clone() if rank == 0 else torch.empty_like(batch)
@@ -450,11 +449,11 @@ predict("the three factors", ...)
 def accumulate_gradients(
     batch: Tensor, weights: list[Tensor], micro_batch_size: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """(loss, gradient of each weight) of the whole batch, by one forward and one backward
-    for each microbatch: the activations of only one are held at a time.
+    """(loss, gradient of each weight) of the whole batch, by one forward and one
+    backward for each microbatch: the activations of only one are held at a time.
 
-    batch: (B, D); the last microbatch may be shorter. Batch and weights are left unchanged.
-    The loss is a scalar.
+    batch: (B, D); the last microbatch may be shorter. Batch and weights are left
+    unchanged. The loss is a scalar.
     """
     leaves = [weight.detach().clone().requires_grad_() for weight in weights]
     total = torch.zeros((), dtype=batch.dtype)
@@ -672,11 +671,11 @@ predict("the bubble of 1F1B is", ..., choices=["smaller", "the same", "larger"])
 
 # %% exercise="one-f-one-b" difficulty=3 minutes=15
 def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
-    """The steps of one rank in 1F1B: warm-up, then one forward and one backward in turn, then
-    the backwards that are left.
+    """The steps of one rank in 1F1B: warm-up, then one forward and one backward in
+    turn, then the backwards that are left.
 
-    At most min(M, P - rank) microbatches are live. Forwards and backwards each go in the
-    order of the microbatches. The time of the whole schedule is judged, too.
+    At most min(M, P - rank) microbatches are live. Forwards and backwards each go in
+    the order of the microbatches. The time of the whole schedule is judged, too.
     """
     forward = [("F", m) for m in range(num_microbatches)]
     backward = [("B", m) for m in range(num_microbatches)]
@@ -858,10 +857,11 @@ predict("messages that rank 3 sends, 16 microbatches", ...)
 
 # %% exercise="run-schedule" difficulty=4 minutes=20
 def hand_over(outgoing: list, receive: list, sends: list) -> None:
-    """Start all these P2POps, if there are any, as one call, and wait for what is received.
+    """Start all these P2POps, if there are any, as one call, and wait for what is
+    received.
 
-    receive: a list of one P2POp, or of none. `sends` gets (handle, P2POp) of each outgoing
-    message; the caller empties `outgoing`.
+    receive: a list of one P2POp, or of none. `sends` gets (handle, P2POp) of each
+    outgoing message; the caller empties `outgoing`.
     """
     ### BEGIN SOLUTION
     if outgoing or receive:
@@ -879,19 +879,18 @@ def run_schedule(
     rank: int,
     world_size: int,
 ) -> tuple[Tensor | None, list[list[Tensor]]]:
-    """Take the steps of this rank: (loss, gradients), those of the whole batch. The loss is
-    None except on the last rank.
+    """Take the steps of this rank: (loss, gradients), those of the whole batch. The
+    loss is None except on the last rank.
 
-    batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may be
-    shorter. Left unchanged, like the weights.
-    weights: for each chunk its layers; the gradients have the same form.
-    steps: ("F", m) or ("B", m), or with the chunk: ("F", m, c). All ranks take the
-    microbatches of a chunk in the same order. With several chunks there are three ranks or
-    more.
-    Messages by batch_isend_irecv, without tags: one call before a step starts all that the
-    step before sends and this one receives. At most one message is sent for each step.
-    Every handle is waited for, once. A microbatch's tensors are dropped after its backward,
-    and a message's when it has arrived.
+    batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may
+    be shorter. Left unchanged, like the weights. weights: for each chunk its layers;
+    the gradients have the same form. steps: ("F", m) or ("B", m), or with the chunk:
+    ("F", m, c). All ranks take the microbatches of a chunk in the same order. With
+    several chunks there are three ranks or more. Messages by batch_isend_irecv, without
+    tags: one call before a step starts all that the step before sends and this one
+    receives. At most one message is sent for each step. Every handle is waited for,
+    once. A microbatch's tensors are dropped after its backward, and a message's when it
+    has arrived.
     """
     leaves = [[weight.detach().requires_grad_() for weight in chunk] for chunk in weights]
     microbatches = batch.split(micro_batch_size)
@@ -936,7 +935,8 @@ def run_schedule(
         else:
             outgoing = [dist.P2POp(dist.isend, x.grad, before)] if stage > 0 else []
         ### END SOLUTION
-        # given: what nobody needs any more is dropped, so that its memory can be used again
+        # given: what nobody needs any more is dropped, so that its memory can be used
+        # again
         del x, y
         for handle, sent in [pair for pair in sends if pair[0].is_completed()]:
             handle.wait()
@@ -1176,11 +1176,11 @@ def overlapped_forward(
 ) -> Tensor | None:
     """As microbatch_forward, but messages travel while this rank computes.
 
-    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The last
-    microbatch may be shorter. Each rank but the last sends one message per microbatch.
-    The receive of the next microbatch starts before this one is computed, and no send is
-    waited for before the next microbatch is computed. Every handle is waited for, once,
-    before the function returns.
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The
+    last microbatch may be shorter. Each rank but the last sends one message per
+    microbatch. The receive of the next microbatch starts before this one is computed,
+    and no send is waited for before the next microbatch is computed. Every handle is
+    waited for, once, before the function returns.
     """
     microbatches = batch.split(micro_batch_size)
     buffers = microbatches if rank == 0 else [torch.empty_like(microbatch) for microbatch in microbatches]
@@ -1251,10 +1251,11 @@ predict("rank 1's layers", ...)
 
 # %% exercise="interleaved-layers" difficulty=2 minutes=6
 def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: int) -> list[list]:
-    """For each chunk of this rank, the list of its layers; chunk c of rank r is stage c P + r.
+    """For each chunk of this rank, the list of its layers; chunk c of rank r is stage
+    c P + r.
 
-    The number of layers is divisible by P * num_chunks. All stages have the same number of
-    consecutive layers, in order.
+    The number of layers is divisible by P * num_chunks. All stages have the same number
+    of consecutive layers, in order.
     """
     size = len(weights) // (world_size * num_chunks)  # layers of one stage
     ### BEGIN SOLUTION
@@ -1324,9 +1325,9 @@ def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: i
     """The steps of one rank in interleaved 1F1B: ("F", microbatch, chunk) and
     ("B", microbatch, chunk).
 
-    num_microbatches is divisible by world_size. Judged: that the schedule can run and goes
-    in groups of P; that at most 2 (P - 1 - rank) + (v - 1) P + 1 chunks of microbatches are
-    live; and that a rank idles for no more than P - 1 slots.
+    num_microbatches is divisible by world_size. Judged: that the schedule can run and
+    goes in groups of P; that at most 2 (P - 1 - rank) + (v - 1) P + 1 chunks of
+    microbatches are live; and that a rank idles for no more than P - 1 slots.
     """
     count = num_microbatches * num_chunks
     forward, backward = [], []
