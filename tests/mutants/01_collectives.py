@@ -73,7 +73,7 @@ wrong("sends-everything", "4 times the bytes", caught_by="traffic").body("""
 wrong("sends-everything-to-small-buffers", "need the same shape and dtype").replace(
     "chunks[other]", "torch.cat(chunks)"
 )
-wrong("wrong-dtype", "a different dtype", hidden=True).replace(
+wrong("wrong-dtype", "not their dtype", hidden=True).replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
 )
 wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
@@ -175,7 +175,7 @@ wrong("forgets-itself", "the sum of the others").replace("for other", "total.zer
 wrong("counts-to-four", "Worth checking", hidden=True).replace(
     "for other in range(world_size):", "for other in range(min(world_size, 4)):"
 )
-wrong("adds-in-float32", "a different dtype", hidden=True).replace("for other", "total = total.float()\nfor other")
+wrong("adds-in-float32", "not their dtype", hidden=True).replace("for other", "total = total.float()\nfor other")
 wrong("adds-before-it-receives", "add after each receive").replace("for other", "arrived.zero_()\nfor other").replace(
     "dist.recv(arrived, src=other)\ntotal += arrived", "total += arrived\ndist.recv(arrived, src=other)"
 )
@@ -286,7 +286,7 @@ wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body(""
     dist.all_gather(everything, x.contiguous(), group=group)
     return torch.stack(everything).sum(0).to(x.dtype)
 """)
-wrong("float32-buffers", "a different dtype", hidden=True).replace(
+wrong("float32-buffers", "not their dtype", hidden=True).replace(
     "mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\nmine = torch.empty(size)"
 )
 wrong("rounds-down", "round the size of a chunk up").body("""
@@ -389,7 +389,7 @@ wrong("gathers-everything", "called all_gather", caught_by="traffic").body("""
     dist.all_gather(everything, band)
     return torch.cat(everything).T.chunk(world_size)[rank].contiguous()
 """)
-wrong("float32-buffers", "a different dtype", hidden=True).replace(
+wrong("float32-buffers", "not their dtype", hidden=True).replace(
     "torch.empty_like(outgoing)", "torch.empty_like(outgoing, dtype=torch.float32)"
 ).replace("dist.all_to_all_single(arrived, outgoing)", "dist.all_to_all_single(arrived, outgoing.float())")
 
@@ -556,7 +556,7 @@ wrong("cuts-to-the-shortest", "pad to the longest", caught_by="score").function(
     dist.all_gather(rows, x[: min(lengths)].clone())
     return torch.cat(rows)
 """)
-wrong("float32-result", "a different dtype", caught_by="score", hidden=True).replace("lengths)])", "lengths)]).float()")
+wrong("float32-result", "not their dtype", caught_by="score", hidden=True).replace("lengths)])", "lengths)]).float()")
 wrong("cuts-by-its-own-length", "cut row r to lengths[r]", caught_by="score").replace("row[:length]", "row[: len(x)]")
 wrong("drops-zeros", "a zero may be one of the numbers", caught_by="score").replace(
     "torch.cat([row[:length] for row, length in zip(rows, lengths)])", "torch.cat([row[row != 0] for row in rows])"

@@ -176,7 +176,7 @@ wrong("splits-at-tabs", "splits at any white space", hidden=True).replace(
 wrong, right = ANSWERS.to("collective-costs")
 wrong("rounds-the-levels-down", "log2 P rounded down").replace("(P - 1).bit_length()", "P.bit_length() - 1")
 wrong("levels-are-not-whole", "rounds are whole").replace("(P - 1).bit_length()", "math.log2(P)")
-wrong("p-rounds", "a ring has one round less").replace("(P - 1, others, 0)", "(P, others, 0)")
+wrong("p-rounds", "a ring has one round fewer").replace("(P - 1, others, 0)", "(P, others, 0)")
 wrong("one-phase", "an all-reduce has two phases").replace(
     "(2 * (P - 1), 2 * others, others)", "(P - 1, others, others)"
 )

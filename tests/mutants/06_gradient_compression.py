@@ -16,7 +16,7 @@ wrong("sums-in-full", "the sum: divide").body("""
 """)
 wrong("its-own", "your own gradient: nothing").body("return gradient.to(dtype).to(gradient.dtype)")
 wrong("divides-twice", "divide once").replace("half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size")
-wrong("stays-in-half", "different dtype").replace("half.to(gradient.dtype)", "half")
+wrong("stays-in-half", "not their dtype").replace("half.to(gradient.dtype)", "half")
 wrong("sums-nothing", "nothing was summed").replace("dist.all_reduce(half)", "pass")
 wrong("reduces-in-full", "Convert to the 16-bit dtype before", caught_by="traffic").body("""
     total = (gradient / world_size).to(dtype).to(gradient.dtype)
@@ -108,7 +108,7 @@ wrong("the-wrong-way-round", "return (codes, scales)").replace(
     "codes.flatten()[: len(x)], scales", "scales, codes.flatten()[: len(x)]"
 )
 wrong("codes-as-floats", "torch.int8 is wanted").replace(".to(torch.int8)", "")
-wrong("scales-in-float32", "different dtype", hidden=True).replace("[: len(x)], scales", "[: len(x)], scales.float()")
+wrong("scales-in-float32", "not their dtype", hidden=True).replace("[: len(x)], scales", "[: len(x)], scales.float()")
 
 wrong, right = ANSWERS.to("mean-of-gathered")
 wrong("forgets-to-divide", "divide by world_size").replace(" / world_size", "")

@@ -328,9 +328,9 @@ wrong("bias-first", "in addmm it is the first argument").replace("aten.addmm.def
 wrong("no-bmm", "without bmm").replace("torch.ops.aten.bmm.default: 0, ", "")
 wrong("no-addmm", "without addmm").replace(", torch.ops.aten.addmm.default: 1", "")
 wrong("columns", "the inner one counts").replace("args[first[op]].shape[-1]", "args[-1].shape[-1]")
-wrong("every-product", "to keep every product").replace("args[first[op]].shape[-1] >= least", "True")
+wrong("every-product", "by keeping every product").replace("args[first[op]].shape[-1] >= least", "True")
 wrong("fixed-limit", "least = ", hidden=True).replace(">= least", ">= 128")
-wrong("cheap-products", "not the expensive ones").replace(">= least", "< least")
+wrong("cheap-products", "instead of the expensive ones").replace(">= least", "< least")
 wrong("first-dimension", "first dimension").replace("shape[-1]", "shape[0]")
 wrong("dimension-1", "in bmm").replace("shape[-1]", "shape[1]")
 wrong("any-operation", "only products").body("""

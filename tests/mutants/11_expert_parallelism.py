@@ -84,7 +84,7 @@ wrong("no-backward", "send the rows of `grad` back").replace(
 wrong("own-rows", "nothing was exchanged").replace(
     "return all_to_all(rows, send, receive, ep_group)", "all_to_all(rows, send, receive, ep_group)\nreturn rows.clone()"
 )
-wrong("sizes-again", "did the rank have already", caught_by="traffic").replace(
+wrong("sizes-again", "did the rank already have", caught_by="traffic").replace(
     "return all_to_all(grad, ctx.receive",
     "ones = [1] * len(ctx.send)\nall_to_all(torch.tensor(ctx.receive), ones, ones, ctx.ep_group)\n"
     "return all_to_all(grad, ctx.receive",

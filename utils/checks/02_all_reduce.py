@@ -367,7 +367,7 @@ def takes(
         try:
             return f"{expect_time(answer, seconds, recognise=slow)} {remark.format(times=beside / answer.run.elapsed)}"
         except CheckFailed as failed:
-            if "That is" not in failed.mistake:
+            if failed.mistake.endswith("as is needed."):  # no cause is known
                 failed.mistake = f"{failed.mistake} {advice(answer)}".strip()
             raise
 
