@@ -290,7 +290,7 @@ wrong("swaps-the-calls", "each rank has a line in the report", caught_by="readin
 )
 wrong("sums", "the averages times 3: divide each sum").replace("average.item() / world_size", "average.item()")
 wrong("leaves-the-last-step-out", "it counts too").replace("break", "averages.pop()\nbreak")
-wrong("leaves-without-the-barrier", "did not end at the barrier").replace("break", "return averages, {}")
+wrong("leaves-without-the-barrier", "last call is not dist.barrier()").replace("break", "return averages, {}")
 right("rank-0-tells").replace(
     "if averages[-1] < 1:", "stop = torch.tensor([int(averages[-1] < 1)])\ndist.broadcast(stop, src=0)\nif stop.item():"
 )

@@ -175,7 +175,7 @@ wrong("forgets-itself", "the sum of the others").replace("for other", "total.zer
 wrong("counts-to-four", "Worth checking", hidden=True).replace(
     "for other in range(world_size):", "for other in range(min(world_size, 4)):"
 )
-wrong("adds-in-float32", "not their dtype", hidden=True).replace("for other", "total = total.float()\nfor other")
+wrong("adds-in-float32", "not their dtype").replace("for other", "total = total.float()\nfor other")
 wrong("adds-before-it-receives", "add after each receive").replace("for other", "arrived.zero_()\nfor other").replace(
     "dist.recv(arrived, src=other)\ntotal += arrived", "total += arrived\ndist.recv(arrived, src=other)"
 )
@@ -286,7 +286,7 @@ wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body(""
     dist.all_gather(everything, x.contiguous(), group=group)
     return torch.stack(everything).sum(0).to(x.dtype)
 """)
-wrong("float32-buffers", "not their dtype", hidden=True).replace(
+wrong("float32-buffers", "not their dtype").replace(
     "mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\nmine = torch.empty(size)"
 )
 wrong("rounds-down", "round the size of a chunk up").body("""
@@ -522,7 +522,7 @@ wrong("number-by-number", "One call is enough").body("""
 """)
 
 wrong, _ = ANSWERS.to("agree-or-explain")
-wrong("only-the-odd-one-raises", "never called this all_reduce").replace("if odd:", "if everyone[rank] != everyone[0]:")
+wrong("only-the-odd-one-raises", "Some ranks raised").replace("if odd:", "if everyone[rank] != everyone[0]:")
 wrong("looks-at-the-size-only", "compare all of that", hidden=True).replace(
     "everyone[r] != everyone[0]]", "sorted(everyone[r]) != sorted(everyone[0])]"
 )

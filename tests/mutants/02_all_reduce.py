@@ -708,7 +708,7 @@ wrong("counts-bytes", "the next whole number").body("""
 """)
 
 wrong, right = ANSWERS.to("choose-algorithm")
-wrong("the-slowest", "the least time wins").replace("return min(", "return max(")
+wrong("the-slowest", "take the least time").replace("return min(", "return max(")
 wrong("a-fixed-threshold", "you chose").body('return "tree" if nbytes < 100_000 else "ring"')
 wrong("ignores-the-candidates", "you chose 'halving-doubling'").replace(
     "min(candidates,", 'min(("naive", "tree", "ring", "halving-doubling"),'
@@ -734,7 +734,7 @@ wrong, right = ANSWERS.to("all-reduce")
 wrong("counts-elements", "Did you count elements", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "flat.numel()"
 )
-wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic", hidden=True).replace(
+wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "4 * flat.numel()"
 )
 wrong("forgets-the-shape", "restore the shape").replace("return total.reshape(x.shape)", "return total")

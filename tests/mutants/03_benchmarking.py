@@ -372,7 +372,7 @@ wrong("wrong-sign", "wrong sign").replace(
     "(alpha + sizes[held_out] * beta) / seconds[held_out] - 1",
     "1 - (alpha + sizes[held_out] * beta) / seconds[held_out]",
 )
-wrong("leaves-out-by-size", "hidden test", hidden=True).replace("index != held_out", "sizes[index] != sizes[held_out]")
+wrong("leaves-out-by-size", "for 4 sizes").replace("index != held_out", "sizes[index] != sizes[held_out]")
 wrong("predicts-for-the-place", "for the index in the list").replace("sizes[held_out]", "held_out")
 wrong("leaves-out-the-size-alone", "fit got", varies=True).replace("[seconds[index] for index in others]", "seconds")
 wrong("share-of-the-prediction", "a share of the prediction").replace(

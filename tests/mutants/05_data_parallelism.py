@@ -244,7 +244,7 @@ wrong("overlapping-parts", "no rank sees").body("""
     each = math.ceil(num_samples / world_size)
     return [order[(rank + number) % num_samples] for number in range(each)]
 """)
-wrong("pads-once", "got 0 samples", hidden=True).replace(
+wrong("pads-once", "repeat it as often as needed").replace(
     "while len(order) < each * world_size:", "if len(order) < each * world_size:"
 )
 wrong("rotates-only", "not shuffled").body("""

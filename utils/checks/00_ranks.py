@@ -248,6 +248,8 @@ def misread(got: Any, right: list[list[int]]) -> str:
         return TENSORS
     if len(items(got)) != len(right) or not all(isinstance(met, list | tuple) for met in got):
         return "not one list for each meeting: append each meeting's own list to `gathered`"
+    if len(right) > 1 and got == [right[0]] * len(right):
+        return "the first meeting's numbers each time: leave the group at the end of each meeting, and join a new one"
     if got == [list(range(len(met))) for met in right]:
         return "the ranks of all who came: gather `number`"
     if got == [met[-1:] * len(met) for met in right]:
@@ -381,7 +383,10 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
     )
 
 
-@oracle(values=[tuple(LOSSES), ([4.0, 1.5, 0.5, 1.0, 0.25], [0.0, 0.25, 0.5, 0.5, 0.25])], if_stuck=STOPS)
+@oracle(
+    values=[tuple(LOSSES), ([4.0, 1.5, 0.5, 1.0, 0.25], [0.0, 0.25, 0.5, 0.5, 0.25]), ([2.0, 3.0], [4.0, 1.0])],
+    if_stuck=STOPS,
+)
 def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     steps = list(zip(*losses, strict=True))
     averages = [sum(step) / len(losses) for step in steps]
@@ -409,8 +414,9 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     def expect_barrier(answer: Answer) -> None:
         for rank in range(len(losses)):
             if [event.op for event in answer.events if event.rank == rank][-1:] != ["barrier"]:
-                advice = "Call it once, on every rank, however the loop ended."
-                raise CheckFailed(f"rank {rank} did not end at the barrier", "dist.barrier() after the loop", advice)
+                advice = "It belongs after the loop: no average may ever be below 1, and then the loop ends by itself."
+                seen = f"rank {rank}'s last call is not dist.barrier()"
+                raise CheckFailed(seen, "one dist.barrier() on every rank, however the loop ended", advice)
 
     return Case(
         [losses],

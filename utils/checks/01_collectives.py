@@ -31,7 +31,7 @@ ALL_MEAN = "the mean: all-reduce sums unless told otherwise"
 
 Shape = int | tuple[int, ...]
 Dtype = torch.dtype
-FLOAT = torch.float32
+FLOAT, DOUBLE = torch.float32, torch.float64
 View = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -193,7 +193,7 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
     return by_hand(xs, root, only_at(root, stacked), mistakes)
 
 
-@oracle(values=VALUES, traffic=TRAFFIC, if_stuck=EACH_SIDE)
+@oracle(values=[*VALUES, (3, 1, 3, DOUBLE)], traffic=TRAFFIC, if_stuck=EACH_SIDE)
 def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, dtype: Dtype = FLOAT) -> Case:
     xs = draws.different_integers(world_size, shape, dtype)
     if world_size > 1:  # the tensor that arrives last must not be the largest
@@ -226,7 +226,7 @@ def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, d
 
 
 @oracle(
-    values=[(6, 3), (4, 2)],
+    values=[(6, 3), (6, 2)],
     traffic=[(6, 3)],
     if_stuck="a rank did not create all groups in the same order as the others, or called a collective of a group that "
     "it isn't in. Every rank creates the group of every row and every column.",
@@ -253,7 +253,9 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     return Case(
         [xs],
         same={"columns": columns},
-        advice={r"out of range": "There are world_size // columns rows, and `columns` ranks in each."},
+        advice={
+            r"out of range|UnboundLocalError": "There are world_size // columns rows, and `columns` ranks in each."
+        },
         right=right,
         mistakes={
             "the sum over the row": usual
@@ -303,7 +305,7 @@ IN_THE_GROUP = (
 
 
 @oracle(
-    values=[(4, 10), (4, (2, 3)), {"world_size": 2, "shape": 3, "groups": PAIRS}],
+    values=[(4, 10), (4, (2, 3), DOUBLE), {"world_size": 2, "shape": 3, "groups": PAIRS}],
     traffic=[(4, 10), (2, (3, 2))],
     if_stuck="every rank of the group must make both calls, with chunks of the same size, and with group=group.",
 )
@@ -711,6 +713,12 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
     except CheckFailed as failed:
         if re.search(r"raised (?!ValueError)\w+: .*torch\.", failed.saw):
             failed.mistake = "Make it a ValueError."
+        elif found := re.search(r"\n\n.* never called this all_reduce", failed.saw):
+            failed.saw = failed.saw[: found.start()]  # without advice for an early return
+            failed.mistake = (
+                "Some ranks raised and the others went on to all_reduce. Decide from what was gathered, which is the "
+                "same on every rank: then all raise, or none."
+            )
         raise
     text = str(answer.results[0])
     for rank, got in enumerate(answer.results):

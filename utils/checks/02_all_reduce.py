@@ -203,7 +203,7 @@ def expect_nothing_lost(ranks: list[Member], answer: Answer) -> None:
             lost = "it is your own tensor" if alike(got, me.x) else who_counts(got, me.xs, team)
             if having and lost.endswith(("tensor", "missing")):
                 have = f"{listed(having)} {'has' if len(having) == 1 else 'have'} it"
-                words = f"not the sum ({lost}), although {have}: every place must receive it, and only then pass it on"
+                words = f"not the sum ({lost}), although {have}: every place must receive it into what it returns"
                 expect(got, me.total, me.returned, {words: always})
 
 
@@ -544,7 +544,10 @@ def wrong_chunks(got: Any, me: Member) -> str:
     wrong = [chunk for chunk, (mine, right) in pairs if not torch.equal(mine, right)]
     where = f"wrong in {listed(wrong).replace('rank', 'chunk')}"
     if me.place in wrong:
-        return f"{where}; chunk {me.place} is your own: copy `mine` into it before the first step, and send it first"
+        return (
+            f"{where}; chunk {me.place} is your own: copy `mine` into it (`chunks[place][:] = mine`: "
+            "without the [:], only the list changes) before the first step, and send it first"
+        )
     return f"{where}: in each step pass on the chunk that arrived last, for P - 1 steps"
 
 
@@ -563,7 +566,9 @@ def with_all_others(team: Team, rank: int, outgoing: dict[int, Tensor], incoming
 
 def chunks_by_rank(x: Tensor, team: Team, rank: int, name: str) -> dict[int, Tensor]:
     if rank not in team:
-        raise ValueError(f"rank {rank} called {name} with the team {team}, but is not in it")
+        raise ValueError(
+            f"rank {rank} called {name} with the team {team}, but is not in it: a team holds ranks, not places"
+        )
     return dict(zip(team, x.tensor_split(len(team)), strict=True))
 
 
@@ -869,7 +874,7 @@ def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[flo
             "almost as fast, but not quite: compare the times as they are, not rounded": lambda got: (
                 prices[got] < 1.01 * prices[right]
             ),
-            "the slowest by `seconds`: compare what it gives for each one, and the least time wins": lambda got: (
+            "the slowest by `seconds`, the argument: compare what that gives, and take the least time": lambda got: (
                 prices[got] == max(prices[name] for name in candidates)
             ),
             "not the fastest: compare what `seconds` gives for each candidate": always,
@@ -906,7 +911,10 @@ ALGORITHMS = {"few": partial(both_ways, 1), "many": partial(both_ways, 2)}
 CHOICE: dict[str, Any] = {"alpha": ALPHA, "bandwidth": BANDWIDTH, "choose": by_size, "algorithms": ALGORITHMS}
 
 
-@oracle(values=[((2, 1, 3),), ((5, 7), lambda x: x.T), (12, lambda x: x[::3])], traffic=[(15,), ((4, 4),)])
+@oracle(
+    values=[((2, 1, 3),), ((5, 7), lambda x: x.T), (12, lambda x: x[::3])],
+    traffic=[(15,), ((4, 4),), (10, lambda x: x, torch.float64)],
+)
 def all_reduce(draws: Draws, shape: Any, view: Callable[[Tensor], Tensor] = lambda x: x, dtype: Dtype = FLOAT) -> Case:
     xs = [view(x) for x in draws.different_integers(4, shape, dtype)]
     ranks = members(xs, [[3, 0], [1, 2]])

@@ -264,6 +264,9 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
             "without the leftover rows: the first B % P ranks get one more": list(equal.chunk(world_size)),
             "the batch with all leftover rows on the last rank: the first B % P ranks get one more each": at_the_end,
             "the batch with the longer shards on the last ranks: the first B % P ranks get one more": list(late),
+            "the batch with each shard at rank times its own size: the longer shards before it push its start back": [
+                batch[rank * len(mine) :][: len(mine)] for rank, mine in enumerate(right)
+            ],
             "the batch cut at rank * B // P: the first B % P ranks get one more": evenly,
             "the batch cut at rank * B / P, rounded: the first B % P ranks get one more": [
                 batch[first:end] for first, end in itertools.pairwise(rounded)
@@ -400,6 +403,9 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
             local.sum(0) * of_rank / rows
         ),
         "the sum divided by your own number of rows: that number must be summed over the ranks too": total / of_rank,
+        "the sum divided by P times your own rows: divide by how many rows there are on all ranks": total
+        / of_rank
+        / ranks,
     }
     return averaged(models, shards, mistakes)
 
@@ -408,6 +414,7 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
 def epoch_indices_values(run: Runner) -> None:
     judge_epochs(run, 2, 24)
     judge_epoch(run, 4, 10, epoch=0, seed=run.draws.salted() % 1000)
+    judge_epoch(run, 5, 2, epoch=0, seed=run.draws.salted() % 1000)
 
 
 def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
@@ -454,6 +461,8 @@ def judge_epoch(run: Runner, world_size: int, num_samples: int, epoch: int, seed
             raise CheckFailed(f"rank {rank} returned {show(mine)}", wanted, "Take .tolist() of the tensor." * tensors)
         if len(mine) != each:
             missing = "Pad the order to a multiple of world_size; otherwise one rank takes more steps than another."
+            if num_samples * 2 < world_size:
+                missing = "One more round of the order is not enough padding here: repeat it as often as needed."
             raise CheckFailed(f"rank {rank} got {plural(len(mine), 'sample')}", f"{each} on every rank", missing)
     seen = Counter(index for mine in results for index in mine)
     never = [index for index in range(num_samples) if not seen[index]]
@@ -694,7 +703,10 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
 STEPS = 2
 INPUT = "the gradient of the input"  # the last thing that a backward pass computes
 LAST = "of the last microbatch"
-TOO_EARLY = "the mean without some rank's gradient: its bucket was sent before all gradients in it were complete"
+TOO_EARLY = (
+    "the mean without some rank's gradient: its bucket was sent before all gradients in it were complete. Are the "
+    "counts of missing gradients set anew in each step?"
+)
 STALE = (
     "wrong, though the first step was right: in each step, count the missing gradients anew and begin with no flights; "
     "register the hooks only once"
@@ -732,7 +744,8 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         usual = {
             "this rank's own gradient: it was not averaged, or not put into grad": local.where(known, mean),
             "the sum over the ranks: divide by world_size": ranks * mean,
-            "all zeros, where no rank has a gradient: set None there, or the weight decays": mean.nan_to_num(),
+            "all zeros, where no rank has a gradient: set None there, or the weight decays. Count the users before you "
+            "fill in zeros": mean.nan_to_num(),
             "the mean over the ranks that have used it: the others count as zero": local.nanmean(0),
             "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
             "the result of each rank deciding for itself what has been used: all-reduce the users": (
@@ -884,6 +897,7 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         "the mean of the ranks' means: a short shard counts as much as a long one": (means.mean(0), spread),
         "the mean of the ranks' variances: that leaves out the spread of their means": (mean, variances.mean(0)),
         "the weighted mean of the ranks' variances: that leaves out the spread of their means": (mean, within),
+        "the mean of the ranks' mean squares: a short shard counts as much as a long one": (mean, own_spread.mean(0)),
         "a variance that divides by one less than the number of rows: use correction=0": (mean, rows.var(0)),
         "the mean of the squares: subtract the square of the mean": (mean, squares.mean(0)),
         "the mean of the squares minus the mean: subtract the square of the mean": (mean, squares.mean(0) - mean),

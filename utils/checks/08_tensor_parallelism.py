@@ -420,6 +420,7 @@ def megatron_mlp(
         "x": {
             "the contribution of this rank's columns: f is missing": alone["x"],
             "the gradient with f after the product: f belongs where x enters": late,
+            "the gradient with an f between the two products, too: f belongs only where x enters": sum(late),
             **truth.too_large("x", "f sums it over the ranks once"),
         },
         "b_down": {
@@ -645,6 +646,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     rows, blocks = w_out.chunk(size), w_qkv.chunk(size, 1)
     in_blocks = [attention(x, w, part, heads // size) for w, part in zip(blocks, rows, strict=True)]
     every_tth = torch.arange(heads).view(size, -1).T.flatten()  # of heads, in place of neighbours
+    head_of_column = torch.arange(heads).repeat_interleave(D // heads).repeat(3)  # of w_qkv
     threes = w_qkv.unflatten(1, (heads, 3, -1)).transpose(1, 2).flatten(1)
     mistakes: dict[str, dict[str, Any]] = {
         "output": {
@@ -671,6 +673,11 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the gradient with f for only some of q, k and v: all three are made of f(x)": (
                 lambda got: any(alike(got, wrong, CLOSE) for wrong in in_part)
             ),
+        },
+        "w_qkv": {
+            "the gradient of every t-th head: a rank's heads are consecutive": [
+                right["w_qkv"] * (head_of_column % size == rank) for rank in range(size)
+            ],
         },
         "w_out": {"the gradient of all rows: g stands after the product with this rank's rows": right["w_out"]},
     }

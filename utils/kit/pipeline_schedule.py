@@ -22,6 +22,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from ..text.units import plural
+
 COSTS = {"F": 1.0, "B": 2.0, "W": 1.0}  # seconds; backward has two matrix products for each one of forward
 SPLIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}  # if backward is split into B and W
 
@@ -111,7 +113,8 @@ def counting_problem(schedules: list[list[Step]], microbatches: int, chunks: int
 
 
 def listed(steps: list[Step], most: int = 4) -> str:
-    return ", ".join(map(str, steps[:most])) + (f" and {len(steps) - most} more" if len(steps) > most else "")
+    others = plural(len(steps) - most, "other step")
+    return ", ".join(map(str, steps[:most])) + (f" and {others}" if len(steps) > most else "")
 
 
 def order_problem(schedules: list[list[Step]]) -> str:
@@ -134,8 +137,9 @@ def deadlock(schedules: list[list[Step]]) -> str:
     _, waiting = run_through(schedules, COSTS)
     lines = []
     for rank, (step, missing) in waiting.items():
-        owner, wanted = missing.stage % len(schedules), Step(missing.kind, missing.microbatch)
-        lines.append(f"  rank {rank} can't do {step}: it waits for {wanted.kind}{wanted.microbatch} of rank {owner}")
+        chunk, owner = divmod(missing.stage, len(schedules))
+        wanted = Step(missing.kind, missing.microbatch, chunk)
+        lines.append(f"  rank {rank} can't do {step}: it waits for {wanted} of rank {owner}")
     return "\n".join(["deadlock, no rank can go on:", *lines]) if lines else ""
 
 

@@ -24,7 +24,10 @@ BITS = {
     torch.float16: (torch.int16, 0x7F58),
 }
 WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64)
-ADVICE = "A tensor belongs to its call until you have waited: call wait() on its handle first."
+ADVICE = (
+    "A tensor belongs to its call until you have waited: call wait() on its handle first, and give each call in flight "
+    "a tensor of its own."
+)
 
 poisoning = False  # whether asynchronous calls of this process are watched; see `watched`
 
