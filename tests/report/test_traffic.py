@@ -82,7 +82,7 @@ def test_the_tables_are_the_same_in_every_run_and_keep_messages_and_collectives_
     assert html.count("<table>") == 2 and "<td>0-2</td><td>all_reduce</td>" in html and "#" not in html
     silent = spawn(lambda rank, world_size: dist.barrier(), 2).traffic()
     assert repr(silent).startswith("The program sent no messages itself.")
-    assert ": none" in silent._repr_html_()
+    assert "The program sent no messages itself." in silent._repr_html_()
 
 
 def test_in_a_large_world_ranks_with_equal_numbers_share_a_row():

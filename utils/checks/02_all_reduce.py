@@ -260,7 +260,7 @@ def who_counts(got: Any, parts: list[Tensor], team: Team) -> str:
     if not isinstance(got, Tensor) or got.shape != parts[0].shape or not got.numel():
         return ""
     stacked, wanted = torch.stack(parts).double(), got.double()
-    if torch.equal(stacked.sum(0), wanted):
+    if not wanted.isfinite().all() or torch.equal(stacked.sum(0), wanted):  # NaN: read in flight
         return ""
     counts = counts_in(stacked, wanted)
     if not counts:

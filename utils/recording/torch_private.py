@@ -54,7 +54,9 @@ __all__ = [
     "address_of",
     "alias_of",
     "async_collective_tensor",
+    "backward_hooks_of",
     "base_of",
+    "before_batches",
     "call_kernel",
     "check_calls",
     "current_autograd_node",
@@ -158,7 +160,7 @@ FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 def check_attributes() -> None:
     """Look up the attributes we use, and the methods that our classes define for torch to call."""
     for owner, names in (
-        (c10d, "_world _pickler _new_process_group_helper ProcessGroupGloo"),
+        (c10d, "_world _pickler _new_process_group_helper _check_p2p_op_list ProcessGroupGloo"),
         (GroupsOfProcess, "pg_map pg_names pg_group_ranks pg_backend_config tags_to_pg pg_to_tag group_count"),
         (device_mesh, "init_process_group"),
         (dist.ProcessGroup, "_set_default_backend _register_backend _set_sequence_number_for_group"),
@@ -169,7 +171,7 @@ def check_attributes() -> None:
         (Future, "wait then"),
         (TorchDispatchMode, "_should_skip_dynamo"),
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
-        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks _version"),
+        (torch.Tensor, "_backward_hooks _base _cdata _post_accumulate_grad_hooks _version"),
         (torch.UntypedStorage, "_cdata"),
         (
             torch.nn.Module(),
@@ -239,6 +241,8 @@ version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # changes wi
 is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
 # The functions that a tensor calls with its new gradient, by the numbers of their handles; None if it has none.
 gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_post_accumulate_grad_hooks")
+# The same for those of `register_hook`.
+backward_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_backward_hooks")
 
 
 def reinstall_gradient_hooks(tensor: torch.Tensor) -> None:
@@ -253,6 +257,22 @@ def alias_of(tensor: torch.Tensor) -> torch.Tensor:
     if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         modes_off = _DisableTorchDispatch()  # noqa: F841, until it is deleted
     return tensor.detach()
+
+
+@contextmanager
+def before_batches(act: Callable[[], None]) -> Iterator[None]:
+    """Inside, each call of batch_isend_irecv begins with act(), while its caller's line is on the stack."""
+    check = c10d._check_p2p_op_list
+
+    def act_and_check(operations: list[dist.P2POp]) -> None:
+        act()
+        check(operations)
+
+    c10d._check_p2p_op_list = act_and_check  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        c10d._check_p2p_op_list = check
 
 
 def parts_of_sparse(tensor: torch.Tensor) -> list[torch.Tensor]:

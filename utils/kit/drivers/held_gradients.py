@@ -9,6 +9,8 @@ from typing import Any, TypedDict
 
 from torch import Tensor, nn
 
+from ...recording.torch_private import backward_hooks_of, gradient_hooks_of
+
 
 class WithGradients(TypedDict):
     """What one rank computes. held: `grad` of each parameter after the call; hooks: how many are left on parameters."""
@@ -26,7 +28,7 @@ def with_gradients(
     if returned is None:
         return None
     parameters = list(model.parameters())
-    left = [hooks or {} for p in parameters for hooks in (p._backward_hooks, p._post_accumulate_grad_hooks)]
+    left = [hooks or {} for p in parameters for hooks in (backward_hooks_of(p), gradient_hooks_of(p))]
     ours = __name__.partition(".")[0]  # virtual ranks have hooks too, of a class of ours
     types = [type(hook).__module__.partition(".")[0] for hooks in left for hook in hooks.values()]
     return {"returned": returned, "held": [p.grad for p in parameters], "hooks": sum(one != ours for one in types)}
