@@ -417,9 +417,9 @@ wrong("one-microbatch-at-a-time", "doesn't take its steps in the order", caught_
 )
 wrong("detaches-y", "send y.detach()").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach()")
 right("sends-y-with-its-graph").replace("y.detach(), after", "y, after")
-wrong("waits-for-every-handle", "waited for its send", caught_by="traffic").replace(
-    "handles[-1].wait()", "[handle.wait() for handle in handles]"
-).replace("sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []")
+right("waits-for-every-handle").replace("handles[-1].wait()", "[handle.wait() for handle in handles]").replace(
+    "sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []"
+)
 right("receives-first-and-copies").replace("outgoing + receive", "receive + outgoing").replace(
     "sends += zip(handles, outgoing)", "sends += zip(handles[len(receive) :], outgoing)"
 ).replace("handles[-1]", "handles[0]").replace("y.detach()", "y.detach().clone()").replace(
