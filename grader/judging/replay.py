@@ -92,7 +92,9 @@ class WatchedAnswer(Answer):
 
     def __init__(self, answer: Answer, recording: Recording):
         self.recording = recording
-        super().__init__(answer.results, answer.inputs_after, replace(answer.run, results=[]), answer.shared)
+        super().__init__(
+            answer.results, answer.inputs_after, replace(answer.run, results=[]), answer.shared, answer.names
+        )
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("results", "inputs_after", "shared"):

@@ -231,6 +231,21 @@ def test_a_changed_input_is_seen_in_tensors_and_lists_of_them():
             expect_unchanged(answered([0], [[after]]), [before])
 
 
+def test_a_changed_input_has_the_name_that_the_answer_gives_it():
+    def doubles(sizes, batch, rank):
+        batch.mul_(2)
+        return batch.sum()
+
+    def through(function, sizes, rows, rank):
+        return function(sizes, rows, rank)
+
+    sizes, batches = [[1, 2]] * 2, [ONE, ONE]
+    for options, name in ({}, "batch"), ({"through": through}, "input 2 of 2"):
+        answer = Runner(doubles)(2, sizes, [batch.clone() for batch in batches], **options)
+        with pytest.raises(CheckFailed, match=f"rank 0: {name} is "):
+            expect_unchanged(answer, sizes, batches)
+
+
 def test_messages_and_bytes_are_counted():
     sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0)]
     assert (

@@ -16,18 +16,20 @@ MOST_LEAD = 40  # characters in front of a value
 
 @dataclass
 class Answer:
-    """What came back from the ranks; each list has one entry per rank.
+    """What came back from the ranks; each list has one entry per rank, except `names`.
 
     results       what the rank returned
     inputs_after  its inputs, as they were after the call
     shared        whether its result shares memory with one of its inputs
     run           the record of the run
+    names         of its inputs, as the function calls them; "" if it doesn't
     """
 
     results: list[Any]
     inputs_after: list[list[Any]]
     run: Run
     shared: list[bool] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
     @property
     def events(self) -> list[Event]:

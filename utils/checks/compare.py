@@ -136,7 +136,8 @@ def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
         for number, (was, has_become) in enumerate(zip(before, after, strict=True), 1):
             if alike(has_become, was):
                 continue
-            which = "the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}"
+            name = answer.names[number - 1] if answer.names else ""
+            which = name or ("the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}")
             if isinstance(was, torch.Tensor) and isinstance(has_become, str):  # see call_with
                 raise CheckFailed(
                     f"rank {rank}: {which} {has_become} after the call",

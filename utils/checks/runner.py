@@ -109,7 +109,7 @@ class Runner:
                 mistake="Is the function not written yet, or its `return` missing? Calls of `dist` return None "
                 "too: they put their result into the tensor that you pass.",
             )
-        return Answer(results, inputs_after, run, shared)
+        return Answer(results, inputs_after, run, shared, input_names(self.function, function, len(inputs)))
 
     def world(
         self,
@@ -141,6 +141,13 @@ def call_on_rank(
         return call_with(rank, world_size, function, [one_per_rank[rank] for one_per_rank in inputs], same, catch)
 
 
+def input_names(answer: Callable[..., Any], called: Callable[..., Any], number: int) -> list[str]:
+    """What the answer calls its inputs; "" where the driver that is called in its place has a name of its own."""
+    own = inspect.signature(answer).parameters
+    names = [name for name in inspect.signature(called).parameters if name not in ("rank", "world_size")]
+    return [name if name in own else "" for name in (names + [""] * number)[:number]]
+
+
 def describe(
     function: Callable[..., Any], world_size: int, inputs: tuple[Sequence[Any], ...], same: dict[str, Any]
 ) -> str:
@@ -160,6 +167,8 @@ NO_CONNECTION = (
     "A rank has no connection to itself: is `src` or `dst` the rank that makes the call? Nothing comes before rank 0, "
     "except in a ring, where the last rank does."
 )
+# In place of the advice to give the ranks more time: a check has its own time-out.
+NEVER_ENDS = "A right answer takes a fraction of a second. Is there a loop that never ends?"
 # Pattern in the report of a failed run -> advice. The texts are those of torch 2.13 and of its Gloo, and one of ours.
 ADVICE = {
     "should not be the same as the rank of the current process": (
@@ -181,7 +190,7 @@ def explained(error: RankError, if_stuck: str, hidden: bool) -> CheckFailed:
     What the exercise says of deadlocks is a guess, so it is left out where the report has found the cause. Of a hidden
     test students don't read the report.
     """
-    report = re.sub(r"\n\nIf the work needs longer, say how long:.*", "", str(error))  # a check sets its own timeout
+    report = re.sub(r"(If the work needs longer, say|Is there an endless loop).*", NEVER_ENDS, str(error))
     if "NotImplementedError" in report:
         return CheckFailed(
             "Not written yet.",
