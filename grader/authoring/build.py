@@ -50,7 +50,7 @@ from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
 FOLDED = "# What it really is, beside your guess\n"  # the line that JupyterLab shows of a folded cell
-MADE_FROM = "<small>Write your answers right here. (The notebook itself is made from `{file}` by `make build`.)</small>"
+MADE_FROM = "<!-- made from {file} by `make build` -->\n\n"  # in front of the title, for authors: it isn't shown
 NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "markdown": new_markdown_cell,
     "code": new_code_cell,
@@ -97,12 +97,12 @@ def read_lessons_by_the_rules(names: Iterable[str] = (), root: Path = ROOT) -> l
 
 
 def notebook_of(lesson: Lesson) -> NotebookNode:
-    """The lesson as the instructor's notebook, not yet executed. Its cell i + 1 is the lesson's cell i."""
+    """The lesson as the instructor's notebook, not yet executed. Its cell i is the lesson's cell i."""
     hidden = set(hidden_tests(lesson))
-    made_from = new_markdown_cell(MADE_FROM.format(file=lesson.file), id="made-from")
     seen: Counter[str] = Counter()
     cells = [notebook_cell(cell, lesson, hidden, seen) for cell in shown_cells(lesson)]
-    return new_notebook(cells=[made_from, *cells], metadata=METADATA)
+    cells[0].source = MADE_FROM.format(file=lesson.file) + cells[0].source
+    return new_notebook(cells=cells, metadata=METADATA)
 
 
 def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen: Counter[str]) -> NotebookNode:
@@ -270,7 +270,7 @@ def first_difference(lesson: Lesson, wanted: NotebookNode, old: NotebookNode | N
         return "can't be read"
     bare = without_outputs(old)
     if bytes_of(bare) != bytes_of(wanted):
-        pairs = zip(wanted.cells[1:], bare.cells[1:], lesson.cells, strict=False)
+        pairs = zip(wanted.cells, bare.cells, lesson.cells, strict=False)
         line = next((cell.line for new_cell, old_cell, cell in pairs if new_cell != old_cell), 1)
         return f"is not what {lesson.file}:{line} says"
     if not executed(old):

@@ -70,7 +70,7 @@ def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, afte
         with asyncio.Runner(loop_factory=EventLoop) as runner:
             runner.run(run_cells(client, os.environ | environment))
     except (CellControlSignal, DeadKernelError) as error:
-        cell = lesson.cells[started[-1] - 1] if started else lesson.cells[0]
+        cell = lesson.cells[started[-1]] if started else lesson.cells[0]
         raise BuildError([failure(lesson, cell, error)]) from error
 
 
@@ -142,7 +142,7 @@ def tidy(notebook: NotebookNode) -> None:
 
 
 def output_problems(lesson: Lesson, notebook: NotebookNode) -> Iterator[Problem]:
-    for cell, made in zip(lesson.cells, notebook.cells[1:], strict=True):
+    for cell, made in zip(lesson.cells, notebook.cells, strict=True):
         outputs = made.get("outputs", [])
         for output in outputs:
             kind = output.get("name", output.output_type)

@@ -406,7 +406,7 @@ def test_both_notebooks_are_made(course):
     for notebook in (solution, release):
         nbformat.validate(notebook)
         ids = [cell.id for cell in notebook.cells]
-        assert ids[:1] == ["made-from"] and ids[4:7] == ["add-one", "add-one-values", "add-one-types"]
+        assert ids[3:6] == ["add-one", "add-one-values", "add-one-types"]
         assert "solutions/01_tiny.py" in notebook.cells[0].source
         assert notebook.metadata == build.METADATA
         flags = {name: cell.metadata.nbgrader for name, cell in by_id(notebook).items() if "nbgrader" in cell.metadata}
@@ -498,27 +498,27 @@ def edit(path, change):
 
 SOLUTION, RELEASE = "solutions/01_tiny/01_tiny.ipynb", "notebooks/01_tiny/01_tiny.ipynb"
 DRIFTS = {
-    "text of the solution": (SOLUTION, lambda nb: nb.cells[1].update(source="# Other"), "solutions/01_tiny.py:1 says"),
+    "text of the solution": (SOLUTION, lambda nb: nb.cells[0].update(source="# Other"), "solutions/01_tiny.py:1 says"),
     "answer of the solution": (
         SOLUTION,
-        lambda nb: nb.cells[4].update(source="add_one = 3"),
+        lambda nb: nb.cells[3].update(source="add_one = 3"),
         "solutions/01_tiny.py:15 says",
     ),
     "points of the solution": (
         SOLUTION,
-        lambda nb: nb.cells[5].metadata.nbgrader.update(points=9),
+        lambda nb: nb.cells[4].metadata.nbgrader.update(points=9),
         "01_tiny.py:22 says",
     ),
     "cell added to the solution": (SOLUTION, lambda nb: nb.cells.append(nbformat.v4.new_code_cell("1")), "says"),
-    "outputs cleared": (SOLUTION, lambda nb: nb.cells[5].update(execution_count=None, outputs=[]), "was not executed"),
+    "outputs cleared": (SOLUTION, lambda nb: nb.cells[4].update(execution_count=None, outputs=[]), "was not executed"),
     "text of the release": (
         RELEASE,
-        lambda nb: nb.cells[1].update(source="# Other"),
+        lambda nb: nb.cells[0].update(source="# Other"),
         "is not what nbgrader makes from",
     ),
     "points of the release": (
         RELEASE,
-        lambda nb: nb.cells[5].metadata.nbgrader.update(points=9),
+        lambda nb: nb.cells[4].metadata.nbgrader.update(points=9),
         "is not what nbgrader",
     ),
     "kernel of the release": (
