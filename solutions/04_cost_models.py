@@ -522,7 +522,7 @@ print(f"tiles of {t:.0f} x {t:.0f}; three in bfloat16 take {quantity(3 * t * t *
 # recordings in its format, of typical machines:
 
 # %%
-print(gpu_topology.recorded("eight-cube-mesh"))
+print(gpu_topology.recorded("eight-cube-mesh").expandtabs(7))
 
 # %% [markdown]
 # There is a row for each GPU and each network card (**NIC**). `NV2` means two NVLinks side by side. The others go
@@ -768,8 +768,7 @@ predict("messages, sent, added: ring all-reduce on 8", ...)
 
 # %% exercise="collective-costs" difficulty=3 minutes=12
 def collective_costs(algorithm: str, P: int) -> tuple[int, float, float]:
-    """(messages, sent, added) on the critical path of an algorithm, for P ranks, 1 or
-    more.
+    """(messages, sent, added) on the critical path of an algorithm, for P >= 1 ranks.
 
     messages: how many alphas; sent: how many times n * beta; added: how many times
     n * gamma, where n is the whole in bytes.
@@ -825,18 +824,14 @@ def ring(P, adds):
     return [Round([(rank, (rank + 1) % P) for rank in range(P)], 1 / P, adds)] * (P - 1)
 
 def tree(P, adds):
-    """From the leaves to rank 0 if it adds; if not, the same messages backwards. P is a
-    power of two.
-    """
+    """From the leaves to rank 0 if it adds, else backwards. P is a power of two."""
     distances = [2**level for level in range(P.bit_length() - 1)]
     up = [[(rank, rank - d) for rank in range(d, P, 2 * d)] for d in distances]
     down = [[(to, source) for source, to in pairs] for pairs in reversed(up)]
     return [Round(pairs, 1, adds) for pairs in (up if adds else down)]
 
 def halving(P, adds):
-    """Partners exchange 1/2, 1/4, ... if they add; if not, the same backwards. P is a
-    power of two.
-    """
+    """Partners exchange 1/2, 1/4, ... if they add, else backwards. P is a power of 2."""
     distances = [2**level for level in range(P.bit_length() - 1)]
     rounds = [Round([(rank, rank ^ d) for rank in range(P)], d / P, adds) for d in distances]
     return rounds[::-1] if adds else rounds
@@ -1241,8 +1236,7 @@ predict("weak-scaling efficiency on 16 GPUs", ...)
 
 # %% exercise="scaling-efficiency" difficulty=2 minutes=8
 def scaling_efficiency(seconds: dict[int, float], work: str) -> dict[int, float]:
-    """{GPUs: efficiency}, relative to the smallest number of GPUs, whose efficiency is
-    1.
+    """{GPUs: efficiency}, relative to the smallest number of GPUs, which has 1.
 
     seconds: {GPUs: seconds of a step}, in any order; 1 need not be among them.
     work: "the same" on any number of GPUs (strong scaling), or "per GPU" (weak scaling:
@@ -1439,8 +1433,7 @@ predict("share that FlashAttention saves", ...)
 
 # %% exercise="activation-bytes" difficulty=2 minutes=10
 def activation_bytes(s: int, b: int, h: int, a: int, flash: bool) -> int:
-    """Bytes of activations that one transformer layer keeps for backward; see the
-    table.
+    """Bytes that one transformer layer keeps for backward, as in the table.
 
     s: tokens in a sequence; b: sequences; h: width; a: heads.
     flash: whether attention is computed by FlashAttention.

@@ -605,8 +605,7 @@ spawn(tug_of_war, 2).results[0]
 def feedback_step(
     gradient: Tensor, residual: Tensor, compressed_mean, rank: int, world_size: int
 ) -> tuple[Tensor, Tensor]:
-    """(mean, residual): the mean of what all ranks send in this step, and this rank's
-    new residual.
+    """(mean, residual): the mean of what all ranks send, and this rank's new residual.
 
     gradient, residual: (n,), this rank's; left unchanged. In the first step the
     residual is 0. compressed_mean(x, rank=rank, world_size=world_size) returns (mean,
@@ -910,8 +909,7 @@ def half_hook(bucket, world_size):
 
 # %% exercise="compressed-hook" difficulty=4 minutes=15
 def compressed_hook(bucket, compress, decompress, residuals: dict, rank: int, world_size: int):
-    """A hook for DataParallel: compress, gather, decompress, average; with error
-    feedback.
+    """A hook for DataParallel: compress, gather, decompress, average; error feedback.
 
     bucket.flat: (n,), this rank's gradients; finish() writes into it the mean of what
     all ranks have sent. compress(x) makes a payload of (n,) numbers, a tuple of
@@ -1364,8 +1362,7 @@ try_hook(partial(hook_of, "int8"))
 board_name = ""  # your name on the class's board; empty for none
 
 def slow_network_hook(rank: int, world_size: int):
-    """A hook for DataParallel, made once on each rank, before the first of the 60
-    steps.
+    """A hook for DataParallel, made once on each rank, before the first step.
 
     hook(bucket): called once in each backward pass, with all gradients in one bucket,
     bucket.flat: (2128,), float32. Returns finish(), which leaves in bucket.flat what

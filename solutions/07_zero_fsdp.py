@@ -242,8 +242,7 @@ predict("times N that ZeRO-1 sends", ...)
 
 # %% exercise="zero-1" difficulty=3 minutes=15
 def zero_1(model: nn.Module, shard: Tensor, make_optimizer, rank: int, world_size: int):
-    """Make step(rows), a training step with the optimizer state cut; it returns the
-    loss.
+    """Make step(rows) -> loss, a training step with the optimizer state cut.
 
     model: the same weights on every rank; a step changes its trainable parameters in
     place. shard: (S,) of flat_shard, perhaps in a wider dtype.
@@ -596,8 +595,7 @@ predict("times N that ZeRO-3 sends", ...)
 
 # %% exercise="zero-3" difficulty=4 minutes=20
 def zero_3(model: MLP, shards: list[Tensor], make_optimizer, gather_weight, reshard: bool, rank: int, world_size: int):
-    """Make step(rows), a step with everything cut; it returns the loss of this rank's
-    rows.
+    """Make step(rows) -> loss of this rank's rows, a step with everything cut.
 
     model: its weights are there at first; zero_3 frees them, and they are free again
     after every step. shards[i]: (S,), this rank's piece of model.weights[i]; each step
@@ -719,8 +717,7 @@ predict("ms with prefetch", ...)
 
 # %% exercise="prefetched-forward" difficulty=3 minutes=15
 def prefetched_forward(x: Tensor, shards: list[Tensor], rank: int, world_size: int) -> Tensor:
-    """The output of all layers; each weight is gathered while the layer before is
-    computed.
+    """The output of all layers, each weight gathered while the previous one is used.
 
     x: (b, D), this rank's rows. shards: for each layer (S,), this rank's piece of its
     (D, D) weight, cut as in flat_shard. All left unchanged. One all_gather per layer;
@@ -979,8 +976,7 @@ predict("norm of the whole gradient", ...)
 
 # %% exercise="clip-shards" difficulty=2 minutes=8
 def clip_shards(gradients: list[Tensor], max_norm: float, group: dist.ProcessGroup) -> tuple:
-    """(norm, clipped): the norm of the whole gradient as a float, and this rank's
-    gradients.
+    """(norm, clipped): the whole gradient's norm, a float, and this rank's gradients.
 
     gradients: this rank's pieces, any number of any size; together the ranks of `group`
     hold each number once, and padding is 0. Left unchanged. Where the norm is above

@@ -51,9 +51,7 @@ def empty_layer():
     return {name: torch.empty(shapes.get(name, (WIDTH,)), dtype=bf16, requires_grad=True) for name in NAMES}
 
 def train_transformer(rank, world_size, apply, layers=32, sequences=4, tokens=4096):
-    """apply(function, *arguments) calls the function: in the ordinary way, or as a
-    checkpoint.
-    """
+    """apply(function, *arguments) calls it, in the ordinary way or as a checkpoint."""
     weights = [empty_layer() for _ in range(layers)]
     x = torch.empty(sequences, tokens, WIDTH, dtype=bf16, requires_grad=True)
     for number, of_layer in enumerate(weights):
@@ -368,8 +366,7 @@ predict("the next random number is the same as without a checkpoint", ..., choic
 
 # %% exercise="replayable" difficulty=3 minutes=10
 def replayable(function):
-    """Return again(*args), which calls function(*args) under the same conditions each
-    time.
+    """Return again(*args), which repeats function(*args) under the same conditions.
 
     The first call is an ordinary one: it draws random numbers, and autocast is as it
     is. Every later call starts from the random state in which the first one started,
@@ -605,8 +602,7 @@ figures.memory_and_time(curves, "memory and time of a step of 24 layers")
 
 # %% exercise="best-segments" difficulty=4 minutes=15
 def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
-    """Return the starts of segments with the least possible peak, for layers that
-    differ.
+    """Return the starts of segments with the least peak, for layers that differ.
 
     boundaries[i]: bytes of layer i's input; keeps[i]: bytes that layer i keeps if
     recorded, including its input. Every segment is a checkpoint. The first start is 0.
@@ -806,8 +802,7 @@ reveal(
 
 # %% exercise="pieces-over" difficulty=3 minutes=10
 def pieces_over(group):
-    """Return (pack, unpack), hooks with which each rank of the group keeps 1/t of a
-    saved tensor.
+    """Return (pack, unpack): hooks by which each rank keeps 1/t of a saved tensor.
 
     A saved tensor is equal on all t ranks of the group. pack(tensor) keeps ceil(n / t)
     of its n numbers and sends nothing; unpack(kept) returns the tensor, with one
@@ -1074,8 +1069,7 @@ try_plan([(number, number + 1, True) for number in range(24)])
 board_name = ""  # your name on the class's board; empty for none
 
 def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) -> list:
-    """Return the plan, [(start, end, recompute), ...], that takes the least time and
-    fits.
+    """Return the fastest plan that fits, [(start, end, recompute), ...].
 
     For each layer: bytes of its input, bytes that it keeps if recorded, including its
     input, seconds of its forward pass. memory: the most bytes alive at any time

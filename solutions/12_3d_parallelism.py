@@ -197,8 +197,7 @@ except RankError as error:
 
 # %% exercise="process-groups" difficulty=3 minutes=10
 def process_groups(members: dict[str, list[list[int]]], rank: int) -> dict[str, dist.ProcessGroup]:
-    """{name: the process group with this name that `rank` is in}. All ranks call this
-    together.
+    """{name: the process group of this name that `rank` is in}. All ranks call it.
 
     members: {name: the ranks of each group with this name}, the same on every rank;
     each rank is in exactly one group of each name.
@@ -572,8 +571,7 @@ predict("MB that a rank sends forward", ...)
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, positions_of: list[Tensor], merge, cp_group
 ) -> tuple[Tensor, Tensor]:
-    """(out, lse) of this rank's queries among the keys of all ranks of the group,
-    causal.
+    """(out, lse) of this rank's queries among the whole group's keys, causal.
 
     q, k, v: (B, heads, S/P, d), this rank's tokens. positions_of: for each rank of the
     group the positions of its tokens, (S/P,). merge: merge_attention. P - 1 messages of
@@ -883,8 +881,7 @@ reveal(
 
 # %% exercise="ulysses-attention" difficulty=3 minutes=12
 def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, cp_group) -> Tensor:
-    """This rank's tokens of causal attention over the sequence of all ranks of the
-    group.
+    """This rank's tokens of causal attention over the sequence of the whole group.
 
     q, k, v: (B, heads, S/P, d), chunk cp_rank of the sequence; P divides heads. Returns
     (B, heads, S/P, d). Only all-to-alls: q, k and v there, the result back, once each.
@@ -1107,8 +1104,7 @@ check(grid_norm, judges="traffic")
 
 # %% exercise="token-mean" difficulty=2 minutes=8
 def token_mean(losses: Tensor, dp_group) -> tuple[Tensor, Tensor]:
-    """(the loss to go backward from, the mean loss over all tokens of all ranks), two
-    scalars.
+    """(loss to go backward from, mean loss over all tokens of all ranks): scalars.
 
     losses: (n,), one for each of this rank's tokens; n differs between ranks, and may
     be 0. Gradients of the first one, averaged over the ranks of the group, are those of
@@ -1852,8 +1848,7 @@ how_predictions_went()
 board_name = ""  # your name on the class's board; empty for none
 
 def best_grid(layers: int, width: int, heads: int, length: int, batch: int, gpus: int) -> dict:
-    """A plan: {"dp", "pp", "tp", "microbatches", "recompute"}, the last one True or
-    False.
+    """A plan: {"dp", "pp", "tp", "microbatches", "recompute"}; the last is a bool.
 
     dp x pp x tp is gpus; pp divides layers, tp divides heads, dp times microbatches
     divides batch. Judged on nodes of 8 H100s, for the model above and for others.

@@ -56,7 +56,7 @@ def test_par_was_written_down_with_fewer_digits():
 
 def test_worse_than_par_does_not_pass_and_better_than_the_limit_is_impossible():
     assert failure(score(450e-6)).saw == "the values are right; the score is 450 µs of virtual time"
-    assert failure(score(450e-6)).mistake == "That is 1.5 times par. The hints below the exercise lead to par."
+    assert failure(score(450e-6)).mistake == "That is 1.5 times par. The hints of the exercise lead to par."
     assert not failure(score(450e-6)).impossible and failure(score(90e-6)).impossible
 
 

@@ -89,7 +89,7 @@ class Score:
             raise CheckFailed(
                 f"the values are right; the score is {self.shown}",
                 f"par, {quantity(self.par, self.measure.unit)}, or less",
-                f"That is {self.value / self.par:.3g} times par. The hints below the exercise lead to par.",
+                f"That is {self.value / self.par:.3g} times par. The hints of the exercise lead to par.",
             )
         return f"{self.shown}\n  {self.bar()}"
 
