@@ -882,7 +882,7 @@ show_bytes({
 # ```python
 # replica = DataParallel(model, hook=all_reduce_mean, cap=25 * 2**20)
 # loss = loss_of(replica(rows))
-# replica.backward(loss)              # afterwards each parameter's grad is what the hook left in its bucket
+# replica.backward(loss)              # each p.grad is then what the hook left in its bucket
 # ```
 #
 # A hook is called with a bucket that is complete: `bucket.index` is its number, `bucket.flat` its gradients in one

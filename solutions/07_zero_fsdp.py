@@ -225,8 +225,8 @@ check(flat_shard, judges="memory")
 # collectives PyTorch has calls that take one flat tensor:
 #
 # ```python
-# dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)    # (P * S,) on every rank -> (S,), the mean of my piece
-# dist.all_gather_single(flat, mine)                              # (S,) on every rank -> (P * S,)
+# dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)  # (P * S,) -> (S,), my piece's mean
+# dist.all_gather_single(flat, mine)                            # (S,) on every rank -> (P * S,)
 # ```
 #
 # (Before torch 2.13 they were called `reduce_scatter_tensor` and `all_gather_into_tensor`.)

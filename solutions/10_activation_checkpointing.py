@@ -109,7 +109,8 @@ predict("bytes kept by exp(x).sin()", ...)
 # Whenever an operation saves a tensor, PyTorch calls a hook, if there is one:
 #
 # ```python
-# with saved_tensors_hooks(pack, unpack):     # pack(tensor) when it is saved; unpack(what pack returned) in backward
+# # pack(tensor) when it is saved; in backward, unpack(what pack returned)
+# with saved_tensors_hooks(pack, unpack):
 #     y = function(x)
 # ```
 #
@@ -355,9 +356,9 @@ predict("the next random number is the same as without a checkpoint", ..., choic
 # Write it as a wrapper, so that `checkpoint(replayable(function), x)` does it all:
 #
 # ```python
-# torch.get_rng_state(), torch.set_rng_state(state)                      # the CPU's generator
-# with torch.random.fork_rng(): ...                                      # afterwards, the state is what it was before
-# torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")      # what is on now
+# torch.get_rng_state(), torch.set_rng_state(state)                  # the CPU's generator
+# with torch.random.fork_rng(): ...                                  # restores the state afterwards
+# torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")  # what is on now
 # with torch.autocast("cpu", dtype, enabled=True): ...
 # ```
 #

@@ -267,7 +267,8 @@ for factor in (1.0, 1.25, 2.0):
 # destination and calls one all-to-all with **split sizes**:
 #
 # ```python
-# dist.all_to_all_single(arrived, rows, receive, send, group=group)    # lists: rows from, and to, each rank
+# # receive, send: lists, the numbers of rows from each rank and to each rank
+# dist.all_to_all_single(arrived, rows, receive, send, group=group)
 # ```
 #
 # Zeros are allowed in both lists. But how does a rank know how much arrives? Only the sender knows. So the sizes go

@@ -301,7 +301,7 @@ reveal(
 #
 # ```python
 # blocks = blocks_for(tp_group)
-# f, g = blocks["f"], blocks["g"]             # f: all-reduce in the backward pass; g: in the forward pass
+# f, g = blocks["f"], blocks["g"]  # f: all-reduce in the backward pass; g: in the forward pass
 # loss = pipelined(stage, count, like, pp_group)
 # # stage(number, x) -> y, for microbatch `number`; on the first stage x is None
 # # like: a tensor of the shape that travels between stages

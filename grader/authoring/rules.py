@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator
 
 from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
 from grader.authoring.facts import NEEDS, heading_text, headings_of, plural
-from grader.authoring.lesson import SCORE, BuildError, Lesson, Problem, parse
+from grader.authoring.lesson import SCORE, BuildError, Cell, Lesson, Problem, parse
 from grader.authoring.markers import clear_solution, nearest
 from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
 FEWEST_WRONG = 2  # answers to an exercise
 HARD = 3  # the difficulty from which an exercise has three hints
 COLUMNS = 88  # of a comment or docstring: what a notebook shows of it on a laptop's screen
+FENCED_COLUMNS = 99  # of code in a text, which has no frame
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 HINT = re.compile(r"<details><summary>Hint (\d): .+</summary>")
 SIGNATURE = 'board_name = ""  # your name on the class\'s board; empty for none'
 Breaches = Iterator[Problem]
@@ -94,6 +96,8 @@ def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 def words_in_code_are_narrow(lesson: Lesson) -> Breaches:
     """Comments and docstrings fit into a cell, except in cells that notebooks fold away."""
     for cell in lesson.cells:
+        if cell.kind == "markdown":
+            yield from fenced_code_is_narrow(lesson, cell)
         if cell.kind != "code" or only_reveals(cell.source):
             continue
         for token in tokenize.generate_tokens(io.StringIO(cell.source).readline):
@@ -107,6 +111,15 @@ def words_in_code_are_narrow(lesson: Lesson) -> Breaches:
                 if width > COLUMNS:
                     words = f"{what} is {width} columns wide: break it at {COLUMNS}, so that laptops show all of it"
                     yield Problem(lesson.file, cell.body_line + number, words)
+
+
+def fenced_code_is_narrow(lesson: Lesson, cell: Cell) -> Breaches:
+    for block in FENCED.finditer(cell.source):
+        first = cell.body_line + cell.source.count("\n", 0, block.start())
+        for number, line in enumerate(block[0].split("\n"), first):
+            if len(line) > FENCED_COLUMNS:
+                words = f"this line of code is {len(line)} columns wide: break it at {FENCED_COLUMNS}"
+                yield Problem(lesson.file, number, words)
 
 
 def predictions_are_answered(lesson: Lesson) -> Breaches:

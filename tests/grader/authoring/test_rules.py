@@ -100,6 +100,13 @@ BREACHES = {
         f"{SOURCE}:19",
         "this docstring is 94 columns wide",
     ),
+    "code in a text that is too wide": (
+        SOURCE,
+        "# ## Add one",
+        f"# ## Add one\n# ```python\n# add_one(1)  # {'so ' * 30}on\n# ```",
+        f"{SOURCE}:15",
+        "this line of code is 106 columns wide",
+    ),
     "prediction that is never revealed": (
         SOURCE,
         "# %%\nprint",
