@@ -759,7 +759,7 @@ how_predictions_went()
 #
 # No rank may return before it knows that all others have called the function: from a message of theirs, or from a rank
 # that already knew. The score is the time from the moment when all call the function until all have returned, on a
-# virtual cluster of 8 ranks, where a message takes 10 µs and a rank sends one at a time.
+# virtual cluster of 6 ranks, where a message takes 10 µs and a rank sends one at a time.
 #
 # **Par**: every rank tells rank 0, and rank 0 tells every rank. **The limit**: every 10 µs, the number of ranks that
 # know about a given rank can double at most.

@@ -21,6 +21,7 @@ wrong("four-ranks", "world_size is", hidden=True).replace(
     "dist.get_world_size()", "4 if dist.get_world_size() > 2 else 2"
 )
 wrong("forgets-to-call", "Call it: write ()").replace("dist.get_rank()", "dist.get_rank")
+wrong("makes-its-own-dict", "Leave the entry that `me` starts with").replace('me["rank"]', 'me = {}; me["rank"]')
 wrong("takes-its-rank", "takes an argument, and gets none").cell("""
     def hello_ranks(rank, world_size):
         return {"process": os.getpid(), "rank": rank, "world_size": world_size, "device": str(get_device())}
@@ -41,7 +42,6 @@ wrong("halves-the-sum", "divided by 2 leads to").replace("weight.grad /= world_s
 wrong("divides-by-its-rows", "a rank's number of rows").replace("/= world_size", "/= len(mine)")
 wrong("divides-by-all-rows", "the number of rows of all ranks").replace("/= world_size", "/= len(mine) * world_size")
 wrong("multiplies-by-lr-twice", "by lr twice").replace("/= world_size", "*= lr / world_size")
-wrong("goes-up", "is a sign reversed?").replace("loss.backward()", "(-loss).backward()")
 wrong("cuts-the-batch-again", "this rank's rows only").replace(
     "mlp.forward(weights, mine)", "mlp.forward(weights, mine.chunk(world_size)[dist.get_rank()])"
 )
@@ -65,26 +65,23 @@ wrong("averages-weights-first", "average the gradients instead").replace(AVERAGE
     "optimizer.zero_grad()",
     "for weight in weights:\n    dist.all_reduce(weight.data)\n    weight.data /= world_size\noptimizer.zero_grad()",
 )
-wrong("steps-before-the-sum", "from its own rows").replace(
+wrong("sums-a-copy", "itself, not a copy").replace("dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad.clone())")
+wrong("zeroes-before-the-step", "not between it and the step").replace(
+    "optimizer.zero_grad()", "pass"
+).replace("optimizer.step()", "optimizer.zero_grad()\noptimizer.step()")
+wrong("steps-before-the-sum", "before optimizer.step()").replace(
     AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED
 )
 wrong("never-steps", "call optimizer.step()").replace("optimizer.step()", "pass")
 wrong("returns-in-the-loop", "return after the loop").replace(
     "optimizer.step()", "optimizer.step()\nreturn [weight.detach() for weight in weights]"
 )
-wrong("only-the-first-weight", "the first weight only").replace(
-    AVERAGED, "dist.all_reduce(weights[0].grad)\nweights[0].grad /= world_size\n"
-)
-wrong("averages-the-loss", "from its own rows").replace(
+wrong("averages-the-loss", "changes no gradient").replace(
     "loss.backward()", "dist.all_reduce(loss.detach()); loss.backward()"
 ).replace(AVERAGED, "")
 wrong("never-zeroes", "add up from step to step").replace("optimizer.zero_grad()", "pass")
 wrong("only-the-last-weight", "the last weight only").replace(
     AVERAGED, "dist.all_reduce(weights[-1].grad)\nweights[-1].grad /= world_size\n"
-)
-wrong("never-zeroes-sums", "are summed again").replace("optimizer.zero_grad()", "pass").replace(
-    AVERAGED + "optimizer.step()",
-    "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.data -= lr * weight.grad / world_size",
 )
 wrong("divides-by-hand-twice", "once is enough").replace("/= world_size", "/= world_size**2")
 wrong("divides-twice", "AVG does it already").replace(
@@ -240,9 +237,6 @@ wrong("error-with-its-text", "The name alone", caught_by="reading").replace(
 wrong("reads-nothing", "leaves 'raised' empty", caught_by="reading").replace(
     'reading = {"raised": 2, "error": "ZeroDivisionError", "waited": [0, 1, 3]}', "pass"
 )
-wrong("averages-by-count-and-ranks", "and the number of ranks").replace(
-    "sum_and_count[1])", "max(1, len(mine)) / world_size)"
-)
 wrong("own-sum-by-all-counts", "sum over the ranks too").replace(
     "(sum_and_count[0] / sum_and_count[1])", "sum(mine) / sum_and_count[1]"
 )
@@ -266,19 +260,20 @@ right("gathers-all-numbers").body("""
 """)
 
 wrong, right = ANSWERS.to("one-deadlock")
-wrong("decides-alone", "the same collectives in the same order").replace("if averages[-1] < 1:", "if loss < 1:")
+wrong("decides-alone", "All must decide by the same number").replace("if averages[-1] < 1:", "if loss < 1:")
 wrong("averages-as-tensors", "take .item() of each").replace(
     "averages.append(average.item()", "averages.append(average"
 )
 wrong("never-stops", "You go on after an average below 1").replace("if averages[-1] < 1:", "if False:")
-wrong("stops-at-1-too", "an average of 1, which is not below 1", hidden=True).replace(
+wrong("stops-at-1-too", "an average of 1, which is not below 1").replace(
     "if averages[-1] < 1:", "if averages[-1] <= 1:"
 )
 wrong("first-small-loss-stops-all", "when one of the losses is below 1").replace(
     "if averages[-1] < 1:",
     "smallest = torch.tensor([loss])\ndist.all_reduce(smallest, op=dist.ReduceOp.MIN)\nif smallest.item() < 1:",
 )
-wrong("all-must-be-small", "You go on after an average below 1").replace(
+wrong("sum-must-be-small", "when the sum of the losses").replace("averages[-1] < 1", "average.item() < 1")
+wrong("all-must-be-small", "when all of the losses").replace(
     "if averages[-1] < 1:",
     "largest = torch.tensor([loss])\ndist.all_reduce(largest, op=dist.ReduceOp.MAX)\nif largest.item() < 1:",
 )
@@ -358,6 +353,12 @@ wrong("twice-around-a-ring", "times par", caught_by="score").body("""
     for _ in range(2 * world_size):
         handle = dist.isend(word, dst=(rank + 1) % world_size)
         dist.recv(torch.zeros(1), src=(rank - 1) % world_size)
+        handle.wait()
+""")
+wrong("needs-a-power-of-two", "partners that exist", caught_by="score").body("""
+    for distance in (1, 2, 4):
+        handle = dist.isend(word, dst=rank ^ distance)
+        dist.recv(torch.zeros(1), src=rank ^ distance)
         handle.wait()
 """)
 wrong("three-exchanges", "has come", caught_by="score", hidden=True).body("""
