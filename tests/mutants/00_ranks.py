@@ -46,33 +46,21 @@ wrong("cuts-the-batch-again", "this rank's rows only").replace(
     "mlp.forward(weights, mine)", "mlp.forward(weights, mine.chunk(world_size)[dist.get_rank()])"
 )
 wrong("reduces-to-rank-0", "not its root").replace("dist.all_reduce(weight.grad)", "dist.reduce(weight.grad, dst=0)")
-wrong("averages-weights-at-the-end", "the mean of replicas that trained apart").function("""
-    weights = [weight.clone().requires_grad_() for weight in weights]
-    optimizer = torch.optim.SGD(weights, lr=lr)
-    for mine in batches:
-        optimizer.zero_grad()
-        mlp.loss_of(mlp.forward(weights, mine)).backward()
-        optimizer.step()
-    done = []
-    for weight in weights:
-        mean = weight.detach().clone()
-        dist.all_reduce(mean)
-        done.append(mean / world_size)
-    return done
-""")
 AVERAGED = "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.grad /= world_size\n"
-wrong("averages-weights-first", "average the gradients instead").replace(AVERAGED, "").replace(
-    "optimizer.zero_grad()",
-    "for weight in weights:\n    dist.all_reduce(weight.data)\n    weight.data /= world_size\noptimizer.zero_grad()",
+AVERAGED_WEIGHTS = AVERAGED.replace("grad", "data")
+wrong("averages-weights-at-the-end", "the mean of replicas that trained apart").replace(AVERAGED, "").replace(
+    "return [", AVERAGED_WEIGHTS + "return ["
 )
-wrong("sums-a-copy", "itself, not a copy").replace("dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad.clone())")
-wrong("zeroes-before-the-step", "not between it and the step").replace(
-    "optimizer.zero_grad()", "pass"
-).replace("optimizer.step()", "optimizer.zero_grad()\noptimizer.step()")
+wrong("averages-weights-first", "average the gradients instead").replace(AVERAGED, "").replace(
+    "optimizer.zero_grad()", AVERAGED_WEIGHTS + "optimizer.zero_grad()"
+)
+wrong("sums-a-copy", "itself, not a copy").replace("all_reduce(weight.grad)", "all_reduce(weight.grad.clone())")
+wrong("zeroes-before-the-step", "not between it and the step").replace("optimizer.zero_grad()", "pass").replace(
+    "optimizer.step()", "optimizer.zero_grad()\noptimizer.step()"
+)
 wrong("steps-before-the-sum", "before optimizer.step()").replace(
     AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED
 )
-wrong("never-steps", "call optimizer.step()").replace("optimizer.step()", "pass")
 wrong("returns-in-the-loop", "return after the loop").replace(
     "optimizer.step()", "optimizer.step()\nreturn [weight.detach() for weight in weights]"
 )
@@ -83,7 +71,6 @@ wrong("never-zeroes", "add up from step to step").replace("optimizer.zero_grad()
 wrong("only-the-last-weight", "the last weight only").replace(
     AVERAGED, "dist.all_reduce(weights[-1].grad)\nweights[-1].grad /= world_size\n"
 )
-wrong("divides-by-hand-twice", "once is enough").replace("/= world_size", "/= world_size**2")
 wrong("divides-twice", "AVG does it already").replace(
     "dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG)"
 )
@@ -93,9 +80,7 @@ wrong("broadcasts", "rank 0's gradients").replace(
 wrong("for-two-ranks", "SUM of the gradients", hidden=True).replace(
     "weight.grad /= world_size", "weight.grad /= {2: 2, 4: 4}.get(world_size, 1)"
 )
-right("averages-weights-at-each-step").replace(
-    AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED.replace("grad", "data")
-)
+right("averages-weights-at-each-step").replace(AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED_WEIGHTS)
 right("one-flat-mean").replace(
     AVERAGED,
     "flat = torch.cat([weight.grad.flatten() for weight in weights])\n"
@@ -205,18 +190,12 @@ right("counts-its-barriers").function("""
 """)
 
 wrong, right = ANSWERS.to("one-failing-rank")
-wrong("empty-counts-as-0", "longer lists must count for more").body("""
-    reading = {"raised": 2, "error": "ZeroDivisionError", "waited": [0, 1, 3]}
-    average = torch.tensor([sum(mine) / len(mine) if mine else 0.0])
-    dist.all_reduce(average)
-    average = average.item() / world_size
-""")
-wrong("leaves-empty-ranks-out", "averages of ranks that have numbers").body("""
-    reading = {"raised": 2, "error": "ZeroDivisionError", "waited": [0, 1, 3]}
-    both = torch.tensor([sum(mine) / len(mine) if mine else 0.0, 1.0 if mine else 0.0])
-    dist.all_reduce(both)
-    average = (both[0] / both[1]).item()
-""")
+wrong("empty-counts-as-0", "average of the ranks' averages").replace(
+    "sum(mine), len(mine)", "sum(mine) / max(1, len(mine)), 1"
+)
+wrong("leaves-empty-ranks-out", "averages of ranks that have numbers").replace(
+    "sum(mine), len(mine)", "sum(mine) / max(1, len(mine)), len(mine) > 0"
+)
 wrong("returns-early", "never called this all_reduce").replace(
     "sum_and_count =", "if not mine:\n    return 0.0, reading\nsum_and_count ="
 )
@@ -344,30 +323,8 @@ wrong("tells-only", "has come", caught_by="score").body("""
             dist.recv(word, src=other)
 """)
 wrong("forgets-to-answer", "waits in recv", caught_by="score").replace("dist.send(word, dst=other)", "pass")
-wrong("asks-neighbours-only", "has come", caught_by="score").body("""
-    handle = dist.isend(word, dst=(rank + 1) % world_size)
-    dist.recv(torch.zeros(1), src=(rank - 1) % world_size)
-    handle.wait()
-""")
-wrong("twice-around-a-ring", "times par", caught_by="score").body("""
-    for _ in range(2 * world_size):
-        handle = dist.isend(word, dst=(rank + 1) % world_size)
-        dist.recv(torch.zeros(1), src=(rank - 1) % world_size)
-        handle.wait()
-""")
-wrong("needs-a-power-of-two", "partners that exist", caught_by="score").body("""
-    for distance in (1, 2, 4):
-        handle = dist.isend(word, dst=rank ^ distance)
-        dist.recv(torch.zeros(1), src=rank ^ distance)
-        handle.wait()
-""")
-wrong("three-exchanges", "has come", caught_by="score", hidden=True).body("""
-    for distance in (1, 2, 4):
-        handle = dist.isend(word, dst=(rank + distance) % world_size)
-        dist.recv(torch.zeros(1), src=(rank - distance) % world_size)
-        handle.wait()
-""")
-right("further-each-time").body("""
+further = right("further-each-time")
+further.body("""
     distance = 1
     while distance < world_size:
         handle = dist.isend(word, dst=(rank + distance) % world_size)
@@ -375,3 +332,12 @@ right("further-each-time").body("""
         handle.wait()
         distance *= 2
 """)
+wrong("twice-around-a-ring", "times par", caught_by="score").like(further).replace(
+    "while distance < world_size:", "for _ in range(2 * world_size):"
+).replace("distance *= 2", "pass")
+wrong("needs-a-power-of-two", "partners that exist", caught_by="score").like(further).replace(
+    "(rank + distance) % world_size", "rank ^ distance"
+).replace("(rank - distance) % world_size", "rank ^ distance")
+wrong("three-exchanges", "has come", caught_by="score", hidden=True).like(further).replace(
+    "distance < world_size", "distance < 8"
+)

@@ -99,12 +99,13 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     batches = [mlp.make_batch(3 * world_size, 2, draws.salted(step), torch.float64) for step in range(steps)]
     shares = [list(mine) for mine in zip(*(batch.chunk(world_size) for batch in batches), strict=True)]
     cut_again = [[batch.tensor_split(world_size)[rank] for batch in mine] for rank, mine in enumerate(shares)]
-    everywhere, calls = range(layers), dict[str, int]()  # op: the bytes of its largest call
-    apart, slower = (descend(weights, shares, rate, []) for rate in (lr, lr / world_size))
-    before_last = descend(weights, [batches[:-1]], lr, everywhere)[0]
+    calls = dict[str, int]()  # op: the bytes of its largest call
 
-    def times(factor: float) -> list[list[Tensor]]:
-        return descend(weights, shares, factor * lr, everywhere)
+    def trained(factor: float = 1, on: Sequence[list[Tensor]] = shares, **how: Any) -> list[list[Tensor]]:
+        return descend(weights, on, factor * lr, **how)
+
+    apart, apart_divided = trained(averaged=[]), trained(1 / world_size, averaged=[])
+    before_last, right = (trained(on=[some])[0] for some in (batches[:-1], batches))
 
     def note_calls(answer: Answer) -> None:
         for event in answer.events:
@@ -113,46 +114,34 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     def explain(got: Any, rank: int) -> str:
         if "reduce" in calls and "broadcast" not in calls and rank > 0:
             return "what `reduce` leaves on a rank that is not its root: all_reduce gives every rank the sum"
-        if not any(alike(got, own, 1e-6) for own in apart[rank] + slower[rank]):
-            return ""
         advice = "all-reduce each weight.grad itself, not a copy, after backward() and before optimizer.step()"
         if 0 < max(calls.values(), default=0) < weights[0].nbytes:
             advice = "averaging the losses changes no gradient, so all-reduce each weight.grad"
-        return f"what this rank gets from its own rows alone: {advice}"
+        alone = any(alike(got, own, 1e-6) for own in apart[rank] + apart_divided[rank])
+        return f"what this rank gets from its own rows alone: {advice}" * alone
 
+    once = "once is enough, and AVG does it already"
     rows = "the loss is already a mean over rows, so divide by the number of ranks"
     mistakes = {
-        "what the SUM of the gradients leads to: divide it by the number of ranks": times(world_size),
-        "what the sum of the gradients divided by 2 leads to: divide it by world_size": times(world_size / 2),
-        f"what the sum divided by a rank's number of rows leads to: {rows}": times(world_size / 3),
-        f"what the sum divided by the number of rows of all ranks leads to: {rows}": times(1 / 3),
-        "what you get if you divide by the number of ranks twice: once is enough, and AVG does it already": times(
-            1 / world_size
-        ),
-        "what you get if the gradient is multiplied by lr twice: the optimizer does that": times(lr),
+        "what the SUM of the gradients leads to: divide it by the number of ranks": trained(world_size),
+        "what the sum of the gradients divided by 2 leads to: divide it by world_size": trained(world_size / 2),
+        f"what the sum divided by a rank's number of rows leads to: {rows}": trained(world_size / 3),
+        f"what the sum divided by the number of rows of all ranks leads to: {rows}": trained(1 / 3),
+        f"what you get if you divide by the number of ranks twice: {once}": trained(1 / world_size),
+        "what you get if the gradient is multiplied by lr twice: the optimizer does that": trained(lr),
         "the mean of replicas that trained apart: average the gradients at every step": [mean_of(apart)] * world_size,
         "what you get if you average the weights before each step: average the gradients instead": descend(
             before_last, [mine[-1:] for mine in shares], lr, []
         ),
-        "what you get if you cut each batch once more: `batches` has this rank's rows only": descend(
-            weights, cut_again, lr, everywhere
-        ),
-        "what rank 0's gradients alone lead to: average those of all ranks": descend(
-            weights, shares[:1], lr, everywhere
-        )
-        * world_size,
-        "what you get if gradients add up from step to step: zero them at the start of each": descend(
-            weights, shares, lr, everywhere, add_up=True
-        ),
-        "what you get if you average the gradient of the last weight only": descend(weights, shares, lr, [layers - 1]),
-        "the weight before the first step: call optimizer.step(), and zero the gradients before backward(), not between "
-        "it and the step": [weights] * world_size,
-        "the weight after the first step: return after the loop": descend(
-            weights, [mine[:1] for mine in shares], lr, everywhere
-        ),
+        "what you get if you cut each batch once more: `batches` has this rank's rows only": trained(on=cut_again),
+        "what rank 0's gradients alone lead to: average those of all ranks": trained(on=shares[:1]) * world_size,
+        "what you get if gradients add up from step to step: zero them at the start of each": trained(add_up=True),
+        "what you get if you average the gradient of the last weight only": trained(averaged=[layers - 1]),
+        "the weight before the first step: call optimizer.step(), and zero the gradients before backward(), not "
+        "between it and the step": [weights] * world_size,
+        "the weight after the first step: return after the loop": trained(on=[mine[:1] for mine in shares]),
     }
-    right = descend(weights, [batches], lr, everywhere)[0]
-    names = {f"weight {n}": n for n in everywhere}
+    names = {f"weight {n}": n for n in range(layers)}
     return Case(
         [[weights] * world_size, shares],
         same={"lr": lr},
@@ -168,12 +157,17 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
 
 
 def descend(
-    weights: list[Tensor], shares: list[list[Tensor]], lr: float, averaged: Sequence[int], add_up: bool = False
+    weights: list[Tensor],
+    shares: Sequence[list[Tensor]],
+    lr: float,
+    averaged: Sequence[int] | None = None,
+    add_up: bool = False,
 ) -> list[list[Tensor]]:
-    """Gradient descent by replicas that average the gradients of some of the layers: each replica's weights at the end.
+    """Gradient descent by replicas that average their gradients: each replica's weights at the end.
 
-    shares: each replica's batches. add_up: whether the gradients of one step are added to those of the next.
+    shares: each replica's batches. averaged: which layers; by default all. add_up: whether no gradient is ever zeroed.
     """
+    averaged = range(len(weights)) if averaged is None else averaged
     replicas, kept = [weights] * len(shares), [[torch.zeros_like(weight) for weight in weights] for _ in shares]
     for batches in zip(*shares, strict=True):
         found = [mlp.serial_gradients(mine, batch)[1] for mine, batch in zip(replicas, batches, strict=True)]
@@ -388,8 +382,9 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
 @oracle(
     values=[
         tuple(LOSSES),
-        ([6.0, 1.5, 0.25, 0.75, 0.25, 1.0], [0.0, 0.25, 1.25, 0.5, 0.25, 0.5]),  # the average, its largest loss, the sum
-        ([2.0, 1.0, 3.0], [4.0, 1.0, 1.0]),  # exactly 1 is not below 1
+        # Below 1 are, one after another: rank 1's loss, the average, rank 0's loss, the larger loss, the sum.
+        ([6.0, 1.5, 0.25, 0.75, 0.25, 1.0], [0.0, 0.25, 1.25, 0.5, 0.25, 0.5]),
+        ([2.0, 1.0, 3.0, 2.0], [4.0, 1.0, 1.0, 2.0]),  # an average of exactly 1 is not below 1
     ],
     if_stuck=STOPS,
 )
@@ -402,11 +397,11 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
         return averages[: [*small, True].index(True) + 1]
 
     right = until([average < 1 for average in averages])
-    decides = "but the average decides"
+    decides = "below 1, but the average decides"
     mistakes = {
-        f"too short: you stop when one of the losses is below 1, {decides}": until([min(step) < 1 for step in steps]),
-        f"too long: you stop when all of the losses are below 1, {decides}": until([max(step) < 1 for step in steps]),
-        f"too long: you stop when the sum of the losses is below 1, {decides}": until([sum(step) < 1 for step in steps]),
+        f"too short: you stop when one of the losses is {decides}": until([min(step) < 1 for step in steps]),
+        f"too long: you stop when all of the losses are {decides}": until([max(step) < 1 for step in steps]),
+        f"too long: you stop when the sum of the losses is {decides}": until([sum(step) < 1 for step in steps]),
         "too short: you stop at an average of 1, which is not below 1": until([average <= 1 for average in averages]),
         "too short: the step whose average is below 1 is the last one, and it counts too": right[:-1],
     }
@@ -417,7 +412,7 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
         factor = got[0] / averages[0]
         if factor != 1 and alike(got, [factor * average for average in averages[: len(got)]], 1e-6):
             return f"the averages times {factor:.3g}: divide each sum by the number of ranks"
-        longer = "too long. You go on after an average below 1: compare the average of each step, over all ranks, with 1"
+        longer = "too long. You go on after an average below 1: compare each step's average over all ranks with 1"
         return longer if len(got) > len(right) else ""
 
     def expect_barrier(answer: Answer) -> None:
