@@ -79,6 +79,7 @@ def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, me
     }
     times = {
         "what the forward pass alone takes: 6 FLOP per parameter and token, not 2": within(3 * seconds),
+        "what a single FLOP per parameter and token takes: there are 6": within(6 * seconds),
         "what you get if a day has 24 seconds: an hour has 3600": within(days * 24),
         "what you get if a day has 24 * 60 seconds: those are its minutes": within(days * 24 * 60),
         "what you get if `days` counts seconds: a day has 24 * 3600": within(days),

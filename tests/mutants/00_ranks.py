@@ -13,12 +13,8 @@ wrong("swaps-rank-and-size", "how many ranks there are: ask get_rank()").body(""
 wrong("device-itself", "take str(...) of it").replace("str(get_device())", "get_device()")
 wrong("always-rank-0", "each has its own").replace("dist.get_rank()", "0")
 wrong("rank-as-size", "ask get_world_size()").replace("dist.get_world_size()", "dist.get_rank()")
-wrong("last-rank-as-size", "world_size is").replace("get_world_size()", "get_world_size() - 1")
 wrong("forgets-the-device", "says nothing about 'device'", varies=True).replace(
     'me["device"] = str(get_device())', "pass"
-)
-wrong("four-ranks", "world_size is", hidden=True).replace(
-    "dist.get_world_size()", "4 if dist.get_world_size() > 2 else 2"
 )
 wrong("forgets-to-call", "Call it: write ()").replace("dist.get_rank()", "dist.get_rank")
 wrong("makes-its-own-dict", "Leave the entry that `me` starts with").replace('me["rank"]', 'me = {}; me["rank"]')
@@ -51,10 +47,6 @@ AVERAGED_WEIGHTS = AVERAGED.replace("grad", "data")
 wrong("averages-weights-at-the-end", "the mean of replicas that trained apart").replace(AVERAGED, "").replace(
     "return [", AVERAGED_WEIGHTS + "return ["
 )
-wrong("averages-weights-first", "average the gradients instead").replace(AVERAGED, "").replace(
-    "optimizer.zero_grad()", AVERAGED_WEIGHTS + "optimizer.zero_grad()"
-)
-wrong("sums-a-copy", "itself, not a copy").replace("all_reduce(weight.grad)", "all_reduce(weight.grad.clone())")
 wrong("zeroes-before-the-step", "not between it and the step").replace("optimizer.zero_grad()", "pass").replace(
     "optimizer.step()", "optimizer.zero_grad()\noptimizer.step()"
 )
@@ -68,10 +60,15 @@ wrong("averages-the-loss", "changes no gradient").replace(
     "loss.backward()", "dist.all_reduce(loss.detach()); loss.backward()"
 ).replace(AVERAGED, "")
 wrong("never-zeroes", "add up from step to step").replace("optimizer.zero_grad()", "pass")
-wrong("only-the-last-weight", "the last weight only").replace(
+wrong("only-the-last-weight", "the last weight's gradient only").replace(
     AVERAGED, "dist.all_reduce(weights[-1].grad)\nweights[-1].grad /= world_size\n"
 )
-wrong("divides-twice", "AVG does it already").replace(
+wrong("steps-in-the-loop", "steps once for each weight").replace("optimizer.step()", "").replace(
+    "/= world_size", "/= world_size; optimizer.step()"
+)
+wrong("zeroes-too-late", "zero_grad() before that").replace("loss.backward()", "loss.backward(); optimizer.zero_grad()")
+wrong("averages-the-weights-only", "and not the weights").replace("weight.grad", "weight")
+wrong("divides-twice", "AVG, for example, does it already").replace(
     "dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG)"
 )
 wrong("broadcasts", "rank 0's gradients").replace(
@@ -103,6 +100,10 @@ wrong("a-world-of-its-own", "the number who come to it", varies=True).replace("w
 wrong("only-makes-the-store", "There is no process group at this point").replace(
     'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)', "pass"
 )
+wrong("plain-numbers", "put `number` into one").replace("torch.tensor([float(number)])", "number").replace(
+    "torch.empty(1) ", "0 "
+)
+wrong("two-dtypes", "the dtype of `mine`").replace("float(number)", "number")
 wrong("path-as-store", "and not its path").replace("store=store", "store=path")
 wrong("parts-before-it-gathers", "destroy_process_group after it").replace(
     "everyone =", "dist.destroy_process_group()\neveryone ="
@@ -193,6 +194,9 @@ wrong, right = ANSWERS.to("one-failing-rank")
 wrong("empty-counts-as-0", "average of the ranks' averages").replace(
     "sum(mine), len(mine)", "sum(mine) / max(1, len(mine)), 1"
 )
+wrong("sums-averages", "since longer lists").replace(
+    "sum(mine), len(mine)", "sum(mine) / max(1, len(mine)), 1 / world_size"
+)
 wrong("leaves-empty-ranks-out", "averages of ranks that have numbers").replace(
     "sum(mine), len(mine)", "sum(mine) / max(1, len(mine)), len(mine) > 0"
 )
@@ -239,30 +243,27 @@ right("gathers-all-numbers").body("""
 """)
 
 wrong, right = ANSWERS.to("one-deadlock")
-wrong("decides-alone", "All must decide by the same number").replace("if averages[-1] < 1:", "if loss < 1:")
-wrong("averages-as-tensors", "take .item() of each").replace(
-    "averages.append(average.item()", "averages.append(average"
-)
-wrong("never-stops", "You go on after an average below 1").replace("if averages[-1] < 1:", "if False:")
-wrong("stops-at-1-too", "an average of 1, which is not below 1").replace(
-    "if averages[-1] < 1:", "if averages[-1] <= 1:"
-)
-wrong("first-small-loss-stops-all", "when one of the losses is below 1").replace(
-    "if averages[-1] < 1:",
-    "smallest = torch.tensor([loss])\ndist.all_reduce(smallest, op=dist.ReduceOp.MIN)\nif smallest.item() < 1:",
-)
-wrong("sum-must-be-small", "when the sum of the losses").replace("averages[-1] < 1", "average.item() < 1")
-wrong("all-must-be-small", "when all of the losses").replace(
-    "if averages[-1] < 1:",
-    "largest = torch.tensor([loss])\ndist.all_reduce(largest, op=dist.ReduceOp.MAX)\nif largest.item() < 1:",
-)
+IF, APPEND = "if averages[-1] < 1:", "averages.append(average.item() / world_size)"
+REDUCED = "other = torch.tensor([loss])\ndist.all_reduce(other, op=dist.ReduceOp.MIN)\nif other.item() < 1:"
+wrong("decides-alone", "All must decide by the same number").replace(IF, "if loss < 1:")
+wrong("averages-as-tensors", "take .item() of each").replace("average.item()", "average")
+wrong("never-stops", "You go on after an average below 1").replace(IF, "if False:")
+wrong("stops-at-1-too", "an average of 1, which is not below 1").replace(IF, "if averages[-1] <= 1:")
+wrong("first-small-loss-stops-all", "when one of the losses is below 1").replace(IF, REDUCED)
+wrong("all-must-be-small", "when all of the losses").replace(IF, REDUCED.replace("MIN", "MAX"))
+wrong("sum-must-be-small", "when the sum of the losses").replace(IF, "if average.item() < 1:")
 wrong("sums-the-first-two-steps-only", "count the steps up to that one", caught_by="reading").replace(
     '"steps": 2', '"steps": 1'
 )
 wrong("swaps-the-calls", "each rank has a line in the report", caught_by="reading").replace(
     '"in all_reduce": [0, 2], "in barrier": [1]', '"in all_reduce": [1], "in barrier": [0, 2]'
 )
-wrong("sums", "the averages times 3: divide each sum").replace("average.item() / world_size", "average.item()")
+wrong("keeps-the-last", "those of all steps").replace(APPEND, "averages = [average.item() / world_size]")
+wrong("own-losses", "this rank's own losses").replace(
+    APPEND + f"\n{IF}", "averages.append(loss)\nif average.item() < 3:"
+)
+wrong("divides-twice", "by the number of ranks again").replace("/ world_size", "/ world_size**2")
+wrong("sums", "the sums: divide each").replace("average.item() / world_size", "average.item()")
 wrong("leaves-the-last-step-out", "it counts too").replace("break", "averages.pop()\nbreak")
 wrong("leaves-without-the-barrier", "last call is not dist.barrier()").replace("break", "return averages, {}")
 right("rank-0-tells").replace(
@@ -298,6 +299,7 @@ wrong("not-rounded", "not a whole number of GPUs").replace(
     "6 * parameters * tokens / (gpu_flops * days * 24 * 3600)",
 )
 wrong("forward-alone", "6 FLOP per parameter and token").replace("6 * parameters * tokens", "2 * parameters * tokens")
+wrong("one-flop", "a single FLOP").replace("6 * parameters * tokens", "parameters * tokens")
 wrong("days-as-seconds", "a day has 24 * 3600").replace("days * 24 * 3600", "days")
 wrong("days-as-hours", "a day has 24 of them").replace("days * 24 * 3600", "days * 3600")
 wrong("a-single-day", "for a single day").replace("days * 24 * 3600", "24 * 3600")

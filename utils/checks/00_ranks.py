@@ -65,7 +65,6 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
             },
             "world_size": {
                 "this rank's own number: ask get_world_size()": ranks,
-                "the number of the last rank": world_size - 1,
                 "the number of ranks in a different run: ask get_world_size()": 4,
             },
             "device": {"a torch.device, not its name: take str(...) of it": torch.device("cpu")},
@@ -104,8 +103,8 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     def trained(factor: float = 1, on: Sequence[list[Tensor]] = shares, **how: Any) -> list[list[Tensor]]:
         return descend(weights, on, factor * lr, **how)
 
-    apart, apart_divided = trained(averaged=[]), trained(1 / world_size, averaged=[])
-    before_last, right = (trained(on=[some])[0] for some in (batches[:-1], batches))
+    alone = [OWN] * layers
+    apart, apart_divided, [right] = trained(mix=alone), trained(1 / world_size, mix=alone), trained(on=[batches])
 
     def note_calls(answer: Answer) -> None:
         for event in answer.events:
@@ -117,26 +116,27 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
         advice = "all-reduce each weight.grad itself, not a copy, after backward() and before optimizer.step()"
         if 0 < max(calls.values(), default=0) < weights[0].nbytes:
             advice = "averaging the losses changes no gradient, so all-reduce each weight.grad"
-        alone = any(alike(got, own, 1e-6) for own in apart[rank] + apart_divided[rank])
-        return f"what this rank gets from its own rows alone: {advice}" * alone
+        apart_too = any(alike(got, own, 1e-6) for own in apart[rank] + apart_divided[rank])
+        return f"what this rank gets from its own rows alone: {advice}" * apart_too
 
-    once = "once is enough, and AVG does it already"
     rows = "the loss is already a mean over rows, so divide by the number of ranks"
     mistakes = {
         "what the SUM of the gradients leads to: divide it by the number of ranks": trained(world_size),
         "what the sum of the gradients divided by 2 leads to: divide it by world_size": trained(world_size / 2),
         f"what the sum divided by a rank's number of rows leads to: {rows}": trained(world_size / 3),
         f"what the sum divided by the number of rows of all ranks leads to: {rows}": trained(1 / 3),
-        f"what you get if you divide by the number of ranks twice: {once}": trained(1 / world_size),
+        "what you get if you divide by the number of ranks twice: AVG, for example, does it already": trained(
+            1 / world_size
+        ),
         "what you get if the gradient is multiplied by lr twice: the optimizer does that": trained(lr),
         "the mean of replicas that trained apart: average the gradients at every step": [mean_of(apart)] * world_size,
-        "what you get if you average the weights before each step: average the gradients instead": descend(
-            before_last, [mine[-1:] for mine in shares], lr, []
-        ),
         "what you get if you cut each batch once more: `batches` has this rank's rows only": trained(on=cut_again),
         "what rank 0's gradients alone lead to: average those of all ranks": trained(on=shares[:1]) * world_size,
         "what you get if gradients add up from step to step: zero them at the start of each": trained(add_up=True),
-        "what you get if you average the gradient of the last weight only": trained(averaged=[layers - 1]),
+        "what you get if you average the last weight's gradient only": trained(mix=[*alone[1:], MEAN]),
+        "what you get if the optimizer steps once for each weight: call step() after the loop over them": trained(
+            mix=[(n, layers - n) for n in range(layers)]
+        ),
         "the weight before the first step: call optimizer.step(), and zero the gradients before backward(), not "
         "between it and the step": [weights] * world_size,
         "the weight after the first step: return after the loop": trained(on=[mine[:1] for mine in shares]),
@@ -152,27 +152,33 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
         },
         before=note_calls,
         explain=explain,
+        advice={
+            "NoneType": "A weight has no gradient there: call loss.backward() first, and zero_grad() before that.",
+            "leaf Variable": "Average the gradients, each weight.grad, and not the weights.",
+        },
         rtol=1e-9,
     )
 
 
-def descend(
-    weights: list[Tensor],
-    shares: Sequence[list[Tensor]],
-    lr: float,
-    averaged: Sequence[int] | None = None,
-    add_up: bool = False,
-) -> list[list[Tensor]]:
-    """Gradient descent by replicas that average their gradients: each replica's weights at the end.
+Mix = Sequence[
+    tuple[int, int]
+]  # for each layer: by how much of its replica's gradient, and of the mean of all, it moves
+OWN, MEAN = (1, 0), (0, 1)
 
-    shares: each replica's batches. averaged: which layers; by default all. add_up: whether no gradient is ever zeroed.
+
+def descend(
+    weights: list[Tensor], shares: Sequence[list[Tensor]], lr: float, mix: Mix = (), add_up: bool = False
+) -> list[list[Tensor]]:
+    """Gradient descent by replicas, by default with the mean of their gradients: each replica's weights at the end.
+
+    shares: each replica's batches. add_up: whether the gradients of one step are added to those of the next.
     """
-    averaged = range(len(weights)) if averaged is None else averaged
+    mix = mix or [MEAN] * len(weights)
     replicas, kept = [weights] * len(shares), [[torch.zeros_like(weight) for weight in weights] for _ in shares]
     for batches in zip(*shares, strict=True):
         found = [mlp.serial_gradients(mine, batch)[1] for mine, batch in zip(replicas, batches, strict=True)]
         mean = mean_of(found)
-        used = [[mean[n] if n in averaged else own[n] for n in range(len(weights))] for own in found]
+        used = [[m * one + n * two for (m, n), one, two in zip(mix, own, mean, strict=True)] for own in found]
         kept = [[add_up * one + two for one, two in zip(*pair, strict=True)] for pair in zip(kept, used, strict=True)]
         replicas = [[w - lr * g for w, g in zip(*pair, strict=True)] for pair in zip(replicas, kept, strict=True)]
     return replicas
@@ -202,6 +208,8 @@ MEETING = {  # what torch means by its errors
     "different dtypes": "The tensors of the list need the dtype of `mine`: torch.empty_like(mine) has it.",
     "has not been initialized": "There is no process group at this point: call dist.init_process_group before the "
     "gathering and dist.destroy_process_group after it.",
+    "elements of type": "all_gather moves tensors: put `number` into one, and fill the list with others like it.",
+    "EADDRINUSE": "A server's port can be taken: meet at a file, dist.FileStore(path, world_size).",
     "incompatible constructor": "store= takes the store, dist.FileStore(path, world_size), and not its path.",
     "must be positive": "With a store, PyTorch needs rank= and world_size= too.",
     "Wait timeout": f"A rank did not come: {MEET}",
@@ -361,6 +369,7 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
     longer = "longer lists must count for more"
     mistakes = {
         f"the average of the ranks' averages: {longer}": sum(own) / world_size,
+        f"the sum of the ranks' averages: sum the numbers and the counts, since {longer}": sum(own),
         f"the average of the averages of ranks that have numbers: {longer}": sum(own) / sum(n > 0 for n in counts),
         "the sum of all numbers": total,
         "the average per rank, not per number: divide by the sum of the counts": total / world_size,
@@ -404,16 +413,20 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
         f"too long: you stop when the sum of the losses is {decides}": until([sum(step) < 1 for step in steps]),
         "too short: you stop at an average of 1, which is not below 1": until([average <= 1 for average in averages]),
         "too short: the step whose average is below 1 is the last one, and it counts too": right[:-1],
+        "the last average alone: return those of all steps": right[-1:],
     }
 
     def explain(got: Any, rank: int) -> str:
         if not isinstance(got, list) or not got or not all(map(is_number, got)):
             return TENSORS * holds_tensors(got)
-        factor = got[0] / averages[0]
-        if factor != 1 and alike(got, [factor * average for average in averages[: len(got)]], 1e-6):
-            return f"the averages times {factor:.3g}: divide each sum by the number of ranks"
+        instead = {
+            "the sums: divide each by the number of ranks": [average * len(losses) for average in averages],
+            "the averages divided by the number of ranks again": [average / len(losses) for average in averages],
+            "this rank's own losses: sum each over the ranks, by all_reduce": losses[rank],
+        }
         longer = "too long. You go on after an average below 1: compare each step's average over all ranks with 1"
-        return longer if len(got) > len(right) else ""
+        named = (words for words, wrong in instead.items() if alike(got, wrong[: len(got)], 1e-6))
+        return next(named, longer if len(got) > len(right) else "")
 
     def expect_barrier(answer: Answer) -> None:
         for rank in range(len(losses)):
