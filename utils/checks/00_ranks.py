@@ -209,6 +209,7 @@ MEETING = {  # what torch means by its errors
     "has not been initialized": "There is no process group at this point: call dist.init_process_group before the "
     "gathering and dist.destroy_process_group after it.",
     "elements of type": "all_gather moves tensors: put `number` into one, and fill the list with others like it.",
+    "connectFullMesh failed": "The store holds addresses of an earlier meeting: each meeting has a path of its own.",
     "EADDRINUSE": "A server's port can be taken: meet at a file, dist.FileStore(path, world_size).",
     "incompatible constructor": "store= takes the store, dist.FileStore(path, world_size), and not its path.",
     "must be positive": "With a store, PyTorch needs rank= and world_size= too.",
