@@ -4,7 +4,7 @@
 #
 # A large model is trained by thousands of processes that behave like one. In this lesson you start a few, watch two of
 # them drift apart, and bring them back together. You let them find each other by hand, make them take turns, and break
-# them in two ways. By the end you can read the report when it happens to you, as it will.
+# them in two ways. By the end you will be able to read the report when it happens to you, and it will.
 #
 # Run each cell with Shift+Enter, from top to bottom.
 
@@ -83,7 +83,7 @@ reveal(
 # # Part 1 · One program, many processes
 # Each GPU gets a process of its own, and all processes run **the same program**. Three words are enough to begin:
 #
-# - **rank**: the number of a process, from 0. People also call the process itself "rank 2".
+# - **rank**: the number of a process, counting from 0. People also call the process itself "rank 2".
 # - **world size**: how many processes there are. We write $P$ for it.
 # - **rank program**: the function that all of them run. It gets its `rank` and the `world_size`.
 #
@@ -312,7 +312,7 @@ def rendezvous_by_hand(
     meetings: (path, rank, world size) of each: where it is, this process's rank in it,
         and how many come. Meet at a file store at that path, with backend "gloo".
     Returns (gathered, whether there still is a process group). `gathered` has one list
-    for each meeting: the numbers, not tensors, in the order of the ranks there. In the
+    for each meeting: the numbers, not tensors, in the order of the ranks there. At the
     end, no process group may be left.
     """
     dist.destroy_process_group()  # spawn has joined the ranks; now they are strangers
@@ -442,7 +442,7 @@ check(take_turns, judges="traffic")
 # %% [markdown]
 # The second check doesn't rely on luck: it looks in the record of the run for a barrier between each turn and the next.
 # You can look at the record too. Each rank has a lane: above, what it does; below, what it waits for. (A **bubble** is
-# time in which a rank has nothing to do. Appending a line takes so little time that all you see of it is a green line.)
+# time in which a rank has nothing to do. Appending a line takes little time: often you see only a thin green line.)
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 def backwards(rank, world_size, path):
@@ -460,7 +460,8 @@ reveal(
 )
 
 # %% [markdown]
-# Real programs do this when rank 0 downloads the data and the others must not read it before it has arrived.
+# Real programs need a barrier when rank 0 downloads the data, for example: the others must not read it before it has
+# arrived.
 
 # %% [markdown]
 # # Part 2 · Failures and their reports
@@ -759,10 +760,11 @@ how_predictions_went()
 #
 # No rank may return before it knows that all others have called the function: from a message of theirs, or from a rank
 # that already knew. The score is the time from the moment when all call the function until all have returned, on a
-# virtual cluster of 8 ranks, where a message takes 10 µs and a rank sends one at a time.
+# virtual cluster of 6 ranks, where a message takes 10 µs and a rank sends one at a time. But the function must work for
+# any number of ranks.
 #
 # **Par**: every rank tells rank 0, and rank 0 tells every rank. **The limit**: every 10 µs, the number of ranks that
-# know about a given rank can double at most.
+# know about a given rank can at most double.
 
 # %% exercise="barrier-by-hand" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none

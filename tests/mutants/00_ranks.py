@@ -13,14 +13,11 @@ wrong("swaps-rank-and-size", "how many ranks there are: ask get_rank()").body(""
 wrong("device-itself", "take str(...) of it").replace("str(get_device())", "get_device()")
 wrong("always-rank-0", "each has its own").replace("dist.get_rank()", "0")
 wrong("rank-as-size", "ask get_world_size()").replace("dist.get_world_size()", "dist.get_rank()")
-wrong("last-rank-as-size", "world_size is").replace("get_world_size()", "get_world_size() - 1")
 wrong("forgets-the-device", "says nothing about 'device'", varies=True).replace(
     'me["device"] = str(get_device())', "pass"
 )
-wrong("four-ranks", "world_size is", hidden=True).replace(
-    "dist.get_world_size()", "4 if dist.get_world_size() > 2 else 2"
-)
 wrong("forgets-to-call", "Call it: write ()").replace("dist.get_rank()", "dist.get_rank")
+wrong("makes-its-own-dict", "Leave the entry that `me` starts with").replace('me["rank"]', 'me = {}; me["rank"]')
 wrong("takes-its-rank", "takes an argument, and gets none").cell("""
     def hello_ranks(rank, world_size):
         return {"process": os.getpid(), "rank": rank, "world_size": world_size, "device": str(get_device())}
@@ -41,53 +38,37 @@ wrong("halves-the-sum", "divided by 2 leads to").replace("weight.grad /= world_s
 wrong("divides-by-its-rows", "a rank's number of rows").replace("/= world_size", "/= len(mine)")
 wrong("divides-by-all-rows", "the number of rows of all ranks").replace("/= world_size", "/= len(mine) * world_size")
 wrong("multiplies-by-lr-twice", "by lr twice").replace("/= world_size", "*= lr / world_size")
-wrong("goes-up", "is a sign reversed?").replace("loss.backward()", "(-loss).backward()")
 wrong("cuts-the-batch-again", "this rank's rows only").replace(
     "mlp.forward(weights, mine)", "mlp.forward(weights, mine.chunk(world_size)[dist.get_rank()])"
 )
 wrong("reduces-to-rank-0", "not its root").replace("dist.all_reduce(weight.grad)", "dist.reduce(weight.grad, dst=0)")
-wrong("averages-weights-at-the-end", "the mean of replicas that trained apart").function("""
-    weights = [weight.clone().requires_grad_() for weight in weights]
-    optimizer = torch.optim.SGD(weights, lr=lr)
-    for mine in batches:
-        optimizer.zero_grad()
-        mlp.loss_of(mlp.forward(weights, mine)).backward()
-        optimizer.step()
-    done = []
-    for weight in weights:
-        mean = weight.detach().clone()
-        dist.all_reduce(mean)
-        done.append(mean / world_size)
-    return done
-""")
 AVERAGED = "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.grad /= world_size\n"
-wrong("averages-weights-first", "average the gradients instead").replace(AVERAGED, "").replace(
-    "optimizer.zero_grad()",
-    "for weight in weights:\n    dist.all_reduce(weight.data)\n    weight.data /= world_size\noptimizer.zero_grad()",
+AVERAGED_WEIGHTS = AVERAGED.replace("grad", "data")
+wrong("averages-weights-at-the-end", "the mean of replicas that trained apart").replace(AVERAGED, "").replace(
+    "return [", AVERAGED_WEIGHTS + "return ["
 )
-wrong("steps-before-the-sum", "from its own rows").replace(
+wrong("zeroes-before-the-step", "not between it and the step").replace("optimizer.zero_grad()", "pass").replace(
+    "optimizer.step()", "optimizer.zero_grad()\noptimizer.step()"
+)
+wrong("steps-before-the-sum", "before optimizer.step()").replace(
     AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED
 )
-wrong("never-steps", "call optimizer.step()").replace("optimizer.step()", "pass")
 wrong("returns-in-the-loop", "return after the loop").replace(
     "optimizer.step()", "optimizer.step()\nreturn [weight.detach() for weight in weights]"
 )
-wrong("only-the-first-weight", "the first weight only").replace(
-    AVERAGED, "dist.all_reduce(weights[0].grad)\nweights[0].grad /= world_size\n"
-)
-wrong("averages-the-loss", "from its own rows").replace(
+wrong("averages-the-loss", "changes no gradient").replace(
     "loss.backward()", "dist.all_reduce(loss.detach()); loss.backward()"
 ).replace(AVERAGED, "")
 wrong("never-zeroes", "add up from step to step").replace("optimizer.zero_grad()", "pass")
-wrong("only-the-last-weight", "the last weight only").replace(
+wrong("only-the-last-weight", "the last weight's gradient only").replace(
     AVERAGED, "dist.all_reduce(weights[-1].grad)\nweights[-1].grad /= world_size\n"
 )
-wrong("never-zeroes-sums", "are summed again").replace("optimizer.zero_grad()", "pass").replace(
-    AVERAGED + "optimizer.step()",
-    "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.data -= lr * weight.grad / world_size",
+wrong("steps-in-the-loop", "steps once for each weight").replace("optimizer.step()", "").replace(
+    "/= world_size", "/= world_size; optimizer.step()"
 )
-wrong("divides-by-hand-twice", "once is enough").replace("/= world_size", "/= world_size**2")
-wrong("divides-twice", "AVG does it already").replace(
+wrong("zeroes-too-late", "zero_grad() before that").replace("loss.backward()", "loss.backward(); optimizer.zero_grad()")
+wrong("averages-the-weights-only", "and not the weights").replace("weight.grad", "weight")
+wrong("divides-twice", "AVG, for example, does it already").replace(
     "dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG)"
 )
 wrong("broadcasts", "rank 0's gradients").replace(
@@ -96,9 +77,7 @@ wrong("broadcasts", "rank 0's gradients").replace(
 wrong("for-two-ranks", "SUM of the gradients", hidden=True).replace(
     "weight.grad /= world_size", "weight.grad /= {2: 2, 4: 4}.get(world_size, 1)"
 )
-right("averages-weights-at-each-step").replace(
-    AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED.replace("grad", "data")
-)
+right("averages-weights-at-each-step").replace(AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED_WEIGHTS)
 right("one-flat-mean").replace(
     AVERAGED,
     "flat = torch.cat([weight.grad.flatten() for weight in weights])\n"
@@ -121,6 +100,10 @@ wrong("a-world-of-its-own", "the number who come to it", varies=True).replace("w
 wrong("only-makes-the-store", "There is no process group at this point").replace(
     'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)', "pass"
 )
+wrong("plain-numbers", "put `number` into one").replace("torch.tensor([float(number)])", "number").replace(
+    "torch.empty(1) ", "0 "
+)
+wrong("two-dtypes", "the dtype of `mine`").replace("float(number)", "number")
 wrong("path-as-store", "and not its path").replace("store=store", "store=path")
 wrong("parts-before-it-gathers", "destroy_process_group after it").replace(
     "everyone =", "dist.destroy_process_group()\neveryone ="
@@ -208,18 +191,15 @@ right("counts-its-barriers").function("""
 """)
 
 wrong, right = ANSWERS.to("one-failing-rank")
-wrong("empty-counts-as-0", "longer lists must count for more").body("""
-    reading = {"raised": 2, "error": "ZeroDivisionError", "waited": [0, 1, 3]}
-    average = torch.tensor([sum(mine) / len(mine) if mine else 0.0])
-    dist.all_reduce(average)
-    average = average.item() / world_size
-""")
-wrong("leaves-empty-ranks-out", "averages of ranks that have numbers").body("""
-    reading = {"raised": 2, "error": "ZeroDivisionError", "waited": [0, 1, 3]}
-    both = torch.tensor([sum(mine) / len(mine) if mine else 0.0, 1.0 if mine else 0.0])
-    dist.all_reduce(both)
-    average = (both[0] / both[1]).item()
-""")
+wrong("empty-counts-as-0", "average of the ranks' averages").replace(
+    "sum(mine), len(mine)", "sum(mine) / max(1, len(mine)), 1"
+)
+wrong("sums-averages", "since longer lists").replace(
+    "sum(mine), len(mine)", "sum(mine) / max(1, len(mine)), 1 / world_size"
+)
+wrong("leaves-empty-ranks-out", "averages of ranks that have numbers").replace(
+    "sum(mine), len(mine)", "sum(mine) / max(1, len(mine)), len(mine) > 0"
+)
 wrong("returns-early", "never called this all_reduce").replace(
     "sum_and_count =", "if not mine:\n    return 0.0, reading\nsum_and_count ="
 )
@@ -239,9 +219,6 @@ wrong("error-with-its-text", "The name alone", caught_by="reading").replace(
 )
 wrong("reads-nothing", "leaves 'raised' empty", caught_by="reading").replace(
     'reading = {"raised": 2, "error": "ZeroDivisionError", "waited": [0, 1, 3]}', "pass"
-)
-wrong("averages-by-count-and-ranks", "and the number of ranks").replace(
-    "sum_and_count[1])", "max(1, len(mine)) / world_size)"
 )
 wrong("own-sum-by-all-counts", "sum over the ranks too").replace(
     "(sum_and_count[0] / sum_and_count[1])", "sum(mine) / sum_and_count[1]"
@@ -266,29 +243,27 @@ right("gathers-all-numbers").body("""
 """)
 
 wrong, right = ANSWERS.to("one-deadlock")
-wrong("decides-alone", "the same collectives in the same order").replace("if averages[-1] < 1:", "if loss < 1:")
-wrong("averages-as-tensors", "take .item() of each").replace(
-    "averages.append(average.item()", "averages.append(average"
-)
-wrong("never-stops", "You go on after an average below 1").replace("if averages[-1] < 1:", "if False:")
-wrong("stops-at-1-too", "an average of 1, which is not below 1", hidden=True).replace(
-    "if averages[-1] < 1:", "if averages[-1] <= 1:"
-)
-wrong("first-small-loss-stops-all", "when one of the losses is below 1").replace(
-    "if averages[-1] < 1:",
-    "smallest = torch.tensor([loss])\ndist.all_reduce(smallest, op=dist.ReduceOp.MIN)\nif smallest.item() < 1:",
-)
-wrong("all-must-be-small", "You go on after an average below 1").replace(
-    "if averages[-1] < 1:",
-    "largest = torch.tensor([loss])\ndist.all_reduce(largest, op=dist.ReduceOp.MAX)\nif largest.item() < 1:",
-)
+IF, APPEND = "if averages[-1] < 1:", "averages.append(average.item() / world_size)"
+REDUCED = "other = torch.tensor([loss])\ndist.all_reduce(other, op=dist.ReduceOp.MIN)\nif other.item() < 1:"
+wrong("decides-alone", "All must decide by the same number").replace(IF, "if loss < 1:")
+wrong("averages-as-tensors", "take .item() of each").replace("average.item()", "average")
+wrong("never-stops", "You go on after an average below 1").replace(IF, "if False:")
+wrong("stops-at-1-too", "an average of 1, which is not below 1").replace(IF, "if averages[-1] <= 1:")
+wrong("first-small-loss-stops-all", "when one of the losses is below 1").replace(IF, REDUCED)
+wrong("all-must-be-small", "when all of the losses").replace(IF, REDUCED.replace("MIN", "MAX"))
+wrong("sum-must-be-small", "when the sum of the losses").replace(IF, "if average.item() < 1:")
 wrong("sums-the-first-two-steps-only", "count the steps up to that one", caught_by="reading").replace(
     '"steps": 2', '"steps": 1'
 )
 wrong("swaps-the-calls", "each rank has a line in the report", caught_by="reading").replace(
     '"in all_reduce": [0, 2], "in barrier": [1]', '"in all_reduce": [1], "in barrier": [0, 2]'
 )
-wrong("sums", "the averages times 3: divide each sum").replace("average.item() / world_size", "average.item()")
+wrong("keeps-the-last", "those of all steps").replace(APPEND, "averages = [average.item() / world_size]")
+wrong("own-losses", "this rank's own losses").replace(
+    APPEND + f"\n{IF}", "averages.append(loss)\nif average.item() < 3:"
+)
+wrong("divides-twice", "by the number of ranks again").replace("/ world_size", "/ world_size**2")
+wrong("sums", "the sums: divide each").replace("average.item() / world_size", "average.item()")
 wrong("leaves-the-last-step-out", "it counts too").replace("break", "averages.pop()\nbreak")
 wrong("leaves-without-the-barrier", "last call is not dist.barrier()").replace("break", "return averages, {}")
 right("rank-0-tells").replace(
@@ -324,6 +299,7 @@ wrong("not-rounded", "not a whole number of GPUs").replace(
     "6 * parameters * tokens / (gpu_flops * days * 24 * 3600)",
 )
 wrong("forward-alone", "6 FLOP per parameter and token").replace("6 * parameters * tokens", "2 * parameters * tokens")
+wrong("one-flop", "a single FLOP").replace("6 * parameters * tokens", "parameters * tokens")
 wrong("days-as-seconds", "a day has 24 * 3600").replace("days * 24 * 3600", "days")
 wrong("days-as-hours", "a day has 24 of them").replace("days * 24 * 3600", "days * 3600")
 wrong("a-single-day", "for a single day").replace("days * 24 * 3600", "24 * 3600")
@@ -349,24 +325,8 @@ wrong("tells-only", "has come", caught_by="score").body("""
             dist.recv(word, src=other)
 """)
 wrong("forgets-to-answer", "waits in recv", caught_by="score").replace("dist.send(word, dst=other)", "pass")
-wrong("asks-neighbours-only", "has come", caught_by="score").body("""
-    handle = dist.isend(word, dst=(rank + 1) % world_size)
-    dist.recv(torch.zeros(1), src=(rank - 1) % world_size)
-    handle.wait()
-""")
-wrong("twice-around-a-ring", "times par", caught_by="score").body("""
-    for _ in range(2 * world_size):
-        handle = dist.isend(word, dst=(rank + 1) % world_size)
-        dist.recv(torch.zeros(1), src=(rank - 1) % world_size)
-        handle.wait()
-""")
-wrong("three-exchanges", "has come", caught_by="score", hidden=True).body("""
-    for distance in (1, 2, 4):
-        handle = dist.isend(word, dst=(rank + distance) % world_size)
-        dist.recv(torch.zeros(1), src=(rank - distance) % world_size)
-        handle.wait()
-""")
-right("further-each-time").body("""
+further = right("further-each-time")
+further.body("""
     distance = 1
     while distance < world_size:
         handle = dist.isend(word, dst=(rank + distance) % world_size)
@@ -374,3 +334,12 @@ right("further-each-time").body("""
         handle.wait()
         distance *= 2
 """)
+wrong("twice-around-a-ring", "times par", caught_by="score").like(further).replace(
+    "while distance < world_size:", "for _ in range(2 * world_size):"
+).replace("distance *= 2", "pass")
+wrong("needs-a-power-of-two", "partners that exist", caught_by="score").like(further).replace(
+    "(rank + distance) % world_size", "rank ^ distance"
+).replace("(rank - distance) % world_size", "rank ^ distance")
+wrong("three-exchanges", "has come", caught_by="score", hidden=True).like(further).replace(
+    "distance < world_size", "distance < 8"
+)
