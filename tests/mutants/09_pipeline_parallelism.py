@@ -320,6 +320,7 @@ wrong("knows-four-ranks", "live on rank", caught_by="memory", hidden=True).repla
     "world_size - 1", "world_size - 1 - rank if world_size == 4 else world_size"
 )
 wrong("whole-list", "is the whole list").replace("backward[num_microbatches - ahead :]", "backward[-ahead:]")
+wrong("cool-down-too-long", "only the last `ahead`").replace("backward[num_microbatches - ahead :]", "backward[ahead:]")
 right("as-in-torch").replace("world_size - 1", "world_size").replace(
     "for f, b in zip(forward[ahead:], backward):", "for b, f in zip(backward, forward[ahead:]):"
 ).replace("[f, b]", "[b, f]")
@@ -396,7 +397,7 @@ wrong("all-forwards-first-whatever-the-steps", "doesn't take its steps in the or
 )
 wrong("detaches-y", "send y.detach()").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach()")
 right("sends-y-with-its-graph").replace("y.detach(), after", "y, after")
-wrong("waits-for-every-handle", "A rank waits for its send").replace(
+wrong("waits-for-every-handle", "Rank 0 waits for a send").replace(
     "handles[-1].wait()", "[handle.wait() for handle in handles]"
 ).replace("sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []")
 right("receives-first-and-copies").replace("outgoing + receive", "receive + outgoing").replace(

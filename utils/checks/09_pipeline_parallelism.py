@@ -434,11 +434,11 @@ ADVICE_ON_STEPS = {
     ),
     r"got <class 'NoneType'>": (
         "It sends None, the .grad of a tensor that has none: is it the .grad of x, did x require a gradient before it "
-        "was used, and does each B take out the x of its own microbatch and chunk?"
+        "was used (on rank 0 too, in every stage but the first), and does each B take out the x of its own F?"
     ),
     r"only has room for|the rest of that tensor stays": (
         "The two ranks are at different microbatches: does each B take out what its own F has kept, is a buffer as "
-        "long as its microbatch, and is each message handed over once?"
+        "long as its microbatch, and is `outgoing` emptied when it has been handed over?"
     ),
     r"local variable 'gradient'": (
         "A B without a gradient: every stage but the last receives one, on the last rank too if it has several chunks."
@@ -457,9 +457,9 @@ ADVICE_ON_CHUNKS = {
     ),
 }
 ADVICE_IF_RECEIVED_LATER = {
-    r"(?s)waits in send.*(\s*No send matches.*)": (
-        "A rank waits for its send, but in this schedule the other rank takes more steps before it receives: wait for "
-        "the receive alone, and put (handle, P2POp) of each send into `sends`."
+    r"(?s)rank 0 +waits in send.*(\s*No send matches.*)": (
+        "Rank 0 waits for a send, but rank 1 receives it only after a step that needs rank 0's next one: wait for the "
+        "receive alone, and put (handle, P2POp) of each send into `sends`."
     ),
 }
 
@@ -764,10 +764,10 @@ def why_miscounted(steps: Schedule, microbatches: int, chunks: int) -> str:
         return "A step is (kind, microbatch, chunk), in this order."
     for of_rank in steps:
         forwards, backwards = (sum(step.kind == kind for step in of_rank) for kind in "FB")
+        if backwards == 2 * most:
+            return "If nothing runs ahead, backward[-0:] is the whole list: begin at its length minus `ahead`."
         if backwards > most:
-            return (
-                "If nothing runs ahead, backward[-0:] is the whole list: begin its slice at its length minus `ahead`."
-            )
+            return "Some backwards come twice: only the last `ahead` of them are left when there is no forward left."
         if forwards == backwards < most:
             return "Some microbatches go neither forward nor backward: there are num_microbatches of them."
         if len(set(of_rank)) < len(of_rank):
