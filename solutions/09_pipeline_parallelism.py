@@ -83,7 +83,7 @@ loss, [tuple(gradient.shape) for gradient in gradients]
 figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
 
 # %% [markdown]
-# First: who gets which layers? Then: send a batch through.
+# First you decide who gets which layers. Then you send a batch through them.
 
 # %% [markdown]
 # ## Splitting the layers
@@ -691,7 +691,7 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
     return steps
 
 # %% [markdown]
-# Look at yours before it is judged. If the first line says that somebody waits, the picture shows where.
+# Look at yours before it is judged. If the first line reports a problem, the picture shows where it is.
 
 # %%
 one_of_4 = [one_f_one_b(rank, 4, num_microbatches=8) for rank in range(4)]
@@ -814,7 +814,8 @@ spawn(exchange, 2).results
 #
 # A rank may have several stages, its **chunks**; until part 7 it has one, chunk 0. Stage number, neighbours and the
 # computing are given. All communication is up to you. **Between two steps there is one call**: it hands over what the
-# step before has to send, together with what the next step needs to receive. Then only the receive is waited for.
+# step before has to send, together with what the next step needs to receive. Then wait for the receive alone: the rank
+# that you send to may have more steps to take before it receives.
 #
 # **F of a stage.** It needs its input `x` from the rank before, and `x` must require a gradient; stage 0 has its input
 # already. Afterwards `x` and `y` are kept for the backward. `y`, without its graph, is to be sent to the rank after;
@@ -857,8 +858,8 @@ predict("messages that rank 3 sends, 16 microbatches", ...)
 
 # %% exercise="run-schedule" difficulty=4 minutes=20
 def hand_over(outgoing: list, receive: list, sends: list) -> None:
-    """Start all these P2POps, if there are any, as one call, and wait for what is
-    received.
+    """Start all these P2POps, if there are any, as one call, and wait for the
+    receive alone.
 
     receive: a list of one P2POp, or of none. `sends` gets (handle, P2POp) of each
     outgoing message; the caller empties `outgoing`.
@@ -1021,8 +1022,8 @@ reveal("messages that rank 3 sends, 16 microbatches", sent[3], why="Only gradien
 # %% [markdown]
 # The time is the same. Now look at the activations of ranks 1 and 2: $\min(M, P - r)$ is 3 and 2 of 16 microbatches,
 # and that is exactly how their bytes compare with GPipe's. (Rank 0 also holds the batch itself, and the last rank what
-# the loss keeps.) What counts as communication is above all each `y`, which has been sent but lives until its B. In the
-# picture, the backward pass of rank 0 is shorter than the others, because nobody needs the gradient of the batch.
+# the loss keeps.) Most of what counts as communication is outputs `y` that have been sent but live until their B.
+# In the picture, rank 0's backward passes are shorter than the others, because nobody needs the gradient of the batch.
 #
 # ### Compared with torch.distributed.pipelining
 # PyTorch has all this as a library: a `PipelineStage` for your layers, and a `Schedule1F1B` for the order. Same
@@ -1228,17 +1229,17 @@ reveal(
 # %% [markdown]
 # In all, that is $(M + P - 1) c + (P - 1) t$.
 #
-# In training it is the same, with gradients that come back as well. Your `run_schedule` sends without waiting, but it
+# Training works the same way, with gradients coming back as well. Your `run_schedule` sends without waiting, but it
 # receives late: it asks for a message only when it needs it. Part 8 shows what that costs.
 
 # %% [markdown]
 # # Part 7 · Interleaved 1F1B
-# The bubble is $P - 1$ slots. More microbatches put more work beside it. There is another way: make the **slots**
-# shorter. Give each rank $v$ small stages, its **chunks**, instead of one large stage. A microbatch then goes around
-# the ranks $v$ times. Filling the pipeline takes $P - 1$ slots as before, but each is only $1/v$ as long.
+# The bubble is $P - 1$ slots. With more microbatches it is a smaller share of the total. There is another way: make the
+# **slots** shorter. Give each rank $v$ small stages, its **chunks**, instead of one large stage. A microbatch then goes
+# around the ranks $v$ times. Filling the pipeline takes $P - 1$ slots as before, but each is only $1/v$ as long.
 #
 # For that, chunk $c$ of rank $r$ must be stage $c P + r$: **round robin**. With 8 layers, 2 ranks and $v = 2$, a stage
-# has two layers: rank 0 has layers 0, 1 and 4, 5; rank 1 has 2, 3 and 6, 7. In some figures rank 0 has layers 0 to 3,
+# has two layers: rank 0 has layers 0, 1 and 4, 5; rank 1 has 2, 3 and 6, 7. Some figures give rank 0 the layers 0 to 3,
 # cut in two. That gains nothing: the next stage is then on the same rank, and the pipeline fills no sooner.
 
 # %% [markdown]
@@ -1487,7 +1488,7 @@ def pipeline_parallel(rank, world_size, rows=ROWS, num_microbatches=16):
 
 # %% [markdown]
 # Each runs twice: in one machine, whose GPUs are connected by NVLink, and with one GPU in each of 8 machines, connected
-# by InfiniBand. Three numbers each: the time of a step, the most that a rank sends, and the most that it holds.
+# by InfiniBand. We measure the time of a step, the most that a rank sends, and the most that it holds.
 # **Predict** which is fastest on each, and which needs the least memory.
 
 # %%
@@ -1596,7 +1597,7 @@ how_predictions_went()
 #   travels back.
 # - A received tensor needs `requires_grad_()` before it is used. `y.backward(gradient)` continues where the next stage
 #   left off.
-# - The loss of a microbatch is weighted by its rows: $m / B$. Test gradients; Adam hides a wrong factor.
+# - The loss of a microbatch is weighted by its share of the rows. Test gradients; Adam hides a wrong factor.
 # - **Bubble**: $(P-1)/(M+P-1)$ of the total time, $(P-1)/M$ of the ideal time. GPipe and 1F1B have the same.
 # - **Live microbatches**: GPipe $M$, 1F1B $\min(M, P - r)$.
 # - **Interleaved**: $v$ chunks per rank, round robin; the bubble as a share of ideal time is divided by $v$, and the

@@ -6,7 +6,9 @@ other schedules.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -23,42 +25,37 @@ F32 = torch.float32
 
 @oracle(values=[(11, 8), (13, 5), (3, 5), (7, 3), (1, 1)])
 def split_layers(_: Draws, layers: int, ranks: int) -> Case:
-    items, size = [f"layer {number}" for number in range(layers)], layers // ranks
-    wrong_sizes = {
-        "a cut into pieces of ceil(layers / P): the last ranks then get less, or nothing": [-(-layers // ranks)]
-        * ranks,
-        "a cut into pieces of layers // P: the leftover layers belong to no rank": [size] * ranks,
-        "a cut with all leftover layers on the last rank: then it is slower than all others": (
-            [size] * (ranks - 1) + [layers]
+    items = [f"layer {number}" for number in range(layers)]
+    (size, more), ceil = divmod(layers, ranks), -(-layers // ranks)
+    own, starts = zip(*((size + (rank < more), rank * size + min(rank, more)) for rank in range(ranks)), strict=True)
+    even = [rank * layers // ranks for rank in range(ranks + 1)]
+
+    def cut(begin: Iterable[int], lengths: Iterable[int]) -> list[list[str]]:
+        return [items[first : first + length] for first, length in zip(begin, lengths, strict=True)]
+
+    def by(step: int) -> list[int]:
+        return [rank * step for rank in range(ranks)]
+
+    mistakes = {
+        "a cut into pieces of ceil(layers / P): the last ranks get less, or nothing": cut(by(ceil), [ceil] * ranks),
+        "a cut into pieces of layers // P: the leftover layers belong to no rank": cut(by(size), [size] * ranks),
+        "a cut with all leftover layers on the last rank: then it is slower than all others": cut(
+            by(size), [size] * (ranks - 1) + [layers]
         ),
         "sizes that differ by one, but the larger ones are not on the first ranks": [
-            (rank + 1) * layers // ranks - rank * layers // ranks for rank in range(ranks)
+            items[first:end] for first, end in pairwise(even)
         ],
+        "a start that counts this rank's own layers too: count those of the ranks before it": cut(accumulate(own), own),
+        "starts that leave out the extra layers of the ranks before": cut(by(size), own),
+        "starts shifted by one for each rank before: only ranks with a layer more shift them": cut(by(size + 1), own),
+        "one rank too many with a layer more: count the ranks from 0": cut(
+            starts, [size + (rank <= more) for rank in range(ranks)]
+        ),
+        "every P-th layer: a stage has consecutive layers": [items[rank::ranks] for rank in range(ranks)],
     }
-    right = visible.cut(items, [size + (rank < layers % ranks) for rank in range(ranks)])
-    mistakes = {words: visible.cut(items, sizes) for words, sizes in wrong_sizes.items()}
-    ends = [sum(len(stage) for stage in right[: rank + 1]) for rank in range(ranks)]
-    mistakes["a start that counts this rank's own layers too: count those of the ranks before it"] = [
-        items[end : end + len(stage)] for end, stage in zip(ends, right, strict=True)
-    ]
-    more = layers % ranks
-    starts_and_sizes = {
-        "starts that leave out the extra layers of the ranks before": [
-            (rank * size, size + (rank < more)) for rank in range(ranks)
-        ],
-        "starts shifted by one for each rank before: only ranks with a layer more shift them": [
-            (rank * (size + 1), size + (rank < more)) for rank in range(ranks)
-        ],
-        "one rank too many with a layer more: count the ranks from 0": [
-            (rank * size + min(rank, more), size + (rank <= more)) for rank in range(ranks)
-        ],
-    }
-    for words, each in starts_and_sizes.items():
-        mistakes[words] = [items[start : start + length] for start, length in each]
-    mistakes["every P-th layer: a stage has consecutive layers"] = [items[rank::ranks] for rank in range(ranks)]
     return Case(
         [[items] * ranks],
-        right=right,
+        right=cut(starts, own),
         mistakes=mistakes if layers >= ranks else {},  # with fewer layers, different mistakes look the same
         seen=f"{layers} layers: rank {{rank}} got",
     )
@@ -138,9 +135,6 @@ def interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) -> Case:
                 [items[c * ranks + rank :: ranks * chunks] for c in range(chunks)] for rank in numbers
             ],
             "one chunk too many: count the chunks from 0": [[*mine, []] for mine in right],
-            "chunks next to each other, in reverse order: chunk c of rank r is stage c P + r": [
-                stages[rank * chunks : (rank + 1) * chunks][::-1] for rank in numbers
-            ],
         },
     )
 

@@ -73,15 +73,7 @@ wrong("buffer-of-one-dtype", "to have the same dtype", hidden=True).replace(
 wrong("last-rank-idle", "it applies its layers, too").replace(
     "mlp.forward(weights, x)", "mlp.forward(weights, x) if rank < world_size - 1 else x.clone()"
 )
-wrong("own-batch", "its input is what arrives").body("""
-    other = torch.empty_like(batch)
-    if rank > 0:
-        dist.recv(other, src=rank - 1)
-    y = mlp.forward(weights, batch)
-    if rank < world_size - 1:
-        dist.send(y, dst=rank + 1)
-    return y if rank == world_size - 1 else None
-""")
+wrong("own-batch", "its input is what arrives").replace("mlp.forward(weights, x)", "mlp.forward(weights, batch)")
 right("irecv-isend").replace("dist.recv(x, src=rank - 1)", "dist.irecv(x, src=rank - 1).wait()").replace(
     "dist.send(y, dst=rank + 1)", "dist.isend(y, dst=rank + 1).wait()"
 )
@@ -224,7 +216,9 @@ wrong("keeps-every-graph", "still holds a tensor").replace(
 wrong("one-backward", "one backward() for all", caught_by="memory").replace("loss.backward()", "pass").replace(
     "total += loss.detach()", "total = total + loss"
 ).replace("return total", "total.backward()\nreturn total.detach()")
-wrong("whole-batch", "one backward() for all", caught_by="memory").replace("batch.split(micro_batch_size)", "[batch]")
+wrong("retains-the-graph", "retain_graph=True keep", caught_by="memory").replace(
+    "backward()", "backward(retain_graph=True)"
+).replace("total += loss.detach()", "total = total + loss")
 wrong("row-by-row", "shorter ones take longer", caught_by="memory").replace(
     "batch.split(micro_batch_size)", "batch.split(1)"
 )
@@ -317,17 +311,16 @@ wrong("gpipe-again", "as in GPipe", caught_by="memory").replace(
 wrong("same-on-every-rank", "too long", caught_by="memory").replace("world_size - 1 - rank", "world_size - 1")
 wrong("two-by-two", "two of the same kind in a row").body("""
     ahead = min(world_size - 1 - rank, num_microbatches)
-    steps = forward[:ahead]
-    f, b = forward[ahead:], backward[:]
-    while f:
-        steps += f[:2] + b[: len(f[:2])]
-        f, b = f[2:], b[len(f[:2]) :]
-    steps += b
+    steps, pairs = forward[:ahead], list(zip(forward[ahead:], backward))
+    for start in range(0, len(pairs), 2):
+        steps += [step for same_kind in zip(*pairs[start : start + 2]) for step in same_kind]
+    steps += backward[num_microbatches - ahead :]
 """)
 wrong("knows-four-ranks", "live on rank", caught_by="memory", hidden=True).replace(
     "world_size - 1", "world_size - 1 - rank if world_size == 4 else world_size"
 )
 wrong("whole-list", "is the whole list").replace("backward[num_microbatches - ahead :]", "backward[-ahead:]")
+wrong("cool-down-too-long", "only the last `ahead`").replace("backward[num_microbatches - ahead :]", "backward[ahead:]")
 right("as-in-torch").replace("world_size - 1", "world_size").replace(
     "for f, b in zip(forward[ahead:], backward):", "for b, f in zip(backward, forward[ahead:]):"
 ).replace("[f, b]", "[b, f]")
@@ -362,7 +355,7 @@ wrong("sends-first-and-waits", "Everyone sends first").replace(
     "for op in outgoing:\n    dist.send(op.tensor, op.peer)\n"
     "handles = dist.batch_isend_irecv(receive) if receive else []",
 ).replace("sends += zip(handles, outgoing)", "pass")
-wrong("never-hands-over-the-last", "finished without sending it").replace("hand_over(outgoing, [], sends)", "pass")
+wrong("never-hands-over-the-last", "after the last step handed over").replace("hand_over(outgoing, [], sends)", "pass")
 wrong("handles-dropped", "never waited for it", caught_by="memory").replace("sends += zip(handles, outgoing)", "pass")
 wrong("reads-before-it-arrives", "rank").replace("handles[-1].wait()", "sends.append((handles[-1], receive))")
 wrong("waits-for-the-first-handle", "rank").replace("handles[-1].wait()", "handles[0].wait()")
@@ -375,9 +368,6 @@ wrong("no-requires-grad", "did x require a gradient").replace("x.requires_grad_(
 wrong("last-in-first-out", "take out what its own F has kept").replace(
     "kept[c, m] = x, y", "kept[len(kept)] = x, y"
 ).replace("kept.pop((c, m))", "kept.popitem()[1]")
-wrong("one-batch-for-each-message", "would be stuck on NCCL", caught_by="traffic").replace(
-    BATCH, "handles = [dist.batch_isend_irecv([op])[0] for op in outgoing + receive]"
-)
 wrong("pieces-of-equal-length", "rank 0 sent messages of", caught_by="traffic", hidden=True).replace(
     "batch.split(micro_batch_size)", "batch.chunk(-(-len(batch) // micro_batch_size))"
 )
@@ -390,21 +380,14 @@ wrong("gradient-by-rank", "every stage but the last receives one").replace(
 wrong("kept-for-ever", "Something is kept after its backward", caught_by="memory").replace(
     "x, y = kept.pop((c, m))", "x, y = kept[c, m]"
 )
-wrong("keeps-the-outputs", "Something is kept after its backward", caught_by="memory").replace(
-    "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m)); kept[m] = x"
-)
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m))\nfor leaf in leaves[c]:\n    leaf.grad = None"
 )
 wrong("activation-to-the-rank-before", "rank").replace("y.detach(), after", "y.detach(), before")
-wrong("detaches-what-it-keeps", "rank").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach().requires_grad_()")
 wrong("keeps-without-the-chunk", "with the chunk in it").replace("kept[c, m]", "kept[m]").replace("(c, m)", "m")
 wrong("first-rank-instead-of-first-stage", "rank").replace("x, before)] if stage > 0", "x, before)] if rank > 0")
 wrong("buffer-of-one-dtype", "same shape and dtype", hidden=True).replace(
     "gradient = torch.empty_like(y)", "gradient = torch.empty(y.shape, dtype=torch.float64)"
-)
-wrong("sends-twice", "rank", caught_by="traffic").replace(
-    "kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"
 )
 wrong("last-rank-instead-of-last-stage", "all its stages but the last").replace(
     "y.detach(), after)] if stage < last", "y.detach(), after)] if rank < world_size - 1"
@@ -412,14 +395,11 @@ wrong("last-rank-instead-of-last-stage", "all its stages but the last").replace(
 wrong("all-forwards-first-whatever-the-steps", "doesn't take its steps in the order", caught_by="traffic").replace(
     "in steps:", 'in sorted(steps, key=lambda step: step[0] == "B"):'
 )
-wrong("one-microbatch-at-a-time", "doesn't take its steps in the order", caught_by="traffic").replace(
-    "in steps:", 'in sorted(steps, key=lambda step: (step[1], step[0] == "B")):'
-)
 wrong("detaches-y", "send y.detach()").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach()")
 right("sends-y-with-its-graph").replace("y.detach(), after", "y, after")
-right("waits-for-every-handle").replace("handles[-1].wait()", "[handle.wait() for handle in handles]").replace(
-    "sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []"
-)
+wrong("waits-for-every-handle", "Rank 0 waits for a send").replace(
+    "handles[-1].wait()", "[handle.wait() for handle in handles]"
+).replace("sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []")
 right("receives-first-and-copies").replace("outgoing + receive", "receive + outgoing").replace(
     "sends += zip(handles, outgoing)", "sends += zip(handles[len(receive) :], outgoing)"
 ).replace("handles[-1]", "handles[0]").replace("y.detach()", "y.detach().clone()").replace(
@@ -429,16 +409,16 @@ right("receives-first-and-copies").replace("outgoing + receive", "receive + outg
 RECEIVE_NEXT = "if m + 1 < len(microbatches):\n    receives.append(dist.irecv(buffers[m + 1], src=rank - 1))"
 wrong, right = ANSWERS.to("overlapped-forward")
 wrong("handle-dropped", "never waited for it", caught_by="time").replace("handle.wait()", "pass")
-wrong("waits-at-once", "nothing overlaps", caught_by="time").replace(
+wrong("waits-at-once", "waits for its send", caught_by="time").replace(
     "sends.append(dist.isend(y, dst=rank + 1))", "dist.isend(y, dst=rank + 1).wait()"
 )
-wrong("receives-after-computing", "times as long as is needed", caught_by="time").replace(RECEIVE_NEXT, "pass").replace(
+wrong("receives-after-computing", "starts to receive", caught_by="time").replace(RECEIVE_NEXT, "pass").replace(
     "outputs.append(y)", f"outputs.append(y)\nif rank > 0 and {RECEIVE_NEXT[3:]}"
 )
 
 wrong("waits-again", "waited for before").replace("for handle in sends:", "for handle in receives + sends:")
 wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True")
-wrong("waits-for-the-last-send-first", "nothing overlaps", caught_by="time").replace(
+wrong("waits-for-the-last-send-first", "waits for its send", caught_by="time").replace(
     "range(len(microbatches)):", "range(len(microbatches)):\n    if sends:\n        sends[-1].wait()"
 )
 all_first = wrong("receives-all-then-computes", "has done everything", caught_by="time")
@@ -451,7 +431,7 @@ wrong("one-buffer", "rank").like(all_first).replace(
     "[torch.empty_like(microbatch) for microbatch in microbatches]",
     "[x[: len(microbatch)] for x in [torch.empty_like(batch)] for microbatch in microbatches]",
 )
-wrong("microbatch-forward-again", "waited for on both sides", caught_by="time").function(
+wrong("microbatch-forward-again", "microbatch, and starts to receive", caught_by="time").function(
     "return microbatch_forward(batch, weights, micro_batch_size, rank, world_size)"
 )
 right("all-receives-at-once").replace(RECEIVE_NEXT, "pass").replace(
@@ -482,9 +462,6 @@ wrong("far-apart", "P v apart").body("""
     return [weights[c * world_size + rank :: world_size * num_chunks] for c in range(num_chunks)]
 """)
 wrong("one-chunk-too-many", "count the chunks from 0").replace("range(num_chunks)", "range(num_chunks + 1)")
-wrong("contiguous-and-reversed", "in reverse order: chunk c").replace(
-    "c * world_size + rank", "rank * num_chunks + num_chunks - 1 - c"
-)
 wrong("every-pth", "cut into chunks").body("""
     mine = weights[rank::world_size]
     return [mine[c * size : (c + 1) * size] for c in range(num_chunks)]
@@ -512,7 +489,7 @@ wrong("all-microbatches-through-chunk-0", "Microbatches go in groups of P").repl
 wrong("warm-up-of-1f1b", "first v - 1 chunks").replace(
     "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "world_size - 1 - rank"
 )
-wrong("warm-up-too-long", "2 (P - 1 - rank) + (v - 1) P", caught_by="memory").replace(
+wrong("warm-up-too-long", "Its warm-up is 4 too long: 2 (P - 1", caught_by="memory").replace(
     "(num_chunks - 1) * world_size", "num_chunks * world_size"
 )
 wrong("all-forwards-first", "go backward as soon as the warm-up is over", caught_by="memory").replace(
@@ -555,7 +532,7 @@ wrong("chunk-before-microbatch", "in this order").replace("microbatch, chunk)", 
     "microbatch, num_chunks - 1 - chunk)", "num_chunks - 1 - chunk, microbatch)"
 )
 wrong("backward-first", "begins with its forward").replace("steps += [f, b]", "steps += [b, f]")
-wrong("one-chunk", "is the whole list", hidden=True).replace("backward[count - ahead :]", "backward[-ahead:]")
+wrong("one-chunk", "is the whole list").replace("backward[count - ahead :]", "backward[-ahead:]")
 right("counts-what-is-live").like(in_groups).replace(
     "steps, forward = forward[:ahead], forward[ahead:]\n"
     "for b in backward:\n    steps += forward[:1] + [b]\n    forward = forward[1:]",

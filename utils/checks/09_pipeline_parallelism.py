@@ -12,7 +12,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, combinations, islice, product
+from itertools import accumulate, combinations, islice, pairwise, product
 from typing import Any, TypeVar
 
 import torch
@@ -193,25 +193,29 @@ def overlapped_forward(
     ranks = len(layers)
     first = ranks * size + (ranks - 1) * message  # the first microbatch's way
     others = rows / size - 1
-    one_by_one = {
-        "the time if a rank begins only when the one before has done everything: wait for one message at a time": (
-            float(ranks * rows + (ranks - 1) * message)
-        ),
-    }
-    usual = {
-        "the time if the sender or the receiver waits for each message: nothing overlaps": size + message,
-        "the time if every message is waited for on both sides: a rank sends, then receives, then computes": size
-        + 2 * message,
-    }
+    serial = "the time if a rank begins only when the one before has done everything: wait for one message at a time"
 
     def in_time(answer: Answer) -> str:
         expect_waited(answer)
-        wrong = {words: first + others * each for words, each in usual.items()} | one_by_one
+        wrong = {serial: float(ranks * rows + (ranks - 1) * message)}
+        wrong |= {f"the time if {words}": answer.run.elapsed for words in why_late(answer)}
         least = rows + (ranks - 1) * (1 + message)  # a row takes a second on each rank
         return expect_time(answer, first + others * max(size, message), recognise=wrong, least=least)
 
     also, clock = in_microbatches(torch.empty(rows, DIM, dtype=dtype), size), rows_take_time(ranks, message)
     return forward(draws, layers, rows, size, dtype, also=also, clock=clock, time=in_time)
+
+
+def why_late(answer: Answer) -> list[str]:
+    """What kept messages from travelling while their ranks computed, in words: [] or one sentence."""
+    early = late = False  # the ranks in the middle show both
+    for rank in range(len(answer.results)):
+        sends, receives = ([e for e in answer.events if (e.rank, e.op) == (rank, op)] for op in ("send", "recv"))
+        early |= any(not one.is_async or (one.waited or 0) < later.start for one, later in pairwise(sends))
+        late |= any(one.start >= send.start for send, one in zip(sends, receives[1:], strict=False))
+    why = ["waits for its send before it computes the next microbatch"] * early
+    why += ["starts to receive the next microbatch only after it has computed this one"] * late
+    return ["a rank " + ", and ".join(why)] * bool(why)
 
 
 def expect_waited(answer: Answer) -> None:
@@ -352,23 +356,21 @@ def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype:
         return named(gradients) | {LOSS: loss}
 
     right, each = outcome(batch), list(map(outcome, batch.split(size)))
-    sizes, count = [len(part) for part in batch.split(size)], len(each)
-    shares, none = [n / rows for n in sizes], [0.0] * (count - 1)
-    factors: dict[str, Sequence[float]] = {
-        "the sum of the means: it is M times too large. Each microbatch counts by its rows, m / B": [1.0] * count,
-        "every microbatch weighted by 1 / M: the short one counts too much. Use its rows, m / B": [1 / count] * count,
-        "the last microbatch alone: don't zero the gradients in between": [*none, shares[-1]],
-        "every microbatch weighted by 1 / B: its loss is a mean over its rows, so it counts m / B": [1 / rows] * count,
-        "every microbatch weighted by micro_batch_size / B: the last one has fewer rows": [size / rows] * count,
+    count, last = len(each), len(batch.split(size)[-1])
+    factors = {
+        "the sum of the means: it is M times too large. Weight each by its microbatch's share of the rows": 1.0,
+        "every microbatch weighted by 1 / M: the short one counts too much. Use its share of the rows": 1 / count,
+        "every microbatch weighted by 1 / B: its loss is a mean already, so use its rows / B": 1 / rows,
+        "every microbatch weighted by micro_batch_size / B: the last one has fewer rows": size / rows,
     }
     if rows > size and rows % size:
-        factors["weighted by one over the full microbatches alone: count the short one by its rows, m / B"] = [
-            1 / (rows // size)
-        ] * count
+        full = "weighted by one over the full microbatches alone: use each microbatch's share of the rows"
+        factors[full] = 1 / (rows // size)
     wrong: dict[str, list[dict[str, Any]]] = {
-        words: [{name: sum(f * of[name] for f, of in zip(by, each, strict=True)) for name in right}]
-        for words, by in factors.items()
+        words: [{name: factor * sum(of[name] for of in each) for name in right}] for words, factor in factors.items()
     }
+    alone = "the last microbatch alone: don't zero the gradients in between"
+    wrong[alone] = [{name: last / rows * of_last for name, of_last in each[-1].items()}]
 
     def one_at_a_time(answer: Answer) -> str:
         expect_one_at_a_time(answer, rows, size, layers, batch[0].nbytes)
@@ -386,14 +388,11 @@ def expect_one_at_a_time(answer: Answer, rows: int, size: int, layers: int, row:
     # Autograd saves the inputs of each product, gelu and the loss. The first is part of the batch.
     held = round(most / (2 * layers * row))
     if abs(most - 2 * layers * size * row) > row * layers:
-        why = (
-            "Is there one backward() for all microbatches, or is a graph kept after its own? Call backward() for each: "
-            "it frees what the forward has kept."
-        )
         raise CheckFailed(
             f"the activations of up to {plural(held, 'row')} are held at a time",
             f"those of {size}, one microbatch",
-            why
+            "Is there one backward() for all microbatches, or does retain_graph=True keep the graphs? Call a plain "
+            "backward() for each: it frees what the forward has kept."
             if most > 2 * layers * size * row
             else "A microbatch has micro_batch_size rows: shorter ones take longer.",
         )
@@ -423,7 +422,11 @@ CHUNKED = [  # three ranks with two chunks each, two microbatches
     steps_of("F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"),
     steps_of("F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0"),
 ]
-
+# Rank 0 hands over the output of F1.0 before its B0.1; rank 1 receives it only after its B0.0, which needs that B0.1.
+RECEIVED_LATER = [
+    steps_of("F0.0 F0.1 F1.0 B0.1 B0.0 F1.1 B1.1 B1.0"),
+    *[steps_of("F0.0 F0.1 B0.1 B0.0 F1.0 F1.1 B1.1 B1.0")] * 2,
+]
 
 ADVICE_ON_STEPS = {
     r"does not require grad and does not have a grad_fn": (
@@ -431,31 +434,38 @@ ADVICE_ON_STEPS = {
     ),
     r"got <class 'NoneType'>": (
         "It sends None, the .grad of a tensor that has none: is it the .grad of x, did x require a gradient before it "
-        "was used, and does each B take out the x of its own microbatch and chunk?"
+        "was used (on rank 0 too, in every stage but the first), and does each B take out the x of its own F?"
     ),
     r"only has room for|the rest of that tensor stays": (
         "The two ranks are at different microbatches: does each B take out what its own F has kept, is a buffer as "
-        "long as its microbatch, and is each message handed over once?"
+        "long as its microbatch, and is `outgoing` emptied when it has been handed over?"
     ),
     r"local variable 'gradient'": (
         "A B without a gradient: every stage but the last receives one, on the last rank too if it has several chunks."
     ),
+    r"finished without sending it\.( Count .*)": "Is what is outgoing after the last step handed over, too?",
     "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it.",
 }
 ADVICE_ON_CHUNKS = {
-    "Everyone receives first": (
+    r"(\s*Everyone receives first.*)": (
         "A message is missing. It is the stage that decides who sends and receives, not the rank: with chunks, "
         "the last rank sends on the outputs of all its stages but the last."
     ),
-    "finished without receiving": (
+    r"finished without receiving it\.( Count .*)": (
         "It is the stage that decides who sends and receives, not the rank: with chunks, rank 0 receives the input of "
         "all its stages but the first, and the last rank the gradient of all its stages but the last."
+    ),
+}
+ADVICE_IF_RECEIVED_LATER = {
+    r"(?s)rank 0 +waits in send.*(\s*No send matches.*)": (
+        "Rank 0 waits for a send, but rank 1 receives it only after a step that needs rank 0's next one: wait for the "
+        "receive alone, and put (handle, P2POp) of each send into `sends`."
     ),
 }
 
 
 @oracle(
-    values=[(ALTERNATING, (2, 1, 1), 15, 2), (CHUNKED, (1,) * 6, 4, 2)],
+    values=[(ALTERNATING, (2, 1, 1), 15, 2), (CHUNKED, (1,) * 6, 4, 2), (RECEIVED_LATER, (1,) * 6, 4, 2)],
     traffic=[(ALTERNATING, (1, 1, 1), 16, 2)],
     memory=[(ALTERNATING, (2, 2, 2), 8, 1)],
     if_stuck=STUCK_STAGE,
@@ -500,7 +510,9 @@ def run_schedule(
         wrong={words: list(map(named, on_ranks(of))) for words, of in wrong.items()},
         dtype=dtype,
         same={"micro_batch_size": size},
-        advice=(ADVICE_ON_CHUNKS if chunks > 1 else {}) | ADVICE_ON_STEPS,
+        advice=(ADVICE_IF_RECEIVED_LATER if schedules is RECEIVED_LATER else {})
+        | (ADVICE_ON_CHUNKS if chunks > 1 else {})
+        | ADVICE_ON_STEPS,
         through=marking_batches,
         clock=free_messages(ranks),
         traffic=in_order,
@@ -709,7 +721,7 @@ def one_f_one_b(_: Draws, ranks: int, microbatches: int) -> Case:
     return planned(ranks, microbatches, None, expect_in_turn)
 
 
-@oracle(values=[(2, 4, 2), (4, 8, 2), (4, 4, 2)], memory=[(4, 12, 2)], time=[(4, 8, 2)])
+@oracle(values=[(2, 4, 2), (4, 8, 2), (4, 4, 2), (2, 4, 1)], memory=[(4, 12, 2)], time=[(4, 8, 2)])
 def interleaved(_: Draws, ranks: int, microbatches: int, chunks: int) -> Case:
     def expect_groups(schedule: Schedule) -> None:
         expect_in_order(schedule)
@@ -752,10 +764,10 @@ def why_miscounted(steps: Schedule, microbatches: int, chunks: int) -> str:
         return "A step is (kind, microbatch, chunk), in this order."
     for of_rank in steps:
         forwards, backwards = (sum(step.kind == kind for step in of_rank) for kind in "FB")
+        if backwards == 2 * most:
+            return "If nothing runs ahead, backward[-0:] is the whole list: begin at its length minus `ahead`."
         if backwards > most:
-            return (
-                "If nothing runs ahead, backward[-0:] is the whole list: begin its slice at its length minus `ahead`."
-            )
+            return "Some backwards come twice: only the last `ahead` of them are left when there is no forward left."
         if forwards == backwards < most:
             return "Some microbatches go neither forward nor backward: there are num_microbatches of them."
         if len(set(of_rank)) < len(of_rank):
@@ -818,16 +830,17 @@ def expect_few_live(schedule: Schedule, microbatches: int, chunks: int) -> str:
     live = [max(live_at(steps)) for steps in schedule]
     for rank, most in enumerate(live):
         if chunks == 1:
-            what, right, as_in_gpipe = "microbatches", ranks - rank, "That is all of them, as in GPipe."
-            advice = f"Its warm-up is {most - right} too long: the forward of the first pair counts, too."
+            what, right, all_of_them = "microbatches", ranks - rank, "as in GPipe."
+            advice = "the forward of the first pair counts, too."
         else:
             right = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1  # no answer: the advice says it
             what = "chunks of microbatches"
-            as_in_gpipe = "That is all of them: go backward as soon as the warm-up is over."
-            advice = "The warm-up is 2 (P - 1 - rank) + (v - 1) P forwards, and the steady phase adds one."
+            all_of_them = "as in GPipe: go backward as soon as the warm-up is over."
+            advice = "2 (P - 1 - rank) + (v - 1) P forwards are enough, and the steady phase adds one."
         if most > right:
-            advice = as_in_gpipe if most == forwards else advice
-            raise CheckFailed(f"{most} {what} are live on rank {rank}", f"{right} at most", advice)
+            too_long = f"Its warm-up is {most - right} too long: {advice}"
+            why = f"That is all of them, {all_of_them}" if most == forwards else too_long
+            raise CheckFailed(f"{most} {what} are live on rank {rank}", f"{right} at most", why)
     if chunks == 1:
         return f"live microbatches by rank: {live}; GPipe holds {forwards} on each."
     return f"live by rank, in chunks: {live}; all forwards first would hold {forwards}."
@@ -844,7 +857,7 @@ def expect_small_bubble(schedule: Schedule, microbatches: int, chunks: int) -> s
             f"{right:g} s",
             f"The bubble is {took - busy:g} s; (P - 1) (F + B) is enough. {why_it_idles(schedule, chunks)}",
         )
-    return f"{took:g} s with F = 1 s and B = 2 s: {1 - busy / took:.1%} of it bubble."
+    return f"{took:g} s with F = 1 s and B = 2 s: {1 - busy / took:.1%} of that is bubble."
 
 
 def why_it_idles(schedule: Schedule, chunks: int) -> str:
