@@ -87,9 +87,9 @@ def peer_of(op: str, method: str, args: Sequence[Any], options: object, members:
 
 def global_rank_of(group_rank: int, members: Sequence[int]) -> int:
     if not 0 <= group_rank < len(members):
+        ring = " In a ring, the right-hand neighbour is (rank + 1) % world_size." * (group_rank == len(members))
         raise ValueError(
-            f"there is no rank {group_rank} among {len(members)}: the last is rank {len(members) - 1}. "
-            "In a ring, the right-hand neighbour is (rank + 1) % world_size."
+            f"there is no rank {group_rank} among {len(members)}: the last is rank {len(members) - 1}.{ring}"
         )
     return members[group_rank]
 
