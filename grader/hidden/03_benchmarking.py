@@ -68,7 +68,6 @@ def summarised(times: list[float]) -> Case:
                 "the spread in seconds: divide by the median": spread,
                 "the spread in percent: return a share": 100 * spread / middle,
                 "the range: the outlier decides it": (max(times) - min(times)) / middle,
-                "half the range: the outlier decides it": (max(times) - min(times)) / 2 / middle,
                 "the largest distance: the outlier decides it": max(distances) / middle,
                 "the distance between the quartiles: take the median of the distances": (high - low) / middle,
                 "the standard deviation: it follows the outlier": pstdev(times) / middle,
@@ -196,7 +195,7 @@ find_the_mistakes = vary(
         ((1, 70, 2, 8),),
         ((33, 4000, 2, 4), (64, 1 << 20, 16, 2)),
     ],
-    if_stuck="a loop that never ends: 0 times `step` is still 0. Round down in a variable of its own, not `nbytes` itself.",
+    if_stuck="a loop that never ends: 0 times `step` is still 0. Keep `nbytes`, and round down in another variable.",
 )
 def sweep_sizes(_: Draws, *sweeps: tuple[int, int, int, int]) -> Case:
     """For each rank (smallest, largest, step, itemsize)."""
@@ -236,7 +235,9 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
             max(nbytes // grain, 1) * grain for nbytes in powers
         ],
         "the numbers of elements: multiply by itemsize": [nbytes // itemsize for nbytes in right],
-        "an empty list: leave out a size that is too small, and go on with the next": [],
+        "an empty list: leave out a size that is too small, and go on with the next": (
+            [] if smallest < grain else right
+        ),
         "a list with a size of 0: leave it out": [0, *right],
         "a list without the largest: `largest` itself counts": [
             nbytes for nbytes in right if nbytes < largest - largest % grain
