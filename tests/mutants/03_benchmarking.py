@@ -96,6 +96,7 @@ wrong("standard-deviation", "the standard deviation").replace(
     "median(abs(each - middle) for each in seconds)",
     "torch.tensor(seconds, dtype=torch.double).std(correction=0).item()",
 )
+wrong("range", "the range: the outlier").replace("distance = median(", "distance = max(seconds) - min(seconds); (")
 wrong("mean-distance", "the mean distance").replace(
     "median(abs(each - middle) for each in seconds)", "sum(abs(each - middle) for each in seconds) / len(seconds)"
 )
@@ -195,6 +196,10 @@ wrong("rounds-the-loop-variable", "0 times `step` is still 0").body("""
     nbytes -= nbytes % (world_size * itemsize)
     sizes += [nbytes] * (nbytes > 0)
 """)
+wrong("multiples-only", "multiples of P * itemsize already").body("""
+    if nbytes % (world_size * itemsize) == 0:
+        sizes.append(nbytes)
+""")
 wrong("rounds-before-multiplying", "rounded before they were multiplied").replace(
     "if possible > 0:", "nbytes = possible or nbytes\nif possible > 0:"
 )
@@ -293,31 +298,19 @@ right("asks-first").body("""
 wrong, right = ANSWERS.to("held-out-errors")
 wrong("sees-everything", "has seen the size").replace(" if index != held_out", "")
 wrong("in-seconds", "in seconds").replace("/ seconds[held_out] - 1", "- seconds[held_out]")
-wrong("no-sign", "without its sign").replace(
-    "errors.append((alpha + sizes[held_out] * beta) / seconds[held_out] - 1)",
-    "errors.append(abs((alpha + sizes[held_out] * beta) / seconds[held_out] - 1))",
+wrong("no-sign", "without its sign").replace("return errors", "return [abs(error) for error in errors]")
+wrong("measured-over-predicted", "the other way round").replace("return", "return [1 / (1 + e) - 1 for e in errors] or")
+wrong("share-of-the-prediction", "a share of the prediction").replace(
+    "return", "return [e / (1 + e) for e in errors] or"
 )
-wrong("measured-over-predicted", "the other way round").replace(
-    "(alpha + sizes[held_out] * beta) / seconds[held_out]", "seconds[held_out] / (alpha + sizes[held_out] * beta)"
-)
+wrong("wrong-sign", "wrong sign").replace("return errors", "return [-error for error in errors]")
+wrong("percent", "in percent").replace("return errors", "return [100 * error for error in errors]")
 wrong("ratio", "subtract 1").replace("/ seconds[held_out] - 1", "/ seconds[held_out]")
-wrong("wrong-sign", "wrong sign").replace(
-    "(alpha + sizes[held_out] * beta) / seconds[held_out] - 1",
-    "1 - (alpha + sizes[held_out] * beta) / seconds[held_out]",
-)
 wrong("leaves-out-by-size", "for 4 sizes").replace("index != held_out", "sizes[index] != sizes[held_out]")
 wrong("predicts-for-the-place", "for the index in the list").replace("sizes[held_out]", "held_out")
 wrong("leaves-out-the-size-alone", "fit got", varies=True).replace("[seconds[index] for index in others]", "seconds")
-wrong("share-of-the-prediction", "a share of the prediction").replace(
-    "(alpha + sizes[held_out] * beta) / seconds[held_out] - 1",
-    "1 - seconds[held_out] / (alpha + sizes[held_out] * beta)",
-)
 wrong("leaves-out-by-time", "equal times as well", hidden=True).replace(
     "index != held_out", "seconds[index] != seconds[held_out]"
-)
-wrong("percent", "in percent").replace(
-    "(alpha + sizes[held_out] * beta) / seconds[held_out] - 1",
-    "100 * (alpha + sizes[held_out] * beta) / seconds[held_out] - 100",
 )
 wrong("between-the-neighbours", "called 0 times").body("errors.append(seconds[held_out - 1] / seconds[held_out] - 1)")
 right("puts-it-back").body("""
