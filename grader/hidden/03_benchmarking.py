@@ -136,7 +136,7 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
     busbw = nccl_conventions.busbw(collective, nbytes, took, world_size)
     others = 1 - 1 / world_size
     factors = {
-        "algbw: busbw has the factor of the collective": algbw,
+        "algbw, as if the factor were 1: that is so for broadcast and reduce alone": algbw,
         "twice the right one: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
         "P times the right one: `nbytes` is already the size of the whole": busbw * world_size,
         "P times too small: divide one rank's bytes by its time, not by P times that": busbw / world_size,

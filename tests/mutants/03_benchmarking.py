@@ -41,7 +41,7 @@ right("another-clock").replace("dist.barrier()", "dist.barrier(async_op=True).wa
 )
 
 wrong, right = ANSWERS.to("times-of-the-slowest")
-wrong("drops-one-more", "keep all 4 after").replace("slowest.tolist()", "slowest.tolist()[1:]")
+wrong("drops-one-more", "for 4 repeats").replace("slowest.tolist()", "slowest.tolist()[1:]")
 wrong("warm-up-among-the-repeats", "was called 4 times").replace("range(repeats)", "range(repeats - warmup)")
 wrong("averages", "the mean over the ranks").replace("ReduceOp.MAX", "ReduceOp.AVG")
 wrong("sums", "the sum over the ranks").replace(", op=dist.ReduceOp.MAX", "")
@@ -74,7 +74,7 @@ wrong("largest-of-all", "the largest time of all").replace("slowest.tolist()", "
 wrong("keeps-the-first-calls", "the warm-up's among them").replace("range(warmup)", "range(0)").replace(
     "range(repeats)]", "range(warmup + repeats)][:repeats]"
 )
-wrong("one-time-of-all", "a list of 1:").replace("slowest.tolist()", "[slowest.max().item()]")
+wrong("one-time-of-all", "a list of 1 for").replace("slowest.tolist()", "[slowest.max().item()]")
 wrong("times-it-again", "shorter than any").replace(
     "mine = [time_one() for _ in range(repeats)]",
     "start = time.perf_counter(); [time_one() for _ in range(repeats)]\n"
@@ -140,7 +140,7 @@ right("table").body('return handed_in * {"all_gather": world_size, "gather": wor
 
 wrong, right = ANSWERS.to("bandwidths")
 wrong("always-two", "a factor of 2").replace("2 * others", "2")
-wrong("no-factor", "busbw has the factor").body("factor = 1")
+wrong("no-factor", "as if the factor were 1").body("factor = 1")
 wrong("send-and-receive", "twice the right one").replace("factor = others", "factor = 2 * others")
 wrong("all-reduce-once", "two phases").replace("factor = 2 * others", "factor = others")
 wrong("upside-down", "upside down").replace("(world_size - 1) / world_size", "world_size / (world_size - 1)")
@@ -160,9 +160,9 @@ right("bytes-sent").body("""
 """)
 
 wrong, right = ANSWERS.to("find-the-mistakes")
-wrong("gib-upside-down", "fewer GiB than GB").replace("1e9 / 2**30", "2**30 / 1e9")
+wrong("gib-of-one-step", "fewer GiB than GB").replace("1e9 / 2**30", "1000 / 1024")
 wrong("chunk-upside-down", "is 1 / P, for any").replace("1 / world_size", "world_size")
-wrong("algbw-upside-down", "it is algbw / busbw").replace("algbw / busbw", "busbw / algbw")
+wrong("algbw-upside-down", "is algbw / busbw").replace("algbw / busbw", "busbw / algbw")
 wrong("adds-the-factors", "don't add them").replace("math.prod(", "sum(")
 wrong("divides", "don't divide").replace("busbw * math.prod(", "busbw / math.prod(")
 wrong("too-tolerant", "yours is larger").replace("0.01 * claim", "0.03 * claim")
@@ -307,6 +307,13 @@ wrong("wrong-sign", "wrong sign").replace("return errors", "return [-error for e
 wrong("percent", "in percent").replace("return errors", "return [100 * error for error in errors]")
 wrong("ratio", "subtract 1").replace("/ seconds[held_out] - 1", "/ seconds[held_out]")
 wrong("leaves-out-by-size", "for 4 sizes").replace("index != held_out", "sizes[index] != sizes[held_out]")
+wrong("removes-by-value", "no longer belong together").body("""
+    their_sizes, their_times = sizes[:], seconds[:]
+    their_sizes.remove(sizes[held_out])
+    their_times.remove(seconds[held_out])
+    alpha, beta = fit(their_sizes, their_times)
+    errors.append((alpha + beta * sizes[held_out]) / seconds[held_out] - 1)
+""")
 wrong("predicts-for-the-place", "for the index in the list").replace("sizes[held_out]", "held_out")
 wrong("leaves-out-the-size-alone", "fit got", varies=True).replace("[seconds[index] for index in others]", "seconds")
 wrong("leaves-out-by-time", "equal times as well", hidden=True).replace(

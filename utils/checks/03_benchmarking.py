@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
+from operator import mul
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -206,7 +207,7 @@ def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, s
         rtol=1e-15,
         before=expect_counted_and_shared,
         explain=lambda got, _: (
-            f"a list of {len(got)}: drop the times of the {warmup} warm-up calls, and keep all {repeats} after them"
+            f"a list of {len(got)} for {repeats} repeats: drop the times of the {warmup} warm-up calls, and no others"
             if isinstance(got, list) and len(got) != repeats
             else ""
         ),
@@ -350,23 +351,20 @@ class Review:
     def found_wrongly(self) -> list[tuple[str, object]]:
         """(a mistake of the student's, in words, what it leads to)"""
         P, times = self.ranks, self.algbw / self.busbw
-        chunk = 'The factor of "one chunk" is 1 / P, for any number of ranks P.'
+        factors: dict[str, tuple[str, list[float]]] = {
+            "GiB": ("is 1e9 / 2**30: the same speed is fewer GiB than GB.", [2**30 / 1e9, 1000 / 1024]),
+            "one chunk": ("is 1 / P, for any number of ranks P.", [P, 1 / 4, 1 - 1 / P]),
+            "both ways": ("is 2: received bytes come on top.", [0.5]),
+            "algbw": ("is algbw / busbw, so it depends on the collective.", [1 / times, P / (2 * P - 2), P / (P - 1)]),
+        }
         loose = "The tolerance is 1 % of the claim; yours is larger."
         strict = "The tolerance is 1 % of the claim, 0.01 * claim; yours is smaller."
         signs = "Take the absolute value: too large or too small, both count."
         usual: list[tuple[str, dict[str, Any]]] = [
-            (
-                'The factor of "GiB" is upside down: the same speed is fewer GiB than GB.',
-                {"change": {"GiB": 2**30 / 1e9}},
-            ),
-            (chunk, {"change": {"one chunk": P}}),
-            (chunk, {"change": {"one chunk": 1 / 4}}),
-            ('The factor of "both ways" is upside down: received bytes come on top.', {"change": {"both ways": 0.5}}),
-            ('The factor of "algbw" is upside down: it is algbw / busbw.', {"change": {"algbw": 1 / times}}),
-            (
-                'The factor of "algbw" depends on the collective: it is algbw / busbw.',
-                {"change": {"algbw": P / (2 * P - 2)}},
-            ),
+            (f'The factor of "{name}" {words}', {"change": {name: factor}})
+            for name, (words, wrong) in factors.items()
+            for factor in wrong
+        ] + [
             ("Multiply the factors of a subset; don't add them.", {"combine": sum}),
             ("Multiply busbw by the factors, not algbw.", {"combine": lambda several: times * math.prod(several)}),
             (
@@ -490,7 +488,7 @@ def solve(n: Sequence[Fraction], t: Sequence[Fraction], weights: Sequence[Fracti
 
 @dataclass
 class Average:
-    """Stands in for fit: returns the mean of the times as alpha, and the mean size in ns as beta. Counts its calls."""
+    """Stands in for fit: alpha is the mean time, beta that of size times time in ns. Counts its calls."""
 
     calls: int = field(default=0, compare=False)
 
@@ -500,7 +498,7 @@ class Average:
                 f"fit got {len(sizes)} sizes and {len(seconds)} times: pass it all sizes but one, and their times"
             )
         self.calls += 1
-        return sum(seconds) / len(seconds), sum(sizes) / len(sizes) * 1e-9
+        return sum(seconds) / len(seconds), sum(map(mul, sizes, seconds)) / len(sizes) * 1e-9
 
 
 @oracle(
@@ -526,6 +524,11 @@ def held_out(sizes: list[int], times: list[float]) -> Case:
         fits = [model([sizes[one] for one in those], [times[one] for one in those]) for those in kept]
         return errors(lambda p, m: p / m - 1, [a + size * b for size, (a, b) in zip(sizes, fits, strict=True)])
 
+    def removed(values: Sequence[float], place: int) -> list[float]:
+        return [value for other, value in enumerate(values) if other != values.index(values[place])]
+
+    by_value = [model(removed(sizes, place), removed(times, place)) for place in places]
+
     def expect_called(answer: Answer) -> None:
         if not all(after[2].calls for after in answer.inputs_after):
             raise CheckFailed("`fit` was called 0 times", "once for each size", "Use the `fit` that is passed in.")
@@ -540,6 +543,9 @@ def held_out(sizes: list[int], times: list[float]) -> Case:
         mistakes={
             "the error of a fit that leaves out equal times as well: leave out one place of the list": without(
                 lambda other, place: times[other] == times[place]
+            ),
+            "the error of a fit to sizes and times that no longer belong together: leave out one place of both": errors(
+                lambda p, m: p / m - 1, [a + size * b for size, (a, b) in zip(sizes, by_value, strict=True)]
             ),
             "the error in percent: return a share": errors(lambda p, m: 100 * (p / m - 1)),
             "the error of a fit that has seen the size itself: leave it out": errors(
