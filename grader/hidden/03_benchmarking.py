@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from importlib import import_module
-from statistics import mean, median, median_high, median_low, pstdev, quantiles
+from statistics import mean, median, median_high, median_low, pstdev
 from typing import Any
 
 from utils.benchmark import nccl_conventions
@@ -51,7 +51,6 @@ def summarised(times: list[float]) -> Case:
     middle, average = median(times), mean(times)
     distances = [abs(each - middle) for each in times]
     spread = median(distances)
-    low, _, high = quantiles(times, method="inclusive") if len(times) > 1 else (middle,) * 3
     return Case(
         [[times]],
         right={"the median": middle, "the spread": spread / middle},
@@ -69,7 +68,6 @@ def summarised(times: list[float]) -> Case:
                 "the spread in percent: return a share": 100 * spread / middle,
                 "the range: the outlier decides it": (max(times) - min(times)) / middle,
                 "the largest distance: the outlier decides it": max(distances) / middle,
-                "the distance between the quartiles: take the median of the distances": (high - low) / middle,
                 "the standard deviation: it follows the outlier": pstdev(times) / middle,
                 "the mean distance: take the median of the distances, too": mean(distances) / middle,
                 "the distance from the mean: take the distances from the median": (
@@ -152,19 +150,13 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
         factors["algbw times the factor of an all-reduce, 2 (P - 1) / P"] = algbw * 2 * others
     if busbw and others:
         factors["algbw with (P - 1) / P upside down"] = 2 * algbw / others
-    if busbw:
-        factors["algbw divided by the factor: multiply"] = algbw**2 / busbw
     return Case(
         [[collective]],
         same={"nbytes": nbytes, "seconds": took},
         right={"algbw": algbw, "busbw": busbw},
         rtol=RTOL,
         mistakes={
-            "algbw": {
-                "GiB/s, divided by 2**30: GB are 1e9 bytes": algbw * 1e9 / 2**30,
-                "busbw: return algbw first": busbw,
-                "the bandwidth of one chunk: `nbytes` is the size of the whole": algbw / world_size,
-            },
+            "algbw": {"GiB/s, divided by 2**30: GB are 1e9 bytes": algbw * 1e9 / 2**30},
             "busbw": factors,
         },
         seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes in {quantity(took, 's')}: you returned {{part}}",
@@ -219,9 +211,6 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
         "a list with sizes that can't be cut into P equal chunks of whole elements: round down": powers,
         "the sizes rounded to whole elements only: each rank needs a chunk of them": rounded(itemsize),
         "the sizes rounded to a multiple of P bytes: an element has several bytes": rounded(world_size),
-        "the sizes rounded to a multiple of lcm(P, itemsize): each chunk needs whole elements, so of P * itemsize": (
-            rounded(math.lcm(itemsize, world_size))
-        ),
         "the sizes rounded to the nearest multiple: round down": sorted(
             {round(nbytes / grain) * grain for nbytes in powers} - {0}
         ),
@@ -334,7 +323,6 @@ def meeting(one: Line, other: Line, right: float | None) -> Case:
         f"None though they meet: {lost}": None,
         "0, and a size must be above 0: return None": 0.0,
         "infinite: with the same beta they never meet, so return None": math.inf,
-        "the half-bandwidth size of the first": alpha_one / beta_one,
     }
     if right:
         mistakes["the fraction upside down: seconds divided by seconds per byte are bytes"] = 1 / right
