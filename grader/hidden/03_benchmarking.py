@@ -146,6 +146,7 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
         factors["half the right one: an all-reduce has two phases"] = busbw / 2
         factors["the result of rounding the factor down by //: use /"] = algbw * (2 * (world_size - 1) // world_size)
     elif collective in ("broadcast", "reduce"):
+        factors["algbw times P - 1: a rank passes the whole on once"] = algbw * (world_size - 1)
         factors["algbw times the factor of an all-gather, (P - 1) / P"] = algbw * others
         factors["algbw times the factor of an all-reduce, 2 (P - 1) / P"] = algbw * 2 * others
     if busbw and others:

@@ -39,7 +39,7 @@ right("another-clock").replace("dist.barrier()", "dist.barrier(async_op=True).wa
 )
 
 wrong, right = ANSWERS.to("times-of-the-slowest")
-wrong("drops-one-more", "for 4 repeats").replace("slowest.tolist()", "slowest.tolist()[1:]")
+wrong("drops-one-more", "each of the 4 repeats").replace("slowest.tolist()", "slowest.tolist()[1:]")
 wrong("warm-up-among-the-repeats", "was called 4 times").replace("range(repeats)", "range(repeats - warmup)")
 wrong("averages", "the mean over the ranks").replace("ReduceOp.MAX", "ReduceOp.AVG")
 wrong("sums", "the sum over the ranks").replace(", op=dist.ReduceOp.MAX", "")
@@ -71,7 +71,7 @@ wrong("largest-of-all", "the largest time of all").replace("slowest.tolist()", "
 wrong("keeps-the-first-calls", "the warm-up's among them").replace("range(warmup)", "range(0)").replace(
     "range(repeats)]", "range(warmup + repeats)][:repeats]"
 )
-wrong("one-time-of-all", "a list of 1 for").replace("slowest.tolist()", "[slowest.max().item()]")
+wrong("one-time-of-all", "a list of 1:").replace("slowest.tolist()", "[slowest.max().item()]")
 wrong("times-it-again", "shorter than any").replace(
     "mine = [time_one() for _ in range(repeats)]",
     "start = time.perf_counter(); [time_one() for _ in range(repeats)]\n"
@@ -138,6 +138,7 @@ wrong("send-and-receive", "twice the right one").replace("factor = others", "fac
 wrong("all-reduce-once", "two phases").replace("factor = 2 * others", "factor = others")
 wrong("upside-down", "upside down").replace("(world_size - 1) / world_size", "world_size / (world_size - 1)")
 wrong("broadcast-like-the-others", "broadcast of 4 ranks").replace('("broadcast", "reduce")', "()")
+wrong("broadcast-to-each", "passes the whole on once").replace("factor = 1", "factor = world_size - 1")
 wrong("only-others", "with 2 (P - 1) instead").replace("(world_size - 1) / world_size", "world_size - 1")
 wrong("gib", "GiB/s").replace("/ 1e9", "/ 2**30")
 wrong("all-ranks-time", "P times too small").replace("factor = 2 * others", "factor = 2 * others / world_size")
@@ -319,6 +320,9 @@ right("puts-it-back").body("""
 wrong, right = ANSWERS.to("recover-the-link")
 wrong("the-line-itself", "2 (P - 1) steps").replace("alpha / steps, steps / world_size / beta", "alpha, 1 / beta")
 wrong("one-phase", "two phases").replace("2 * (world_size - 1)", "world_size - 1")
+wrong("one-phase-of-bytes", "2 times too small: an all-reduce").replace(
+    "steps / world_size / beta", "steps / 2 / world_size / beta"
+)
 wrong("whole-each-step", "n / P bytes, not n").replace("steps / world_size / beta", "steps / beta")
 wrong("p-steps", "not P").replace("2 * (world_size - 1)", "2 * world_size")
 wrong("returns-beta", "the bandwidth is 1 / beta").replace("steps / world_size / beta", "beta * world_size / steps")

@@ -204,7 +204,7 @@ def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, s
         rtol=1e-15,
         before=expect_counted_and_shared,
         explain=lambda got, _: (
-            f"a list of {len(got)} for {repeats} repeats: drop the times of the {warmup} warm-up calls, and no others"
+            f"a list of {len(got)}: keep one time for each of the {repeats} repeats, and none of the {warmup} warm-ups"
             if isinstance(got, list) and len(got) != repeats
             else ""
         ),
@@ -484,7 +484,7 @@ def solve(n: Sequence[Fraction], t: Sequence[Fraction], weights: Sequence[Fracti
 
 @dataclass
 class Average:
-    """Stands in for fit: alpha is the mean time, beta that of size times time in ns. Counts its calls."""
+    """Stands in for fit: alpha is the mean time, beta that of size times time in µs. Counts its calls."""
 
     calls: int = field(default=0, compare=False)
 
@@ -494,7 +494,7 @@ class Average:
                 f"fit got {len(sizes)} sizes and {len(seconds)} times: pass it all sizes but one, and their times"
             )
         self.calls += 1
-        return sum(seconds) / len(seconds), sum(map(mul, sizes, seconds)) / len(sizes) * 1e-9
+        return sum(seconds) / len(seconds), sum(map(mul, sizes, seconds)) / len(sizes) * 1e-6
 
 
 @oracle(
@@ -649,6 +649,7 @@ def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, 
                 bandwidth,
                 {
                     "each step moves n / P bytes, not n": world_size,
+                    "an all-reduce has two phases of P - 1 steps": 1 / 2,
                     "return bytes/s, as the docstring says": 1e-9,
                     "`fit` takes sizes in bytes": 1 / FLOAT,
                 },
