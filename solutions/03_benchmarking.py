@@ -162,8 +162,7 @@ def time_once(operation: Callable, synchronize: Callable) -> float:
 
     operation(): starts one collective. Returns None, or a handle: then the collective
     is over after handle.wait().
-    synchronize(): returns when this rank's device has done all that it was given so
-    far.
+    synchronize(): returns when this rank's device has done all its work so far.
     Work that any rank's device was given earlier doesn't count; what `operation` gives
     it does. Call `operation` once, and dist.barrier() once.
     """
@@ -292,8 +291,8 @@ reveal("the times of the slowest", slowest, why="Each repeat has its own slowest
 # %% [markdown]
 # ## Median and spread
 #
-# Now you have twenty times, and need one number. During one repeat the machine was doing something else, and it took a
-# hundred times as long. **Predict** for `[1, 1, 2, 2, 100]`: which of these is the answer that you want?
+# You have repeated the call, and now need one number. During one repeat the machine was doing something else, and it
+# took a hundred times as long. **Predict** for `[1, 1, 2, 2, 100]`: which of these is the answer that you want?
 
 # %%
 predict("the answer that you want", ..., choices=["mean", "minimum", "median"])
@@ -417,8 +416,7 @@ def counted_bytes(collective: str, handed_in: int, world_size: int) -> int:
 
     collective: "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter",
     "all_to_all", "gather", "scatter".
-    handed_in: bytes of all tensors that one rank hands in; for scatter, that the root
-    hands in.
+    handed_in: bytes of all tensors that one rank (for scatter, the root) hands in.
     """
     ### BEGIN SOLUTION
     if collective in ("all_gather", "gather"):
@@ -591,8 +589,8 @@ def find_the_mistakes(
     """The right busbw in GB/s, and the fewest mistakes that turn it into `claim`, or
     None if no subset does.
 
-    claim: in "GB/s". nbytes: the size S. bandwidths: the function above. At least 2
-    ranks.
+    claim: in "GB/s". nbytes: the size S. bandwidths: the function above.
+    world_size: 2 or more.
     Mistakes are "GiB", "one chunk", "both ways", "algbw", in this order; [] if the
     claim is right, to 1 % of it.
     """
@@ -662,8 +660,7 @@ print(f"all-reduce {298 / 450:.0%} of the link, reduce-scatter {321 / 450:.0%}")
 #
 # Sizes grow by a factor, since nothing new happens between 64 MB and 64 MB + 1 KB. And they must be possible: a
 # reduce-scatter of $S$ bytes needs $P$ equal chunks, each of whole elements. So each size is **rounded down** to a
-# multiple of
-# $P$ times the bytes of one element. If nothing is left, the size is dropped.
+# multiple of $P$ times the bytes of one element. If nothing is left, the size is dropped.
 #
 # **Predict** the sizes from 10 to 200 bytes, each 4 times the one before, for 3 ranks and elements of 4 bytes, as a
 # list:
@@ -678,10 +675,9 @@ def sweep_sizes(
     """The sizes of a sweep in bytes: smallest, step * smallest, step ** 2 * smallest,
     ... while at most `largest`.
 
-    Each is then rounded down to a multiple of world_size * itemsize; sizes of 0 are
-    left out.
-    smallest: 1 or more; step: 2 or more; itemsize: bytes of one element. Returns whole
-    numbers in rising order.
+    Each is then rounded down to a multiple of world_size * itemsize; 0 is left out.
+    smallest: 1 or more; step: 2 or more; itemsize: bytes of one element.
+    Returns whole numbers in rising order.
     """
     sizes, nbytes = [], smallest
     while nbytes <= largest:
@@ -861,11 +857,11 @@ predict("times the half-bandwidth size", ...)
 
 # %% exercise="size-for-share" difficulty=2 minutes=6
 def size_for_share(share: float, alpha: float, beta: float) -> float:
-    """The size in bytes at which n / (alpha + n * beta) is `share` of its peak 1 /
-    beta.
+    """The size n in bytes at which n / (alpha + n * beta) is `share` of its peak,
+    1 / beta.
 
-    share: above 0 and below 1. alpha: seconds, 0 or more. beta: seconds per byte, above
-    0.
+    share: above 0 and below 1. alpha: seconds, 0 or more.
+    beta: seconds per byte, above 0.
     """
     ### BEGIN SOLUTION
     return share / (1 - share) * alpha / beta
@@ -969,8 +965,7 @@ predict("where a time was too long, the prediction is", ..., choices=["too long"
 
 # %% exercise="held-out-errors" difficulty=2 minutes=8
 def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable) -> list[float]:
-    """For each size: predicted / measured - 1, predicted by a fit to all the other
-    sizes.
+    """For each size: predicted / measured - 1, predicted by a fit to all the others.
 
     sizes: three or more; a size or a time can occur twice. fit(sizes, seconds) takes
     two lists and returns (alpha, beta), as above. Leave both lists unchanged.
@@ -1138,6 +1133,11 @@ table
 table.figure()
 
 # %% [markdown]
+# (PyTorch's all-reduce works in place, so the out-of-place columns say N/A.) The dashed line misses the middle,
+# since a library such as NCCL has several algorithms and takes the fastest for each size: here a ring of low latency up
+# to 512 KiB, a ring of more bandwidth at 4 MiB, and from 32 MiB on, addition inside the switch. One line can't describe
+# all three.
+#
 # On GPUs, use `nccl-tests` itself. For anything in one process, `torch.utils.benchmark.Timer` warms up, repeats and
 # synchronizes for you.
 #
@@ -1167,10 +1167,9 @@ board_name = ""  # your name on the class's board; empty for none
 def shortest_benchmark(seconds_of: Callable[[int], float]) -> tuple[float, float]:
     """(alpha, beta) of a link in seconds and seconds per byte, each to within 5 %.
 
-    seconds_of: (bytes, a whole number from 1 on) -> seconds that a call takes, to
-    within 2 %.
-    alpha: 0.1 µs to 10 ms; beta: 1e-13 to 1e-8 s per byte, and always less than alpha /
-    1000.
+    seconds_of: (bytes, a whole number from 1 on) -> seconds of a call, to within 2 %.
+    alpha: 0.1 µs to 10 ms. beta: 1e-13 to 1e-8 s per byte, and always less than
+    alpha / 1000.
     """
     ### BEGIN SOLUTION
     smallest = took = seconds_of(1)
