@@ -50,7 +50,7 @@ ENGINE = ("check_files", "lesson", "markers", "messages", "records", "trial", "v
 TRIES = 3  # ranks may race in an answer in which nobody has noticed it
 FEW = 8  # answers that are judged before a worker would have imported torch
 UNSTABLE = {
-    re.compile(r"(?m)^  ranks? \d[\d, and]* (?=raised )"): "  RANKS ",
+    re.compile(r"(?m)^  (ranks? \d[\d, and]*|your function) (?=raised )"): "  RANKS ",
     re.compile(r"\n\n  \(Ranks? [^\n]*\)$", re.MULTILINE): "",
     re.compile(r"(?<=\]):\d+"): ":PORT",
     re.compile(r"\b0x[0-9a-f]{6,}"): "ADDRESS",

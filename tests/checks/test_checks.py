@@ -246,6 +246,18 @@ def test_a_changed_input_has_the_name_that_the_answer_gives_it():
             expect_unchanged(answer, sizes, batches)
 
 
+def test_a_function_that_takes_no_rank_is_not_told_which_ranks_called_it():
+    def alone(x):
+        return x.lost
+
+    def together(x, rank):
+        return x.lost
+
+    for function, says in (alone, "your function raised Attr"), (together, "ranks 0 and 1 raised Attr"):
+        with pytest.raises(CheckFailed, match=says):
+            Runner(function)(2, [1, 2])
+
+
 def test_messages_and_bytes_are_counted():
     sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0)]
     assert (
