@@ -55,6 +55,8 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
     for rank in missing:
         other = blocked[rank]
         awaited = missing_from(other, matching) if other.op not in POINT_TO_POINT else []
+        if other.members != event.members and (finished := [r for r in awaited if states[r].finished]):
+            return finished_without(other, finished, states)
         called = [member for member in (event.rank, *awaited) if member in awaited and member not in missing]
         if called and called[0] in event.members:
             mine, its = group_text(event, states[event.rank]), group_text(other, states[rank])
