@@ -100,19 +100,11 @@ wrong("uses-up-the-list", "leave the list alone").replace(
 )
 
 wrong, right = ANSWERS.to("gather-by-hand")
-wrong("receives-float32", "Receive into a tensor of the dtype").replace(", dtype=x.dtype", "")
+wrong("receives-float32", "Give the tensor that receives the dtype").replace(", dtype=x.dtype", "")
 wrong("one-long-tensor", "one long tensor").replace("return rows", "return rows.flatten()")
 wrong("forgets-its-own-row", "never sent: copy it").replace("rows[root] = x", "pass")
 wrong("root-row-first", "the root's own row first").replace(
-    "for other in range(world_size):\n"
-    "    if other == root:\n"
-    "        rows[root] = x\n"
-    "    else:\n"
-    "        dist.recv(rows[other], src=other)",
-    "others = [other for other in range(world_size) if other != root]\n"
-    "rows[0] = x\n"
-    "for row, other in enumerate(others, 1):\n"
-    "    dist.recv(rows[row], src=other)",
+    "return rows", "return torch.cat([rows[root : root + 1], rows[:root], rows[root + 1 :]])"
 )
 wrong("one-buffer-for-all", "memory of its own").function("""
     if rank != root:
@@ -127,15 +119,9 @@ wrong("one-buffer-for-all", "memory of its own").function("""
             rows.append(arrived)
     return torch.stack(rows)
 """)
-wrong("own-row-last", "belongs in row r").function("""
-    if rank != root:
-        dist.send(x, dst=root)
-        return None
-    rows = [torch.empty_like(x) for _ in range(world_size - 1)]
-    for row, other in zip(rows, [other for other in range(world_size) if other != root]):
-        dist.recv(row, src=other)
-    return torch.stack([*rows, x])
-""")
+wrong("own-row-last", "belongs in row r").replace(
+    "return rows", "return torch.cat([rows[:root], rows[root + 1 :], rows[root : root + 1]])"
+)
 wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows = list(rows)\nfor other")
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
@@ -356,6 +342,9 @@ wrong("one-under-the-other", "put them side by side").replace(
 wrong("reshapes", "and it mixes them").replace(
     "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
 )
+wrong("reshapes-blocks-as-they-are", "transpose each").replace("[block.T for block in blocks]", "blocks").replace(
+    "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
+)
 wrong("reshapes-inside-a-block", "which doesn't transpose it").replace("block.T", "block.reshape(-1, len(band))")
 wrong("leaves-it-as-columns", "each block must be transposed inside").replace("block.T", "block").replace(
     "torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"
@@ -437,13 +426,9 @@ wrong("maximum-from-zero", "returned", hidden=True).replace(
 )
 
 wrong, _ = ANSWERS.to("launch-then-wait")
-wrong("works-afterwards", "done after the last wait", caught_by="time").body("""
-    sums = [x.clone() for x in tensors]
-    handles = [dist.all_reduce(x, async_op=True) for x in sums]
-    for handle in handles:
-        handle.wait()
-    return sums, max(x.max() for x in tensors)
-""")
+wrong("works-afterwards", "done after the last wait", caught_by="time").replace(
+    "largest = max(x.max() for x in tensors)", "pass"
+).replace("return sums, largest", "return sums, max(x.max() for x in tensors)")
 wrong("works-first", "done before all sums were started", caught_by="time").replace(
     "    largest = max(x.max() for x in tensors)", "    pass"
 ).replace("sums = [", "largest = max(x.max() for x in tensors)\nsums = [")
@@ -462,23 +447,13 @@ wrong("waits-for-the-last", "started an asynchronous all_reduce and never waited
 wrong("starts-nothing", "not started, or not waited for").replace(
     "handles = [dist.all_reduce(x, async_op=True) for x in sums]", "handles = []"
 )
-wrong("largest-of-the-sums", "take it from `tensors`").body("""
-    sums = [x.clone() for x in tensors]
-    handles = [dist.all_reduce(x, async_op=True) for x in sums]
-    for handle in handles:
-        handle.wait()
-    return sums, max(x.max() for x in sums)
-""")
+wrong("largest-of-the-sums", "take it from `tensors`").replace(
+    "return sums, largest", "return sums, max(x.max() for x in sums)"
+)
 wrong("largest-of-the-first", "look at all of them").replace("max(x.max() for x in tensors)", "tensors[0].max()")
-wrong("largest-of-all-ranks", "each rank wants its own").body("""
-    sums = [x.clone() for x in tensors]
-    handles = [dist.all_reduce(x, async_op=True) for x in sums]
-    largest = max(x.max() for x in tensors)
-    for handle in handles:
-        handle.wait()
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return sums, largest
-""")
+wrong("largest-of-all-ranks", "each rank wants its own").replace(
+    "return sums", "dist.all_reduce(largest, op=dist.ReduceOp.MAX)\nreturn sums"
+)
 wrong("sums-one-long-tensor", "once for each tensor", caught_by="traffic").body("""
     flat = torch.cat([x.flatten() for x in tensors])
     handle = dist.all_reduce(flat, async_op=True)

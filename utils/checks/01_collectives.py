@@ -63,9 +63,7 @@ def by_hand(xs: list[torch.Tensor], root: int, right: Any, mistakes: Mistakes) -
         same={"root": root},
         right=right,
         mistakes=mistakes,
-        advice={
-            r"sent float64 .*only has room for float32": "Receive into a tensor of the dtype of `x`: dtype=x.dtype."
-        },
+        advice={r"sent float64 .*only has room for float32": "Give the tensor that receives the dtype of `x` too."},
         traffic=lambda answer: expect_traffic(answer, others, nbytes),
     )
 
@@ -279,7 +277,7 @@ IN_THE_GROUP = (
 
 
 @oracle(
-    values=[(4, 10), (4, (2, 3), DOUBLE), {"world_size": 2, "shape": 3, "groups": PAIRS}],
+    values=[(4, 10), (4, (2, 3), DOUBLE, lambda x: x.T), {"world_size": 2, "shape": 3, "groups": PAIRS}],
     traffic=[(4, 10), (2, (3, 2))],
     if_stuck="every rank of the group must make both calls, with chunks of the same size, and with group=group.",
 )
@@ -350,7 +348,9 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
 
 
 @oracle(
-    values=[(2, (2, 6)), (4, (1, 8))], traffic=[(4, (2, 8))], if_stuck="every rank must call all_to_all_single once."
+    values=[(2, (2, 6)), (4, (4, 2), FLOAT, lambda x: x.T)],
+    traffic=[(4, (2, 8))],
+    if_stuck="every rank must call all_to_all_single once.",
 )
 def distributed_transpose(
     draws: Draws, world_size: int, shape: tuple[int, int], dtype: Dtype = FLOAT, view: View = as_it_is
@@ -381,6 +381,9 @@ def distributed_transpose(
             ],
             "what a reshape makes of the right blocks, and it mixes them: concatenate them along dim=1": [
                 mine.reshape(c, -1) for mine in one_under_the_other
+            ],
+            "what a reshape makes of blocks that aren't transposed inside: transpose each, then use torch.cat": [
+                mine.reshape(c, -1) for mine in columns
             ],
             "a band of columns of the matrix, not transposed: each block must be transposed inside": columns,
             "a row of the right blocks, but each was reshaped, which doesn't transpose it: use .T": [
@@ -459,7 +462,7 @@ def inner_products(
 
 
 @oracle(
-    values=[((4, 2),), ((1, 2, 4, 2), FLOAT, 1, PAIRS)],
+    values=[((3, 1),), ((1, 2, 4, 2), FLOAT, 1, PAIRS)],
     if_stuck="every rank of the group must make the same calls in the same order, each with group=group.",
 )
 def global_statistics(
@@ -518,10 +521,10 @@ def global_statistics(
         instead = [what_it_is(got[column], rank, column) for column in wrong]
         if len(wrong) < 4:
             named = [
-                f"the {STATISTICS[column]}, which is {' or '.join(is_[:2])}"
+                f"the {STATISTICS[column]}" + f", which is {' or '.join(is_[:2])}" * bool(is_)
                 for column, is_ in zip(wrong, instead, strict=True)
             ]
-            return f"right except for {', and '.join(named)}" if all(instead) else ""
+            return f"right except for {', and '.join(named)}"
         common = [words for words in instead[0] if all(words in is_ for is_ in instead)]
         return f"{common[0]} in all four: each needs an operation of its own" if common else ""
 
