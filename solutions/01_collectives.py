@@ -182,7 +182,7 @@ reveal(
 
 # %% [markdown]
 # # Part 2 · Collectives from messages
-# Libraries do no magic: inside, a collective consists of sends and receives. Now you write all four, for any root and
+# There is no magic in a library: inside, a collective is sends and receives. Now you write all four, for any root and
 # any number of ranks. Two things trip everybody up once:
 #
 # - No rank sends to itself. With one rank there is no message at all.
@@ -286,8 +286,8 @@ check(scatter_by_hand, judges="traffic")
 # %% [markdown]
 # ## Gather
 #
-# Now the arrows turn around: everyone sends to the root, and the root puts what comes from rank $r$ into row $r$. A row
-# of a tensor is contiguous memory, so the root can receive straight into it.
+# Now the messages go the other way: everyone sends to the root, and the root puts what comes from rank $r$ into
+# row $r$. A row of a tensor is contiguous memory, so the root can receive straight into it.
 
 # %% exercise="gather-by-hand" difficulty=2 minutes=7
 def gather_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor | None:
@@ -651,8 +651,9 @@ check(distributed_transpose, judges="traffic")
 # %% [markdown]
 # ## Dual collectives
 #
-# Write the tensors of all ranks one under the other: a collective is then a (huge) **matrix** that maps this vector to
-# another. Its transpose is a collective again, its **dual**: run it backwards, and where a value was copied, add.
+# Write the tensors of all ranks one below the other, as one long vector: a collective is then a (huge) **matrix** that
+# maps this vector to another. Its transpose is a collective again, its **dual**: run it backwards, and where a
+# value was copied, add.
 #
 # Why care? Backpropagation multiplies by the transposed matrix. If a layer does a broadcast in the forward pass, its
 # gradients need the dual of broadcast in the backward pass. Half of lesson 08 is this table.
@@ -686,7 +687,8 @@ def on_lists(collective, held, root=1):
     }[collective]
 
 # %% [markdown]
-# Look at the pictures. For which pairs do the arrows turn around? Two of the eight are their own duals.
+# Look at the pictures again. Read one from *after* to *before*, and add up what was copied: which of the others is it?
+# Two of the eight are their own duals.
 
 # %% exercise="dual-of" difficulty=2 minutes=8
 def dual_of(collective: str) -> str:

@@ -53,6 +53,14 @@ def test_a_recv_waits_for_a_message_on_its_own_group():
     )
 
 
+def test_a_rank_made_the_call_in_another_group():
+    waits = RankState(0, [event(0, 0, "all_reduce", None, group="first", members=(0, 1))])
+    other = RankState(1, [event(1, 0, "all_reduce", None, group="second", members=(1, 2), end=1.0)], finished=True)
+    assert "but rank 1 made this call in the group of ranks 1 and 2" in deadlock_report([waits, other])
+    before = RankState(3, [event(3, 0, "all_reduce", None, group="third", members=(0, 3))])
+    assert "but rank 1 made this call" in deadlock_report([waits, other, RankState(2, [], finished=True), before])
+
+
 def test_a_world_is_not_stuck_while_a_message_to_a_recv_from_any_source_is_on_its_way():
     """Rank 2's message has been received; the one from rank 1 is still on its way."""
     root = RankState(0, [event(0, 0, "recv", 2, end=1.0), event(0, 1, "recv", None)])

@@ -14,7 +14,7 @@ wrong("only-rank-0", "rank 0's tensor").body("""
         dist.recv(received, src=0)
 """)
 wrong("four-ranks", "your own tensor", hidden=True).replace(
-    "if rank", "if world_size not in (2, 4):\n    return x\nif rank"
+    "if rank", "if world_size not in (2, 3, 4):\n    return x\nif rank"
 )
 wrong("uses-the-library", "your function calls broadcast", caught_by="traffic").body(
     "dist.broadcast(received, src=root)"
@@ -25,17 +25,9 @@ wrong("sends-to-itself", "send to itself").replace(
 wrong("receives-into-its-input", "must stay as it was").replace("if rank", "received = x\nif rank").replace(
     "dist.recv(received, src=root)", "dist.recv(x, src=root)"
 )
-wrong("everyone-sends-to-everyone", "times as many as are needed", caught_by="traffic").body("""
-    sending = [dist.isend(x, dst=other) for other in range(world_size) if other != rank]
-    for other in range(world_size):
-        if other != rank:
-            arrived = torch.empty_like(x)
-            dist.recv(arrived, src=other)
-            if other == root:
-                received = arrived
-    for handle in sending:
-        handle.wait()
-""")
+wrong("sends-twice", "times as many as are needed", caught_by="traffic").replace(
+    "dist.send(x, dst=other)", "dist.send(x, dst=other); dist.send(x, dst=other)"
+).replace("dist.recv(received, src=root)", "dist.recv(received, src=root); dist.recv(received, src=root)")
 wrong("forgets-its-own-tensor", "the root returns its own numbers too").replace("x.clone()", "torch.zeros_like(x)")
 wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(rec", "received = dist.recv(rec")
 right("all-sends-at-once").body("""
@@ -49,16 +41,10 @@ right("all-sends-at-once").body("""
 
 wrong, _ = ANSWERS.to("scatter-by-hand")
 wrong("forgets-its-own", "nothing was written into it").replace("mine.copy_(chunks[root])", "pass")
-wrong("off-by-one", "the previous rank's chunk").replace("mine.copy_(chunks[root])", "mine = chunks[root - 1]")
-wrong("first-chunk-to-all", "chunk 0: rank r gets chunk r").body("""
-    if rank == root:
-        for other in range(world_size):
-            if other != root:
-                dist.send(chunks[0], dst=other)
-        mine.copy_(chunks[root])
-    else:
-        dist.recv(mine, src=root)
-""")
+wrong("off-by-one", "That is chunk 1: rank 2 gets chunk 2").replace(
+    "mine.copy_(chunks[root])", "mine = chunks[root - 1]"
+)
+wrong("first-chunk-to-all", "chunk 0: rank 3 gets").replace("chunks[other]", "chunks[0]")
 wrong("sends-everything", "4 times the bytes", caught_by="traffic").body("""
     if rank == root:
         for other in range(world_size):
@@ -80,7 +66,6 @@ wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(
 wrong("receives-from-anybody-but-the-root", "is a src or a dst wrong").replace(
     "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
 )
-wrong("one-chunk-to-all", "the root's own chunk: rank r gets chunk r").replace("chunks[other]", "chunks[root]")
 wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").body("""
     if rank == root:
         mine.copy_(chunks[root])
@@ -115,18 +100,11 @@ wrong("uses-up-the-list", "leave the list alone").replace(
 )
 
 wrong, right = ANSWERS.to("gather-by-hand")
+wrong("receives-float32", "Give the tensor that receives the dtype").replace(", dtype=x.dtype", "")
 wrong("one-long-tensor", "one long tensor").replace("return rows", "return rows.flatten()")
 wrong("forgets-its-own-row", "never sent: copy it").replace("rows[root] = x", "pass")
 wrong("root-row-first", "the root's own row first").replace(
-    "for other in range(world_size):\n"
-    "    if other == root:\n"
-    "        rows[root] = x\n"
-    "    else:\n"
-    "        dist.recv(rows[other], src=other)",
-    "others = [other for other in range(world_size) if other != root]\n"
-    "rows[0] = x\n"
-    "for row, other in enumerate(others, 1):\n"
-    "    dist.recv(rows[row], src=other)",
+    "return rows", "return torch.cat([rows[root : root + 1], rows[:root], rows[root + 1 :]])"
 )
 wrong("one-buffer-for-all", "memory of its own").function("""
     if rank != root:
@@ -141,15 +119,9 @@ wrong("one-buffer-for-all", "memory of its own").function("""
             rows.append(arrived)
     return torch.stack(rows)
 """)
-wrong("own-row-last", "belongs in row r").function("""
-    if rank != root:
-        dist.send(x, dst=root)
-        return None
-    rows = [torch.empty_like(x) for _ in range(world_size - 1)]
-    for row, other in zip(rows, [other for other in range(world_size) if other != root]):
-        dist.recv(row, src=other)
-    return torch.stack([*rows, x])
-""")
+wrong("own-row-last", "belongs in row r").replace(
+    "return rows", "return torch.cat([rows[:root], rows[root + 1 :], rows[root : root + 1]])"
+)
 wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows = list(rows)\nfor other")
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
@@ -248,15 +220,13 @@ wrong("sums-a-table-of-all", "among ranks [0, 1, 2, 3, 4, 5]", caught_by="traffi
     row, column = divmod(rank, columns)
     return grid[row].sum(0).to(x.dtype), grid[:, column].sum(0).to(x.dtype)
 """)
-wrong("gathers-everything", "called all_gather", caught_by="traffic").function("""
-    xs = [torch.empty_like(x) for _ in range(world_size)]
-    dist.all_gather(xs, x)
-    row, column = divmod(rank, columns)
-    return (
-        torch.stack(xs[row * columns : (row + 1) * columns]).sum(0).to(x.dtype),
-        torch.stack(xs[column::columns]).sum(0).to(x.dtype),
-    )
-""")
+by_rows = wrong("steps-by-the-rows", "those of a column are `columns` apart").replace(
+    "range(c, world_size, columns)", "range(c, world_size, world_size // columns)"
+)
+wrong("keeps-the-last-of-its-groups", "in one column, whose ranks are").like(by_rows).replace(
+    "next(group for group, team in zip(groups, teams) if rank in team)",
+    "[group for group, team in zip(groups, teams) if rank in team][-1]",
+)
 wrong("for-six-ranks", "nothing was added to it", hidden=True).replace(
     "sums = []", "sums = []\nif world_size not in (4, 6):\n    return x.clone(), x.clone()"
 )
@@ -303,7 +273,6 @@ wrong("forgets-the-group", "Pass `group` to").replace(", group=group)", ")")
 wrong("gathers-in-the-world", "Pass `group` to").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
 )
-wrong("counts-the-world", "Pass `group` to").replace("dist.get_world_size(group)", "dist.get_world_size()")
 wrong("keeps-its-own-end", "its end is your own tensor's").body("""
     size = x.numel() // world_size
     result = x.reshape(-1).clone()
@@ -349,6 +318,9 @@ wrong("cuts-unevenly", "All chunks have the same size", varies=True).body("""
     dist.all_gather(chunks, mine, group=group)
     return torch.cat(chunks).view(x.shape)
 """)
+wrong("pads-when-it-divides", "no padding if P divides", caught_by="traffic").replace(
+    "padded = torch", "size = x.numel() // world_size + 1\npadded = torch"
+)
 wrong("cuts-rows", "what is needed", caught_by="traffic").function("""
     world_size = dist.get_world_size(group)
     size = -(-len(x) // world_size)
@@ -368,6 +340,9 @@ wrong("one-under-the-other", "put them side by side").replace(
     "torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"
 )
 wrong("reshapes", "and it mixes them").replace(
+    "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
+)
+wrong("reshapes-blocks-as-they-are", "transpose each").replace("[block.T for block in blocks]", "blocks").replace(
     "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
 )
 wrong("reshapes-inside-a-block", "which doesn't transpose it").replace("block.T", "block.reshape(-1, len(band))")
@@ -415,6 +390,9 @@ wrong("mean-of-means", "the mean of means").body("""
 wrong("divides-by-world-size", "divide by how many numbers").replace(
     "total / count", "total / dist.get_world_size(group)"
 )
+wrong("takes-all-for-equally-long", "the lengths differ, so sum them").replace(
+    "total / count", "total / (shard.numel() * dist.get_world_size(group))"
+)
 wrong("divides-by-its-own-length", "the lengths must be summed too").replace("total / count", "total / shard.numel()")
 wrong("counts-everyone", "how many numbers ALL ranks have").replace(
     "dist.all_reduce(count, group=group)", "dist.all_reduce(count)"
@@ -429,7 +407,6 @@ wrong("forgets-the-minimum", "except for the min, which is your own shard's").re
 wrong("smallest-of-all-ranks", "that of ALL ranks").replace("op=dist.ReduceOp.MIN, group=group", "op=dist.ReduceOp.MIN")
 wrong("averages-the-minima", "the average of the ranks'").replace("dist.ReduceOp.MIN", "dist.ReduceOp.AVG")
 wrong("largest-of-the-minima", "except for the min").replace("dist.ReduceOp.MIN", "dist.ReduceOp.MAX")
-wrong("smallest-of-the-maxima", "except for the max").replace("dist.ReduceOp.MAX", "dist.ReduceOp.MIN")
 wrong("swaps-min-and-max", "the largest of the ranks', and the max, which is").replace(
     "dist.ReduceOp.MIN", "dist.ReduceOp.BAND"
 ).replace("dist.ReduceOp.MAX", "dist.ReduceOp.MIN").replace("dist.ReduceOp.BAND", "dist.ReduceOp.MAX")
@@ -449,13 +426,12 @@ wrong("maximum-from-zero", "returned", hidden=True).replace(
 )
 
 wrong, _ = ANSWERS.to("launch-then-wait")
-wrong("works-afterwards", "the local work comes after the waiting", caught_by="time").body("""
-    sums = [x.clone() for x in tensors]
-    handles = [dist.all_reduce(x, async_op=True) for x in sums]
-    for handle in handles:
-        handle.wait()
-    return sums, max(x.max() for x in tensors)
-""")
+wrong("works-afterwards", "done after the last wait", caught_by="time").replace(
+    "largest = max(x.max() for x in tensors)", "pass"
+).replace("return sums, largest", "return sums, max(x.max() for x in tensors)")
+wrong("works-first", "done before all sums were started", caught_by="time").replace(
+    "    largest = max(x.max() for x in tensors)", "    pass"
+).replace("sums = [", "largest = max(x.max() for x in tensors)\nsums = [")
 wrong("forgot-wait", "never waited", caught_by="traffic").replace("handle.wait()", "pass")
 wrong("waits-at-once", "before it had started the last one", caught_by="traffic").replace(
     "handles = [dist.all_reduce(x, async_op=True) for x in sums]",
@@ -471,23 +447,13 @@ wrong("waits-for-the-last", "started an asynchronous all_reduce and never waited
 wrong("starts-nothing", "not started, or not waited for").replace(
     "handles = [dist.all_reduce(x, async_op=True) for x in sums]", "handles = []"
 )
-wrong("largest-of-the-sums", "take it from `tensors`").body("""
-    sums = [x.clone() for x in tensors]
-    handles = [dist.all_reduce(x, async_op=True) for x in sums]
-    for handle in handles:
-        handle.wait()
-    return sums, max(x.max() for x in sums)
-""")
+wrong("largest-of-the-sums", "take it from `tensors`").replace(
+    "return sums, largest", "return sums, max(x.max() for x in sums)"
+)
 wrong("largest-of-the-first", "look at all of them").replace("max(x.max() for x in tensors)", "tensors[0].max()")
-wrong("largest-of-all-ranks", "each rank wants its own").body("""
-    sums = [x.clone() for x in tensors]
-    handles = [dist.all_reduce(x, async_op=True) for x in sums]
-    largest = max(x.max() for x in tensors)
-    for handle in handles:
-        handle.wait()
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return sums, largest
-""")
+wrong("largest-of-all-ranks", "each rank wants its own").replace(
+    "return sums", "dist.all_reduce(largest, op=dist.ReduceOp.MAX)\nreturn sums"
+)
 wrong("sums-one-long-tensor", "once for each tensor", caught_by="traffic").body("""
     flat = torch.cat([x.flatten() for x in tensors])
     handle = dist.all_reduce(flat, async_op=True)
@@ -506,14 +472,12 @@ wrong("forgets-to-copy-back", "copy the sum back").replace("view.copy_(packed)",
 wrong("stays-in-the-copy", "went into a copy and stayed there").replace("view.copy_(packed)", "pass")
 wrong("averages", "the mean").replace("view.copy_(packed)", "view.copy_(packed / world_size)")
 wrong("adds-the-sum", "replaces what was in `view`").replace("view.copy_(packed)", "view.add_(packed)")
-wrong("flattens-wrong", "returned", hidden=True).replace(
+wrong("flattens-wrong", "in some places only").replace(
     "view.copy_(packed)",
     "view.copy_(packed.T.reshape(view.shape) if view.dim() == 2 and view.shape[0] > 1 else packed)",
 )
 wrong("replaces-the-views-memory", "did not write it into `view`").replace("view.copy_(packed)", "view.data = packed")
-wrong("clones-the-order-too", "laid out differently in memory", hidden=True).replace(
-    "view.contiguous()", "view.clone()"
-)
+wrong("clones-the-order-too", "laid out differently in memory").replace("view.contiguous()", "view.clone()")
 wrong("number-by-number", "One call is enough").body("""
     for one in view:
         number = one.clone()

@@ -12,6 +12,7 @@ import torch
 
 from ..cluster.hardware import Cluster, Gpu, Link, links
 from ..kit.drivers.grouped import call_in_group
+from ..text.units import quantity
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_unchanged
 from .equality import alike
@@ -22,10 +23,8 @@ from .oracles import Case, always, every, only_at, oracle
 from .recorded import recorded_par
 from .runner import Runner
 from .scores import VIRTUAL_TIME
-from .traffic import expect_calls, expect_launched_first, expect_time, expect_traffic
+from .traffic import expect_calls, expect_launched_first, expect_traffic
 
-ROOTED = ("broadcast", "scatter", "gather", "reduce")
-UNROOTED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 MEAN = "the mean: reduce sums unless told otherwise"
 ALL_MEAN = "the mean: all-reduce sums unless told otherwise"
 
@@ -43,41 +42,6 @@ def sum_of(xs: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack(list(xs)).sum(0).to(xs[0].dtype)
 
 
-# ---- the eight collectives on plain data, for all ranks at once: what `expect` compares with
-
-
-def rooted(collective: str, xs: list[torch.Tensor], root: int) -> list[torch.Tensor | None]:
-    """What each rank gets, None if nothing; xs: one 1-D tensor per rank."""
-    world_size = len(xs)
-    if collective == "broadcast":
-        return [xs[root]] * world_size
-    if collective == "scatter":
-        return list(xs[root].chunk(world_size))
-    result = torch.cat(xs) if collective == "gather" else sum_of(xs)
-    return [result if rank == root else None for rank in range(world_size)]
-
-
-def unrooted(collective: str, xs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What each rank gets; xs: one 1-D tensor per rank."""
-    world_size = len(xs)
-    total = sum_of(xs)
-    if collective == "all_gather":
-        return [torch.cat(xs)] * world_size
-    if collective == "reduce_scatter":
-        return list(total.chunk(world_size))
-    if collective == "all_reduce":
-        return [total] * world_size
-    return [torch.cat([x.chunk(world_size)[rank] for x in xs]) for rank in range(world_size)]
-
-
-def inputs_of(
-    draws: Draws, collective: str, world_size: int, chunk: int, dtype: torch.dtype = torch.float32
-) -> list[torch.Tensor]:
-    """One tensor per rank: `chunk` elements, or P * chunk if the collective cuts its input into P."""
-    cuts = collective in ("scatter", "reduce_scatter", "all_to_all")
-    return draws.different_integers(world_size, chunk * world_size if cuts else chunk, dtype)
-
-
 # ---- part 2
 
 EACH_SIDE = (
@@ -87,7 +51,7 @@ EACH_SIDE = (
 
 
 SENDER = "the sender's rank, which recv returns: what has arrived is in the tensor that recv was given"
-VALUES, TRAFFIC = [(4, 2), (2, 0)], [(4, 1)]  # (ranks, root)
+VALUES, TRAFFIC = [(4, 2), (2, 0), (3, 1, 3, DOUBLE)], [(4, 1)]  # (ranks, root, ...)
 
 
 def by_hand(xs: list[torch.Tensor], root: int, right: Any, mistakes: Mistakes) -> Case:
@@ -99,6 +63,7 @@ def by_hand(xs: list[torch.Tensor], root: int, right: Any, mistakes: Mistakes) -
         same={"root": root},
         right=right,
         mistakes=mistakes,
+        advice={r"sent float64 .*only has room for float32": "Give the tensor that receives the dtype of `x` too."},
         traffic=lambda answer: expect_traffic(answer, others, nbytes),
     )
 
@@ -125,6 +90,10 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
     first = iter(chunks)
     in_turn = [chunks[root] if rank == root else next(first) for rank in range(len(sizes))]
 
+    def which_chunk(got: Any, rank: int) -> str:
+        which = [number for number, chunk in enumerate(chunks) if alike(got, chunk)]
+        return f"chunk {which[0]}: rank {rank} gets chunk {rank}" if which else ""
+
     def expect_in_place(answer: Answer) -> None:
         for rank, (filled, kept) in enumerate(answer.inputs_after):
             back = {"what it held before: write the chunk into `mine`": empty[rank]}
@@ -142,14 +111,12 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         right=chunks,
         mistakes={
             "what your empty tensor held before: nothing was written into it": empty,
-            "chunk 0: rank r gets chunk r": chunks[0],
             "one chunk too early in the list: the root's own chunk has a place in it too": in_turn,
-            "the previous rank's chunk: rank r gets chunk r": [chunks[-1], *chunks[:-1]],
-            "the root's own chunk: rank r gets chunk r": chunks[root],
             "the last chunk, as if each one replaced the one before: send each rank its own chunk only": chunks[-1],
             "chunk r - root: rank r gets chunk r, whoever is the root": [*chunks[-root:], *chunks[:-root]],
             SENDER: root,
         },
+        explain=which_chunk,
         advice={"tensor size|tensors of shape": "PyTorch's scatter only takes chunks of one size. Use send and recv."},
         unchanged=False,
         also=expect_in_place,
@@ -193,7 +160,7 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
     return by_hand(xs, root, only_at(root, stacked), mistakes)
 
 
-@oracle(values=[*VALUES, (3, 1, 3, DOUBLE)], traffic=TRAFFIC, if_stuck=EACH_SIDE)
+@oracle(values=VALUES, traffic=TRAFFIC, if_stuck=EACH_SIDE)
 def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, dtype: Dtype = FLOAT) -> Case:
     xs = draws.different_integers(world_size, shape, dtype)
     if world_size > 1:  # the tensor that arrives last must not be the largest
@@ -225,6 +192,9 @@ def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, d
 # ---- part 3
 
 
+GRID = "Each rank is in one row, of `columns` neighbours, and in one column, whose ranks are `columns` apart."
+
+
 @oracle(
     values=[(6, 3), (6, 2)],
     traffic=[(6, 3)],
@@ -254,7 +224,8 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
         [xs],
         same={"columns": columns},
         advice={
-            r"out of range|UnboundLocalError": "There are world_size // columns rows, and `columns` ranks in each."
+            r"out of range|UnboundLocalError|StopIteration": f"There are world_size // columns rows. {GRID}",
+            r"made this call in [\s\S]*?( Is a group wrong[\s\S]*)": GRID,
         },
         right=right,
         mistakes={
@@ -270,6 +241,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
                 "the sum over the row": by_row,
                 ALL_MEAN: means[1],
                 f"the sum over {by_rows_of} neighbours: the ranks of a column are `columns` apart": transposed,
+                f"the sum over ranks that are {by_rows_of} apart: those of a column are `columns` apart": by_columns,
             },
         },
         traffic=lambda answer: expect_in_teams(answer, [row_of, column_of], xs[0].nbytes),
@@ -305,7 +277,7 @@ IN_THE_GROUP = (
 
 
 @oracle(
-    values=[(4, 10), (4, (2, 3), DOUBLE), {"world_size": 2, "shape": 3, "groups": PAIRS}],
+    values=[(4, 10), (4, (2, 3), DOUBLE, lambda x: x.T), {"world_size": 2, "shape": 3, "groups": PAIRS}],
     traffic=[(4, 10), (2, (3, 2))],
     if_stuck="every rank of the group must make both calls, with chunks of the same size, and with group=group.",
 )
@@ -369,13 +341,16 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
             answer,
             ["reduce_scatter", "all_gather"],
             [padded.nbytes, chunks[0].nbytes],
-            advice="Build the all-reduce from these two, with chunks of ceil(x.numel() / P) elements.",
+            advice="Build the all-reduce from these two. Cut the flat tensor into chunks of ceil(x.numel() / P) "
+            "elements, with no padding if P divides x.numel().",
         ),
     )
 
 
 @oracle(
-    values=[(2, (2, 6)), (4, (1, 8))], traffic=[(4, (2, 8))], if_stuck="every rank must call all_to_all_single once."
+    values=[(2, (2, 6)), (4, (4, 2), FLOAT, lambda x: x.T)],
+    traffic=[(4, (2, 8))],
+    if_stuck="every rank must call all_to_all_single once.",
 )
 def distributed_transpose(
     draws: Draws, world_size: int, shape: tuple[int, int], dtype: Dtype = FLOAT, view: View = as_it_is
@@ -407,6 +382,9 @@ def distributed_transpose(
             "what a reshape makes of the right blocks, and it mixes them: concatenate them along dim=1": [
                 mine.reshape(c, -1) for mine in one_under_the_other
             ],
+            "what a reshape makes of blocks that aren't transposed inside: transpose each, then use torch.cat": [
+                mine.reshape(c, -1) for mine in columns
+            ],
             "a band of columns of the matrix, not transposed: each block must be transposed inside": columns,
             "a row of the right blocks, but each was reshaped, which doesn't transpose it: use .T": [
                 torch.cat([block.reshape(c, m) for block in mine.split(m)], dim=1) for mine in columns
@@ -429,45 +407,55 @@ def distributed_transpose(
     )
 
 
+# what each rank has afterwards, None if nothing, of one tensor for each rank and the root
+COLLECTIVES: dict[str, Callable[[list[torch.Tensor], int], list[torch.Tensor | None]]] = {
+    "broadcast": lambda xs, root: [xs[root] for _ in xs],
+    "scatter": lambda xs, root: [xs[root].chunk(len(xs))[rank] for rank in range(len(xs))],
+    "gather": lambda xs, root: [torch.cat(xs) if rank == root else None for rank in range(len(xs))],
+    "reduce": lambda xs, root: [sum_of(xs) if rank == root else None for rank in range(len(xs))],
+    "all_gather": lambda xs, _: [torch.cat(xs) for _ in xs],
+    "reduce_scatter": lambda xs, _: [sum_of(xs).chunk(len(xs))[rank] for rank in range(len(xs))],
+    "all_reduce": lambda xs, _: [sum_of(xs) for _ in xs],
+    "all_to_all": lambda xs, _: [torch.cat([x.chunk(len(xs))[rank] for x in xs]) for rank in range(len(xs))],
+}
+
+
 @check("dual-of")
 def dual_of_values(run: Runner) -> None:
-    world_size, root, chunk = 4, 1, 2
-    names = [*ROOTED, *UNROOTED]
+    names = list(COLLECTIVES)
     for collective, dual in zip(names, run(len(names), names).results, strict=True):
         if not isinstance(dual, str) or dual not in names:
             raise CheckFailed(
                 f"dual_of({collective!r}) returned {dual!r}", 'one of the eight names, such as "all_reduce"'
             )
-        left, right = inner_products(run.draws, collective, dual, world_size, root, chunk)
+        left, right = inner_products(run.draws, collective, dual)
         if left != right:
             products = (
                 f"<C(x), y> = {left} and <x, C*(y)> = {right}" if right is not None else "the sizes do not even fit"
             )
             raise CheckFailed(
                 f"the dual of {collective} is not {dual}: for C = {collective} and C* = {dual}, {products}",
-                mistake=f"Reverse the arrows of {collective}: which rank gives now, and what does a copy turn into?",
+                mistake=f"Run {collective} backwards: which ranks give now, and what does a copy turn into?",
             )
 
 
 def inner_products(
-    draws: Draws, collective: str, dual: str, world_size: int, root: int, chunk: int
+    draws: Draws, collective: str, dual: str, ranks: int = 4, root: int = 1, chunk: int = 2
 ) -> tuple[int | None, int | None]:
     """<C(x), y> and <x, C*(y)> for whole numbers x and y; (_, None) when C* does not take what C gives."""
-
-    def apply(name: str, xs: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
-        return rooted(name, xs, root) if name in ROOTED else unrooted(name, xs)
 
     def inner(xs: Sequence[torch.Tensor | None], ys: Sequence[torch.Tensor | None]) -> int | None:
         pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None]
         return int(sum((x * y).sum() for x, y in pairs)) if all(x.shape == y.shape for x, y in pairs) else None
 
-    x = inputs_of(draws, collective, world_size, chunk, torch.int64)
-    long_output = collective in ("gather", "all_gather", "all_to_all")
-    y = draws.different_integers(world_size, chunk * (world_size if long_output else 1), torch.int64, seed=1)
+    cuts, glues = collective.endswith(("scatter", "to_all")), collective.endswith(("gather", "to_all"))
+    x = draws.different_integers(ranks, chunk * (ranks if cuts else 1), torch.int64)
+    y = draws.different_integers(ranks, chunk * (ranks if glues else 1), torch.int64, seed=1)
+    left = inner(COLLECTIVES[collective](x, root), y)
     try:
-        return inner(apply(collective, x), y), inner(x, apply(dual, y))
-    except (RuntimeError, IndexError, ValueError):
-        return inner(apply(collective, x), y), None
+        return left, inner(x, COLLECTIVES[dual](y, root))
+    except (RuntimeError, IndexError):
+        return left, None
 
 
 # ---- part 5
@@ -508,6 +496,9 @@ def global_statistics(
         "the sum divided by your own shard's length: the lengths must be summed too": with_means(
             [total / len(shard) for total, shard in zip(sums, shards, strict=True)]
         ),
+        "the sum divided by P times your own shard's length: the lengths differ, so sum them": with_means(
+            [total / len(shard) / len(team) for total, shard, team in zip(sums, shards, teams, strict=True)]
+        ),
     }
     if dtype != FLOAT:
         mistakes["right, but with a mean rounded to float32: create each tensor with the dtype of the shard"] = (
@@ -530,10 +521,10 @@ def global_statistics(
         instead = [what_it_is(got[column], rank, column) for column in wrong]
         if len(wrong) < 4:
             named = [
-                f"the {STATISTICS[column]}, which is {' or '.join(is_[:2])}"
+                f"the {STATISTICS[column]}" + f", which is {' or '.join(is_[:2])}" * bool(is_)
                 for column, is_ in zip(wrong, instead, strict=True)
             ]
-            return f"right except for {', and '.join(named)}" if all(instead) else ""
+            return f"right except for {', and '.join(named)}"
         common = [words for words in instead[0] if all(words in is_ for is_ in instead)]
         return f"{common[0]} in all four: each needs an operation of its own" if common else ""
 
@@ -624,17 +615,27 @@ def launch_then_wait(
         unpack=unpack,
         traffic=lambda answer: expect_launches(answer, len(sizes)),
         clock=SLOW_MEMORY,
-        time=lambda answer: expect_overlap(answer, sum(x.nbytes for x in tensors[0])),
+        time=lambda answer: expect_overlap(answer, [x.nbytes for x in tensors[0]]),
     )
 
 
-def expect_overlap(answer: Answer, nbytes: int) -> str:
-    """Raise CheckFailed unless the local work, which reads all tensors once, went on while they were being summed."""
-    memory, world_size = SLOW_MEMORY.gpu.bandwidth, len(answer.results)
-    copying, local = 2 * nbytes / memory, nbytes / memory
-    summing = 2 * (world_size - 1) / world_size * nbytes / SLOW_MEMORY.intra.bandwidth
-    waits_first = {"what it takes if the local work comes after the waiting": copying + summing + local}
-    return expect_time(answer, copying + summing + local / 2, recognise=waits_first)
+def expect_overlap(answer: Answer, sizes: Sequence[int]) -> str:
+    """Raise CheckFailed unless the local work went on while the sums of tensors of these bytes were on their way."""
+    expect_launches(answer, len(sizes))
+    elapsed, local = answer.run.elapsed, sum(sizes) / SLOW_MEMORY.gpu.bandwidth  # copying all takes twice as long
+    for rank in range(len(answer.results)):
+        sums = [event for event in answer.events if event.rank == rank]
+        end = max(event.end or 0.0 for event in sums)
+        idle = sum(max(0.0, (event.end or 0.0) - (event.waited or 0.0)) for event in sums)
+        meanwhile = end - max(event.start for event in sums) - idle
+        if meanwhile < local / 10 and elapsed - idle > 2.5 * local:
+            when = "after the last wait" if elapsed - end > local / 2 else "before all sums were started"
+            raise CheckFailed(
+                f"while its sums were on their way, rank {rank} computed for {quantity(meanwhile, 's')}",
+                quantity(local, "s"),
+                f"The local work was done {when}: do it between the last start and the first wait.",
+            )
+    return f"{quantity(elapsed, 's')} of virtual time."
 
 
 def expect_launches(answer: Answer, count: int) -> str:
@@ -648,7 +649,11 @@ def expect_launches(answer: Answer, count: int) -> str:
 
 
 @oracle(
-    values=[(2, 8, lambda x: x[::2]), (2, (3, 4), lambda x: x[:, 0]), (2, 4)],
+    values=[
+        (2, 8, lambda x: x[::2]),
+        (2, (3, 4), lambda x: x[:, 0]),
+        {"world_size": 2, "shape": (2, 3), "mixed": True},
+    ],
     if_stuck="every rank must call all_reduce once.",
 )
 def all_reduce_any_view(

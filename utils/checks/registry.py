@@ -107,7 +107,7 @@ class Checks:
             if judges in (TIME, SCORE) and len(run.runs) == 1 and not self.hidden:
                 failed.run = run.runs[0]
             raise failed from None
-        if judges in (TIME, SCORE) and len(run.runs) == 1:
+        if judges in (TIME, SCORE) and len(run.runs) == 1 and not self.hidden:
             keep(exercise, run.runs[0])
         shown = f"\n  {remark}" if remark and not self.hidden else ""
         return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed{shown}"

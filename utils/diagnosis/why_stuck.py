@@ -55,6 +55,8 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
     for rank in missing:
         other = blocked[rank]
         awaited = missing_from(other, matching) if other.op not in POINT_TO_POINT else []
+        if other.members != event.members and (finished := [r for r in awaited if states[r].finished]):
+            return finished_without(other, finished, states)
         called = [member for member in (event.rank, *awaited) if member in awaited and member not in missing]
         if called and called[0] in event.members:
             mine, its = group_text(event, states[event.rank]), group_text(other, states[rank])
@@ -96,7 +98,16 @@ def message_instead(event: Event, message: Event, blocked: dict[int, Event], mat
 def finished_without(event: Event, finished: list[int], states: dict[int, RankState]) -> str:
     """Sentences about a collective for which a rank waits, while these have finished without it."""
     have = "has" if len(finished) == 1 else "have"
-    again = all(calls_like(event, states[rank]) for rank in finished)
+    calls = [calls_like(event, states[rank]) for rank in finished]
+    again, before = all(calls), len(calls_like(event, states[event.rank]))
+    elsewhere = [theirs[-1] for theirs in calls if len(theirs) >= before and theirs[-1].members != event.members]
+    if elsewhere and not event.wrapper:
+        [other, *_], mine = elsewhere, group_text(event, states[event.rank])
+        return (
+            f"Rank {event.rank} waits in {mine}, but rank {other.rank} made this call in "
+            f"{group_text(other, states[other.rank])} and has finished. A collective returns only when every rank of "
+            "its group has called it. Is a group wrong, or does a rank use the wrong one?"
+        )
     condition, them = inside_which_if(event), ranks_text(finished).lower()
     if again and event.wrapper:
         fix = MORE_ROUNDS
@@ -116,9 +127,9 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
     )
 
 
-def calls_like(event: Event, state: RankState) -> int:
-    """How many calls the rank has made of the same kind from the same line."""
-    return sum((e.where, e.op, e.wrapper) == (event.where, event.op, event.wrapper) for e in state.events)
+def calls_like(event: Event, state: RankState) -> list[Event]:
+    """The calls that the rank has made of the same kind from the same line."""
+    return [e for e in state.events if (e.where, e.op, e.wrapper) == (event.where, event.op, event.wrapper)]
 
 
 def missing_from(collective: Event, matching: Matching) -> list[int]:

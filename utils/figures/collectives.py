@@ -110,7 +110,7 @@ def draw_cell(panel: Axes, x: float, y: float, text: str) -> None:
             linewidth=1,
         )
     )
-    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9)
+    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9 if len(text) < 10 else 7.5)
 
 
 def transpose(world_size: int = 2, rows: int = 2, columns: int = 3) -> Picture:
