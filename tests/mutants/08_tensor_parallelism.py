@@ -219,10 +219,10 @@ wrong("bias-before-g", "it belongs after g, once").replace("g(y_partial) + b_dow
 wrong("gelu-of-the-sum", "y without gelu").replace(
     "gelu(f(x) @ w_up_local + b_up_local)", "f(x) @ w_up_local + b_up_local"
 )
-wrong("f-after-the-product", "with f after the first product").replace(
+wrong("f-after-the-product", "with f after a product").replace(
     "gelu(f(x) @ w_up_local + b_up_local)", "f(gelu(x @ w_up_local + b_up_local))"
 )
-wrong("f-before-gelu", "with f after the first product").replace("f(x) @ w_up_local", "f(x @ w_up_local)")
+wrong("f-before-gelu", "with f after a product").replace("f(x) @ w_up_local", "f(x @ w_up_local)")
 wrong("f-between-too", "an f between the two products, too").replace("h_local @", "f(h_local) @")
 wrong("f-for-the-shards", "its own part of w_up").replace("@ w_up_local", "@ f(w_up_local)")
 wrong("g-in-the-middle-alone", "g between the two products").replace(
@@ -232,13 +232,8 @@ wrong("f-for-the-bias", "b_down's gradient was summed over the ranks").replace(
     "g(y_partial) + b_down", "g(y_partial) + f(b_down)"
 )
 wrong("sums-forward-twice", "One g, for y", caught_by="traffic").replace("return", "g(h_local)\nreturn")
-wrong("f-twice", "one more all_reduce", caught_by="time").body("""
-    ones = torch.ones(x.shape[-1], dtype=x.dtype)
-    f(x)
-    g(x * ones)
-    h_local = gelu(f(x) @ w_up_local + b_up_local)
-    return g(h_local @ w_down_local) + b_down
-""")
+wrong("sums-y-twice", "one more all_reduce", caught_by="time").replace("return", "g(y_partial)\nreturn")
+wrong("f-after-both-products", "f after a product").replace("f(x)", "x").replace("g(y_partial)", "g(f(y_partial))")
 wrong("gelu-at-the-end", "between the two products").body(
     "return gelu(g((f(x) @ w_up_local + b_up_local) @ w_down_local) + b_down)"
 )
@@ -381,12 +376,16 @@ wrong("head-after-head", "q, k and v of one head after the other").replace(
     "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
     "w_qkv.unflatten(1, (num_heads, 3, -1)).chunk(tp_size, 1)[tp_rank].transpose(1, 2).flatten(1).chunk(3, 1)",
 )
-wrong("every-tth-head", "every t-th head or column").replace(
+every_tth_head = wrong("every-tth-head", "every t-th head or column").replace(
     "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
     "[w.unflatten(1, (num_heads, -1))[:, tp_rank::tp_size].flatten(1) for w in w_qkv.chunk(3, dim=1)]",
 )
 wrong("every-tth-column", "every t-th head or column").replace(
     "part.chunk(tp_size, dim=1)[tp_rank] for part", "part[:, tp_rank::tp_size] for part"
+)
+wrong("k-before-q", "in a different order").replace("q, k, v = (", "k, q, v = (")
+wrong("heads-and-rows-apart", "the gradient of every t-th head").like(every_tth_head).replace(
+    "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.unflatten(0, (num_heads, -1))[tp_rank::tp_size].flatten(0, 1)"
 )
 wrong("f-before-w-out", "f after a product").replace("h = f(x)", "h = x").replace("g(found @", "g(f(found) @")
 wrong("f-for-q-k-and-v", "f after a product").replace("h = f(x)", "h = x").replace("h @ part", "f(h @ part)")
@@ -412,11 +411,6 @@ wrong("gather-without-a-sum-backward", "add the partial sums first").replace(
     "return reduce_scatter(grad_partial, ctx.tp_group, dim=1), None",
     "rank, size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)\n"
     "return grad_partial.chunk(size, dim=1)[rank], None",
-)
-wrong("scatter-without-a-sum", "add the partial sums first").replace(
-    "return reduce_scatter(x_partial, tp_group, dim=1)",
-    "rank, size = dist.get_rank(tp_group), dist.get_world_size(tp_group)\n"
-    "return x_partial.chunk(size, dim=1)[rank].clone()",
 )
 wrong("gathers-along-the-batch", "tokens are dimension 1").replace(
     "all_gather(x_local, tp_group, dim=1)", "all_gather(x_local, tp_group, dim=0)"

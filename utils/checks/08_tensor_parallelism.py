@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import torch
@@ -220,9 +220,7 @@ def column_parallel(draws: Draws, size: int, B: int, D: int, F: int, dtype: Dtyp
             "the contribution of this rank's columns: x is used by the columns of all ranks": alone["x"],
             "the mean over the ranks: the gradients add up": truth.gradients["x"] / size,
         },
-        "grad_w_local": {
-            "the sum over the ranks: each rank has its own columns": sum(alone["w"]),
-        },
+        "grad_w_local": {"the sum over the ranks: each rank has its own columns": sum(alone["w"])},
         "grad_b_local": {
             "this rank's `grad_local` itself: sum it over the batch": truth.part("y", grad),
             "the mean over the batch: the gradient of a bias is the sum": truth.part("b", truth.gradients["b"] / B),
@@ -451,15 +449,17 @@ def megatron_mlp(
         },
         "x": {
             "the contribution of this rank's columns: f is missing": alone["x"],
-            "the gradient with f after the first product: f belongs where x enters": one_of([*late[0], *late[1]]),
+            "the gradient with f after a product: f belongs where x enters": one_of(
+                [*late[0], *late[1], *(size * of_rank for of_rank in alone["x"])]
+            ),
             "the gradient with an f between the two products, too: f belongs only where x enters": one_of(
                 [of_ranks.sum(0) for of_ranks in late]
             ),
             **truth.too_large("x", "f sums it over the ranks once"),
         },
-        "b_down": {
-            **truth.too_large("b_down", "b_down's gradient was summed over the ranks, but every rank has all of it"),
-        },
+        "b_down": truth.too_large(
+            "b_down", "b_down's gradient was summed over the ranks, but every rank has all of it"
+        ),
         **{
             f"{name}_local": truth.too_large(name, "g passes its gradient on, once") | no_f(truth, name)
             for name in MLP_CUT
@@ -693,6 +693,9 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the output for q, k and v of one head after the other in w_qkv: all columns of q come first": attention(
                 x, threes, w_out, heads
             ),
+            "the output with q, k and v in a different order: w_qkv has the columns of q, then of k, then of v": one_of(
+                [attention(x, torch.cat(three, 1), w_out, heads) for three in permutations(w_qkv.chunk(3, 1))]
+            ),
             "the output with one head on each rank: split its columns into heads_local heads": attention(
                 x, w_qkv, w_out, size
             ),
@@ -701,7 +704,9 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the contribution of this rank's heads: where is f?": list(uses.sum(0)),
             f"{size} times too large: f sums it over the ranks once": size * right["x"],
             "the gradient with f for only some of q, k and v: all three are made of f(x)": one_of(in_part),
-            "the gradient with f after a product: f belongs where x enters": one_of([*late[0], *late[1]]),
+            "the gradient with f after a product: f belongs where x enters": one_of(
+                [*late[0], *late[1], *(size * uses.sum(0))]
+            ),
             "the gradient with an f between the products, too: f belongs only where x enters": one_of(
                 [of_ranks.sum(0) for of_ranks in late]
             ),
