@@ -224,7 +224,7 @@ wrong("f-after-the-product", "with f after a product").replace(
 )
 wrong("f-before-gelu", "with f after a product").replace("f(x) @ w_up_local", "f(x @ w_up_local)")
 wrong("f-between-too", "an f between the two products, too").replace("h_local @", "f(h_local) @")
-wrong("f-for-the-shards", "its own part of w_up").replace("@ w_up_local", "@ f(w_up_local)")
+wrong("f-for-the-shards", "its own part of this weight").replace("@ w_up_local", "@ f(w_up_local)")
 wrong("g-in-the-middle-alone", "g between the two products").replace(
     "gelu(f(x) @ w_up_local + b_up_local)", "g(gelu(f(x) @ w_up_local + b_up_local))"
 ).replace("g(y_partial)", "y_partial")
@@ -486,7 +486,7 @@ wrong("f-for-x", "f is for weights only").replace("layer_norm(x_local, f(", "lay
 wrong("x-through-the-doors", "x added 2 times").replace("@ w_down_local", "@ w_down_local + gather(x_local)").replace(
     "x_local + scatter(y_partial)", "scatter(y_partial)"
 )
-wrong("b-up-through-f", "its own part of b_up").replace("+ b_up_local", "+ f(b_up_local)")
+wrong("b-up-through-f", "its own part of this weight").replace("+ b_up_local", "+ f(b_up_local)")
 right("one-sum-for-all-three").body("""
     norm_weight, norm_bias, b_down = f(torch.stack([norm_weight, norm_bias, b_down]))
     h = gather(layer_norm(x_local, norm_weight, norm_bias))

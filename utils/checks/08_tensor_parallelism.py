@@ -394,7 +394,7 @@ MLP_CUT = {"w_up": 1, "b_up": 0, "w_down": 0}
 
 def no_f(truth: Sharded, name: str) -> dict[str, Any]:
     """The mistake of passing a shard of a weight through f."""
-    words = f"the sum over the ranks: each rank has its own part of {name}, so no f"
+    words = "the sum over the ranks: each rank has its own part of this weight, so no f"
     return {words: sum(truth.part(name, truth.gradients[name]))}
 
 
