@@ -19,7 +19,7 @@ wrong("seed-of-its-own", "drawn with its own seed").body("""
     rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
     return torch.randn(rows, columns, generator=generator.manual_seed(seed + tp_rank)) / fan_in**0.5
 """)
-wrong("one-shard-after-another", "after those of the ranks before").body("""
+wrong("one-shard-after-another", "after those of earlier ranks").body("""
     rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
     return [torch.randn(rows, columns, generator=generator) for _ in range(tp_rank + 1)][-1] / fan_in**0.5
 """)
@@ -502,7 +502,7 @@ wrong("whole-tensors-differ", "their copies differ from then on").replace(
     "whole.manual_seed(seed)", "whole.manual_seed(seed + tp_rank)"
 )
 wrong("seeds-by-chance", "can't be repeated").replace("sharded.manual_seed(seed + 2718 + tp_rank)", "sharded.seed()")
-wrong("seed-times-rank", "for seed 0, too").replace("seed + 2718 + tp_rank", "seed * (tp_rank + 2) + 1")
+wrong("seed-times-rank", "A multiple of seed 0 is 0").replace("seed + 2718 + tp_rank", "seed * (tp_rank + 2) + 1")
 wrong("one-generator-twice", "one generator twice").replace(
     "sharded.manual_seed(seed + 2718 + tp_rank)",
     "sharded = sharded.manual_seed(seed + 2718 + tp_rank) if tp_rank else whole",

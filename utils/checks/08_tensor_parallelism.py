@@ -155,9 +155,7 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
         "the whole weight: keep this rank's part": whole,
         "a shard drawn by itself with the same seed: that makes the shards of all ranks equal": by_themselves[0],
         "a shard drawn with its own seed: put together, the shards are not the weight of one process": by_themselves,
-        "a shard drawn after those of the ranks before: numbers fill the whole weight row by row, so draw all of it": (
-            in_turn
-        ),
+        "a shard drawn after those of earlier ranks: one process draws whole rows, so draw all, then cut": in_turn,
         "every t-th row or column: a part is a block of consecutive ones": [
             whole[rank::size] if dim == 0 else whole[:, rank::size] for rank in ranks
         ],
@@ -1026,8 +1024,8 @@ def judge_generators(run: Runner, size: int, seed: int) -> None:
                 raise CheckFailed(
                     f"for shards ranks {other} and {rank} both draw {show(sharded)}",
                     "different numbers on each rank",
-                    "That gives all shards the same mask: the ranks' seeds must differ"
-                    + (" for seed 0, too, of which any multiple is 0." if seed == 0 else "."),
+                    "That gives all shards the same mask: the ranks' seeds must differ."
+                    + " A multiple of seed 0 is 0 on every rank." * (seed == 0),
                 )
 
 
