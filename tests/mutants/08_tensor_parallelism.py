@@ -178,6 +178,9 @@ wrong("reduce-scatters", "so add nothing up").replace(
 wrong("first-dimension", "features are the last dimension").replace(
     "all_gather(x_local, tp_group, dim=-1)", "all_gather(x_local, tp_group, dim=0)"
 )
+wrong("adds-up", "the sum of the shards").replace(
+    "all_gather(x_local, tp_group, dim=-1)", "all_reduce(x_local, tp_group)"
+)
 wrong("slice-of-rank-0", "rank 0's slice").replace(
     "grad.chunk(tp_size, dim=-1)[tp_rank]", "grad.chunk(tp_size, dim=-1)[0]"
 )
@@ -273,6 +276,7 @@ wrong("masks-later-ranks-alone", "an index below 0").body("""
     index = tokens - tp_rank * rows
     y_partial = table_local[index.clamp(0, rows - 1)] * (index < rows).unsqueeze(-1)
 """)
+wrong("masks-earlier-ranks-alone", "past this rank's last").replace(" & (index < rows)", "")
 wrong("one-rank-on", "the row of the rank before").replace("tp_rank * rows", "(tp_rank + 1) * rows")
 wrong("one-rank-back", "the row of the rank after").replace("tp_rank * rows", "(tp_rank - 1) * rows")
 right("in-place-zeros").body("""

@@ -349,7 +349,6 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
             "the concatenation of the shards along dimension 1: features are the last dimension": torch.cat(
                 xs, 1 - (xs[0].dim() < 2)
             ),
-            "the stack of the shards: put them side by side": torch.stack(xs),
             "the sum of the shards: put them side by side": sum(xs),
             "a result with the right numbers in a different order: in each row, rank r's part is the r-th": (
                 lambda got: in_order(got, whole)
@@ -512,10 +511,10 @@ def shared_wrongly(table: Tensor, size: int) -> dict[str, Tensor]:
         ),
         "without a mask for what earlier ranks have: an index below 0 isn't this rank's either": no_start,
         "without a mask for what later ranks have: an index past this rank's last isn't its own either": no_end,
-        "off by one at the end of a rank's part: what comes after its last counts as its own": after,
-        "off by one at the start of a rank's part: what comes before its first counts as its own": before,
-        "off by one at the end of a rank's part: its last belongs to no rank": no_last,
-        "off by one at the start of a rank's part: its first belongs to no rank": no_first,
+        "with a mask off by one at the end of a rank's part: what comes after its last counts as its own": after,
+        "with a mask off by one at the start of a rank's part: what comes before its first counts as its own": before,
+        "with a mask off by one at the end of a rank's part: its last belongs to no rank": no_last,
+        "with a mask off by one at the start of a rank's part: its first belongs to no rank": no_first,
     }
 
 
@@ -733,16 +732,12 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     )
     calls = partial(expect_passes, forward=one, backward=one, why=once)
     local = {"output": y, "x": right["x"], **of_weights}
-    case = driven(size, whole, grad, local, mistakes, rtol=CLOSE, same={"num_heads": heads}, traffic=calls)
     with FlopCounterMode(display=False) as counter:
         attention(x, w_qkv, w_out, heads)
-    share, also = counter.get_total_flops() / size, case.also
-
-    def own_work(answer: Answer) -> Any:
-        judge_work(answer, share)
-        return also(answer) if also else None
-
-    return replace(case, through=drive_and_count, also=own_work)
+    own_work = partial(judge_work, share=counter.get_total_flops() / size)
+    known = {"num_heads": heads}
+    case = driven(size, whole, grad, local, mistakes, rtol=CLOSE, same=known, traffic=calls, also=own_work)
+    return replace(case, through=drive_and_count)
 
 
 def drive_and_count(
@@ -849,7 +844,6 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
     truth = Sharded(half_a_layer, size, whole, grad, {"x": 1, "y": 1, **MLP_CUT})
     x, y, grad_x, grad_y = (shards(t, size, 1) for t in (whole["x"], truth.y, truth.gradients["x"], grad))
     _, of_tokens = serial(half_a_layer, grad, **whole | {name: whole[name].expand(S, D) for name in SHARED})
-    x_too_often = y + (size - 1) * x
     norm = {"weight": whole["norm_weight"], "bias": whole["norm_bias"]}
     of_mlp = {name: whole[name] for name in ("w_up", "b_up", "w_down", "b_down")}
     normed = layer_norm(whole["x"], **norm)
@@ -867,7 +861,9 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
             f"y with b_down added {size} times: it belongs after scatter, once": list(y + (size - 1) * b_down),
             "y without b_down": list(y - b_down),
             "y without the residual x": list(y - x),
-            f"y with x added {size} times: x bypasses gather and scatter and goes straight to y": list(x_too_often),
+            f"y with x added {size} times: x bypasses gather and scatter and goes straight to y": list(
+                y + (size - 1) * x
+            ),
             "the whole y: return this rank's tokens": truth.y,
             "y with x after LayerNorm as the residual: the residual is x itself": list(y - x + shards(normed, size, 1)),
             "y without LayerNorm's mean and variance": list(shards(unnormed, size, 1)),
