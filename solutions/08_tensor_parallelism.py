@@ -673,8 +673,7 @@ megatron.traffic()
 # %% [markdown]
 # The gathered form pays for one gather per layer in the forward pass, and for one whole all-reduce per layer in the
 # backward pass, although the layer below then keeps only its own slice of the sum. An all-reduce of which you keep one
-# slice is a reduce-scatter, at half the price: remember that for part 5. In any case, Megatron's form has half the
-# calls.
+# slice is a reduce-scatter, at half the price: remember that for part 5. Megatron's form also has half the calls.
 
 # %% [markdown]
 # # Part 4 · The rest of a transformer
@@ -1215,7 +1214,7 @@ def doors(sequence_parallel):
 
 # %% [markdown]
 # First: is it the same layer? Compare its output and all gradients, LayerNorm's included, with those of
-# `transformer.transformer_layer` in one process, in float64.
+# `transformer.transformer_layer` in one process.
 
 # %% tags=["notebook-only"]
 def layer_on_ranks(rank, world_size, x, weights, grad, sequence_parallel):
@@ -1342,7 +1341,7 @@ reveal(
 )
 
 # %% [markdown]
-# So the formulas are these, and below they are compared with what is counted:
+# So these are the formulas; below, they are compared with the count:
 #
 # | | bytes of activations per layer |
 # |---|---|
@@ -1422,9 +1421,9 @@ reveal(
 # %% [markdown]
 # Within the node each doubling helps, but a little less each time: the products shrink with $t$, the bytes of an
 # all-reduce don't. A second node with eight more GPUs shortens the step by about a fifth. As a replica with data of its
-# own, it would have nearly doubled the throughput. Here is the step as a timeline, first on 8 GPUs, then on 16. The
-# lower half of a lane shows the all-reduces. The upper half is striped where the rank waits for one; everywhere else it
-# computes. (All ranks do the same, so only one of them was run.)
+# own, it would have nearly doubled the throughput. Here is the step as a timeline, first on 8 GPUs, then on 16.
+# Each lane shows the all-reduces below; above, it is striped where the rank waits for one. (Only one rank was run: all
+# do the same.)
 
 # %% tags=["notebook-only"]
 runs[8].timeline(ranks=[0, 7], beside=runs[16])
@@ -1550,8 +1549,8 @@ def called(run):
 {"ours": called(ours), "torch": called(torchs)}
 
 # %% [markdown]
-# There is one all-reduce in each pass, of as many bytes as yours. (Before the step, `parallelize_module` sent something
-# too: rank 0's weights, to all ranks.)
+# There is one all-reduce in each pass, of as many bytes as yours. (Before the step, `parallelize_module` sent rank 0's
+# weights to all ranks.)
 
 # %%
 reveal(
@@ -1597,7 +1596,7 @@ called(sequence_plan)
 
 # %% [markdown]
 # There is a gather and a reduce-scatter in the forward pass, and the same in the backward pass: your two doors. The
-# gradients of LayerNorm's weights are still partial sums after this; PyTorch marks them as `Partial`, and adds them up
+# gradients of LayerNorm's weights are still partial sums; PyTorch marks them as `Partial`, and adds them up
 # when an operation needs the sum.
 
 # %% [markdown]
