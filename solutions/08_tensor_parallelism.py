@@ -661,7 +661,7 @@ reveal(
     "all-reduces, forward and backward",
     calls,
     why="One in each pass, of x's full size. Rows first would leave partial sums before gelu, and the gelu of a sum is "
-    "not the sum of the gelus, so they would have to be added up already there.",
+    "not the sum of the gelus, so they would have to be added up before it.",
 )
 
 # %% tags=["notebook-only"]
@@ -671,9 +671,9 @@ gathered.traffic()
 megatron.traffic()
 
 # %% [markdown]
-# The gathered form pays for a gather per layer in the forward pass, and for a whole all-reduce per layer in the
-# backward pass, of which the gather below then throws away all but one slice. An all-reduce of which you keep one slice
-# is a reduce-scatter, at half the price: remember that for part 5. Megatron's form has half the calls in any case.
+# The gathered form pays for one gather per layer in the forward pass, and for one whole all-reduce per layer in the
+# backward pass, although the layer below then keeps only its own slice of the sum. An all-reduce of which you keep one
+# slice is a reduce-scatter, at half the price: remember that for part 5. Megatron's form also has half the calls.
 
 # %% [markdown]
 # # Part 4 · The rest of a transformer
@@ -771,7 +771,7 @@ reveal(
 # numbers per token. How many times as many bytes does it send if it gathers?
 
 # %%
-predict("gathering sends so many times as much", ...)
+predict("how many times as much gathering sends", ...)
 
 # %%
 tokens, V, t = 4096, 128_000, 8
@@ -781,7 +781,7 @@ print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers per token: {three
 
 # %%
 reveal(
-    "gathering sends so many times as much",
+    "how many times as much gathering sends",
     gathering / three_numbers,
     why="V / 6 times: per token, a gather sends (t - 1) V / t numbers, and three all-reduces send 3 · 2 (t - 1) / t.",
 )
@@ -994,8 +994,8 @@ predict("with sequence parallelism a layer sends", ..., choices=["less", "about 
 # <details><summary>Hint 3: almost the code</summary>
 #
 # `GatherSequence` returns `all_gather(x_local, tp_group, dim=1)`; its backward pass returns
-# `reduce_scatter(grad_partial, ctx.tp_group, dim=1), None`. In the other class the two verbs are exchanged. The `None`
-# is for `tp_group`, which has no gradient.
+# `reduce_scatter(grad_partial, ctx.tp_group, dim=1), None`. In the other class the two verbs are swapped. The `None` is
+# for `tp_group`, which has no gradient.
 # </details>
 
 # %% exercise="across-sequence" difficulty=3 minutes=12
@@ -1214,7 +1214,7 @@ def doors(sequence_parallel):
 
 # %% [markdown]
 # First: is it the same layer? Compare its output and all gradients, LayerNorm's included, with those of
-# `transformer.transformer_layer` in one process, in float64.
+# `transformer.transformer_layer` in one process.
 
 # %% tags=["notebook-only"]
 def layer_on_ranks(rank, world_size, x, weights, grad, sequence_parallel):
@@ -1302,7 +1302,7 @@ reveal(
     "with sequence parallelism a layer sends",
     "less" if ratio < 0.99 else "more" if ratio > 1.01 else "about the same",
     why="An all-reduce is a reduce-scatter and an all-gather, with half of the bytes each. In the forward pass, g's "
-    "all-reduce becomes a reduce-scatter, and an all-gather at the next entrance; the backward pass is alike.",
+    "all-reduce becomes a reduce-scatter, and an all-gather at the next entrance. The backward pass does the same.",
 )
 
 # %% tags=["notebook-only"]
@@ -1312,8 +1312,8 @@ run.traffic()
 sequence_run.traffic()
 
 # %% [markdown]
-# What the second sends on top is the small all-reduces for the gradients of six vectors. (Texts that give half as much
-# for this layer count the forward pass alone.)
+# The second also sends small all-reduces, for the gradients of six vectors. (Texts that give half as much for this
+# layer count the forward pass alone.)
 
 # %% [markdown]
 # ### Memory: what a layer keeps
@@ -1341,7 +1341,7 @@ reveal(
 )
 
 # %% [markdown]
-# So the formulas are these, and below they are compared with what is counted:
+# So these are the formulas; below, they are compared with the count:
 #
 # | | bytes of activations per layer |
 # |---|---|
@@ -1371,12 +1371,12 @@ print(tables.text(["t", "sequence parallel", "formula, MB", "counted, MB", "coun
 
 # %% tags=["notebook-only"]
 whole_model = {t: {name: 96 * nbytes / 1e9 for name, nbytes in formulas(t).items()} for t in (1, 8)}
-print(f"one GPU: {whole_model[1][False]:.2f} GB")
-print(f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism {whole_model[8][True]:.1f} GB")
 scores = 5 * 96 * 2048 / 12288
-print(f"of it, scores and their dropout: {scores / (34 + scores):.0%}")
+of_scores = scores / (34 + scores)
+print(f"one GPU: {whole_model[1][False]:.2f} GB, {of_scores:.0%} of it for the scores and their dropout")
+print(f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism {whole_model[8][True]:.1f} GB")
 without = whole_model[1][False] * 34 / (34 + scores)
-print(f"without them: one GPU {without:.1f} GB; t = 8, with sequence parallelism {without / 8:.1f} GB")
+print(f"without scores: one GPU {without:.1f} GB; t = 8, with sequence parallelism {without / 8:.1f} GB")
 
 # %% [markdown]
 # Most of that is the **scores** of attention, $S \times S$ numbers for each head. Today nobody keeps them.
@@ -1409,7 +1409,7 @@ for t, run in runs.items():
     speed_up = runs[1].elapsed / run.elapsed
     shares = f"{share(run):.0%}", f"{speed_up:.2f}", f"{speed_up / t:.0%}"
     rows.append((t, f"{1e3 * run.elapsed:.3f}", *shares))
-print(tables.text(["t", "ms per layer", "of it communicating", "speed-up", "efficiency"], rows))
+print(tables.text(["t", "ms per layer", "communicating", "speed-up", "efficiency"], rows))
 
 # %% tags=["notebook-only"]
 reveal(
@@ -1421,8 +1421,9 @@ reveal(
 # %% [markdown]
 # Within the node each doubling helps, but a little less each time: the products shrink with $t$, the bytes of an
 # all-reduce don't. A second node with eight more GPUs shortens the step by about a fifth. As a replica with data of its
-# own, it would have nearly doubled the throughput. Here is the step as a timeline, first on 8 GPUs, then on 16: the
-# upper half of a lane is computing, the lower half is waiting for an all-reduce.
+# own, it would have nearly doubled the throughput. Here is the step as a timeline, first on 8 GPUs, then on 16.
+# Each lane shows the all-reduces below; above, it is striped where the rank waits for one. (Only one rank was run: all
+# do the same.)
 
 # %% tags=["notebook-only"]
 runs[8].timeline(ranks=[0, 7], beside=runs[16])
@@ -1449,9 +1450,9 @@ for width, heads in ((12288, 96), (4096, 32)):
 print(tables.text(["D", "cluster", "speed-up from 8 to 16 GPUs", "communicating"], rows))
 
 # %% [markdown]
-# Below 1 is a slow-down: across Ethernet, eight more GPUs make each step **longer**. InfiniBand costs less here,
-# because these nodes have a network card for each GPU, and the hierarchical all-reduce uses all of them at once. A
-# plain ring across the two nodes would be much worse:
+# Below 1 is a slow-down: across Ethernet, eight more GPUs make each step **longer**. InfiniBand, between
+# the nodes of `dgx-h100`, costs less: these nodes have a network card for each GPU, and the hierarchical all-reduce
+# uses all of them at once. A plain ring across the two nodes would be much worse:
 
 # %% tags=["notebook-only"]
 runs[16].costs()
@@ -1548,8 +1549,8 @@ def called(run):
 {"ours": called(ours), "torch": called(torchs)}
 
 # %% [markdown]
-# There is one all-reduce in each pass, of as many bytes as yours. (Before the step, `parallelize_module` sent something
-# too: rank 0's weights, to all ranks.)
+# There is one all-reduce in each pass, of as many bytes as yours. (Before the step, `parallelize_module` sent rank 0's
+# weights to all ranks.)
 
 # %%
 reveal(
@@ -1595,7 +1596,7 @@ called(sequence_plan)
 
 # %% [markdown]
 # There is a gather and a reduce-scatter in the forward pass, and the same in the backward pass: your two doors. The
-# gradients of LayerNorm's weights are still partial sums after this; PyTorch marks them as `Partial`, and adds them up
+# gradients of LayerNorm's weights are still partial sums; PyTorch marks them as `Partial`, and adds them up
 # when an operation needs the sum.
 
 # %% [markdown]

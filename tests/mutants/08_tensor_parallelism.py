@@ -19,6 +19,10 @@ wrong("seed-of-its-own", "drawn with its own seed").body("""
     rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
     return torch.randn(rows, columns, generator=generator.manual_seed(seed + tp_rank)) / fan_in**0.5
 """)
+wrong("one-shard-after-another", "after those of earlier ranks").body("""
+    rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
+    return [torch.randn(rows, columns, generator=generator) for _ in range(tp_rank + 1)][-1] / fan_in**0.5
+""")
 wrong("scale-of-the-outputs", "scaled by fan_out").replace("/ fan_in**0.5", "/ fan_out**0.5")
 wrong("scale-of-the-shard", "scaled by the inputs of the shard").replace(
     "/ fan_in**0.5", "/ (fan_in // tp_size if dim == 0 else fan_in) ** 0.5"
@@ -108,10 +112,6 @@ right("in-place-on-its-own").body("""
 
 wrong, right = ANSWERS.to("copy-to-shards")
 wrong("forgets-to-sum", "this rank's own part").replace("all_reduce(grad_partial, ctx.tp_group)", "grad_partial")
-wrong("sums-in-place", "It is not yours").replace(
-    "return all_reduce(grad_partial, ctx.tp_group), None",
-    "dist.all_reduce(grad_partial, group=ctx.tp_group)\nreturn grad_partial, None",
-)
 wrong("sums-forward-too", "forward passes x on as it is").replace("x.view_as(x)", "all_reduce(x, tp_group)")
 wrong("averages", "the mean over the ranks").replace(
     "all_reduce(grad_partial, ctx.tp_group), None",
@@ -142,9 +142,6 @@ right("clones-first").replace("x.view_as(x)", "x").replace(
 )
 
 wrong, right = ANSWERS.to("reduce-from-shards")
-wrong("dual-of-the-library", "it counts once").replace(
-    "return all_reduce", "ctx.tp_group = tp_group\nreturn all_reduce"
-).replace("grad, None", "all_reduce(grad, ctx.tp_group), None")
 wrong("torch-distributed-nn", "it counts once").function("""
     from torch.distributed.nn.functional import all_reduce as of_torch
 
@@ -175,31 +172,21 @@ right("detached-difference").function("""
 """)
 
 wrong, right = ANSWERS.to("gather-from-shards")
-wrong("sums-the-gradient", "so add nothing up").replace("grad.chunk", "all_reduce(grad, ctx.tp_group).chunk")
 wrong("reduce-scatters", "so add nothing up").replace(
     "return grad.chunk(tp_size, dim=-1)[tp_rank], None", "return reduce_scatter(grad, ctx.tp_group, dim=-1), None"
 )
 wrong("first-dimension", "features are the last dimension").replace(
     "all_gather(x_local, tp_group, dim=-1)", "all_gather(x_local, tp_group, dim=0)"
 )
+wrong("adds-up", "the sum of the shards").replace(
+    "all_gather(x_local, tp_group, dim=-1)", "all_reduce(x_local, tp_group)"
+)
 wrong("slice-of-rank-0", "rank 0's slice").replace(
     "grad.chunk(tp_size, dim=-1)[tp_rank]", "grad.chunk(tp_size, dim=-1)[0]"
 )
-wrong("along-dimension-1", "along dimension 1").cell("""
-class GatherFromShards(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x_local, tp_group):
-        ctx.tp_group = tp_group
-        return all_gather(x_local, tp_group, dim=1)
-
-    @staticmethod
-    def backward(ctx, grad):
-        tp_rank, tp_size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)
-        return grad.chunk(tp_size, dim=1)[tp_rank], None
-
-def gather_from_shards(x_local, tp_group):
-    return GatherFromShards.apply(x_local, tp_group)
-""")
+wrong("along-dimension-1", "along dimension 1").replace("tp_group, dim=-1)", "tp_group, dim=1)").replace(
+    "chunk(tp_size, dim=-1)", "chunk(tp_size, dim=1)"
+)
 wrong("without-moving-dimensions", "in a different order").replace(
     "return all_gather(x_local, tp_group, dim=-1)",
     "rows = all_gather(x_local.unsqueeze(0), tp_group, dim=0)\nreturn rows.reshape(*x_local.shape[:-1], -1)",
@@ -235,20 +222,21 @@ wrong("bias-before-g", "it belongs after g, once").replace("g(y_partial) + b_dow
 wrong("gelu-of-the-sum", "y without gelu").replace(
     "gelu(f(x) @ w_up_local + b_up_local)", "f(x) @ w_up_local + b_up_local"
 )
-wrong("f-after-the-product", "with f after the product").replace(
+wrong("f-after-the-product", "with f after a product").replace(
     "gelu(f(x) @ w_up_local + b_up_local)", "f(gelu(x @ w_up_local + b_up_local))"
 )
+wrong("f-before-gelu", "with f after a product").replace("f(x) @ w_up_local", "f(x @ w_up_local)")
+wrong("f-between-too", "an f between the two products, too").replace("h_local @", "f(h_local) @")
+wrong("f-for-the-shards", "its own part of this weight").replace("@ w_up_local", "@ f(w_up_local)")
+wrong("g-in-the-middle-alone", "g between the two products").replace(
+    "gelu(f(x) @ w_up_local + b_up_local)", "g(gelu(f(x) @ w_up_local + b_up_local))"
+).replace("g(y_partial)", "y_partial")
 wrong("f-for-the-bias", "b_down's gradient was summed over the ranks").replace(
     "g(y_partial) + b_down", "g(y_partial) + f(b_down)"
 )
 wrong("sums-forward-twice", "One g, for y", caught_by="traffic").replace("return", "g(h_local)\nreturn")
-wrong("f-twice", "one more all_reduce", caught_by="time").body("""
-    ones = torch.ones(x.shape[-1], dtype=x.dtype)
-    f(x)
-    g(x * ones)
-    h_local = gelu(f(x) @ w_up_local + b_up_local)
-    return g(h_local @ w_down_local) + b_down
-""")
+wrong("sums-y-twice", "one more all_reduce", caught_by="time").replace("return", "g(y_partial)\nreturn")
+wrong("f-after-both-products", "f after a product").replace("f(x)", "x").replace("g(y_partial)", "g(f(y_partial))")
 wrong("gelu-at-the-end", "between the two products").body(
     "return gelu(g((f(x) @ w_up_local + b_up_local) @ w_down_local) + b_down)"
 )
@@ -257,7 +245,7 @@ wrong("approximate-gelu", "approximation by tanh").body("""
     return g(h @ w_down_local) + b_down
 """)
 wrong("relu", "relu in place of gelu").replace("gelu(", "torch.relu(")
-wrong("g-before-gelu", "g before gelu").replace("gelu(f(x) @ w_up_local", "gelu(g(f(x) @ w_up_local)")
+wrong("g-before-gelu", "g between the two products").replace("gelu(f(x) @ w_up_local", "gelu(g(f(x) @ w_up_local)")
 wrong("f-and-g-exchanged", "f and g exchanged").replace("f(x)", "g(x)").replace("g(y_partial)", "f(y_partial)")
 right("by-linear").body("""
     linear = torch.nn.functional.linear
@@ -267,13 +255,11 @@ right("by-linear").body("""
 
 wrong, right = ANSWERS.to("parallel-embedding")
 wrong("forgets-g", "this rank's lookups").replace("g(y_partial)", "y_partial")
-wrong("starts-too-early", "the row before its first").replace("(index >= 0)", "(index >= -1)")
-wrong("ends-too-early", "its last row belongs to no rank").replace("(index < rows)", "(index < rows - 1)")
-wrong("no-mask", "those of other ranks' tokens included").replace(
-    "torch.where(mine.unsqueeze(-1), found, 0.0)", "found"
-)
-wrong("mask-off-by-one-at-the-end", "the row after its last counts as its own").replace("index < rows", "index <= rows")
-wrong("mask-off-by-one-at-the-start", "its first row belongs to no rank").replace("(index >= 0)", "(index > 0)")
+wrong("starts-too-early", "what comes before its first").replace("(index >= 0)", "(index >= -1)")
+wrong("ends-too-early", "its last belongs to no rank").replace("(index < rows)", "(index < rows - 1)")
+wrong("no-mask", "the sum without a mask").replace("torch.where(mine.unsqueeze(-1), found, 0.0)", "found")
+wrong("mask-off-by-one-at-the-end", "what comes after its last").replace("index < rows", "index <= rows")
+wrong("mask-off-by-one-at-the-start", "its first belongs to no rank").replace("(index >= 0)", "(index > 0)")
 wrong("global-index", "parallel_embedding").replace("index.clamp(0, rows - 1)", "tokens")
 wrong("masks-only-the-value", "the gradient of all tokens").replace(
     "torch.where(mine.unsqueeze(-1), found, 0.0)",
@@ -285,11 +271,12 @@ wrong("sums-twice", "2 calls where 1 will do", caught_by="traffic").replace(
 wrong("shifts-the-tokens-in-place", "Something writes in place").replace(
     "index = tokens - tp_rank * rows", "index = tokens.sub_(tp_rank * rows)"
 )
-wrong("remainder", "a row from every rank").body("y_partial = table_local[tokens % rows]")
-wrong("masks-later-ranks-alone", "for tokens of earlier ranks").body("""
+wrong("remainder", "with the remainder as index").body("y_partial = table_local[tokens % rows]")
+wrong("masks-later-ranks-alone", "an index below 0").body("""
     index = tokens - tp_rank * rows
     y_partial = table_local[index.clamp(0, rows - 1)] * (index < rows).unsqueeze(-1)
 """)
+wrong("masks-earlier-ranks-alone", "past this rank's last").replace(" & (index < rows)", "")
 wrong("one-rank-on", "the row of the rank before").replace("tp_rank * rows", "(tp_rank + 1) * rows")
 wrong("one-rank-back", "the row of the rank after").replace("tp_rank * rows", "(tp_rank - 1) * rows")
 right("in-place-zeros").body("""
@@ -306,9 +293,9 @@ right("one-hot").body("""
 """)
 
 wrong, right = ANSWERS.to("parallel-cross-entropy")
-wrong("starts-too-early", "off by one at the start").replace("(index >= 0)", "(index >= -1)")
-wrong("starts-too-late", "off by one at the start").replace("(index >= 0)", "(index > 0)")
-wrong("ends-too-early", "off by one at the end").replace("(index < words)", "(index < words - 1)")
+wrong("starts-too-early", "what comes before its first").replace("(index >= 0)", "(index >= -1)")
+wrong("starts-too-late", "its first belongs to no rank").replace("(index >= 0)", "(index > 0)")
+wrong("ends-too-early", "its last belongs to no rank").replace("(index < words)", "(index < words - 1)")
 wrong("no-maximum", "an exponential overflows").replace("logits_local - largest.unsqueeze(-1)", "logits_local")
 wrong("maximum-of-its-own", "all must subtract the same").replace(
     "all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)",
@@ -318,21 +305,19 @@ wrong("maximum-over-all-groups", "pass tp_group to each").replace("tp_group, op=
 wrong("sum-of-its-own-words", "without the sum over the other ranks' words").replace(
     "total = g(shifted.exp().sum(-1))", "total = shifted.exp().sum(-1)"
 )
-wrong("no-mask", "a rank that doesn't have the target adds 0").replace("torch.where(mine, found, 0.0)", "found")
-wrong("mask-off-by-one", "a target counted twice").replace("(index < words)", "(index <= words)")
+wrong("no-mask", "the loss without a mask").replace("torch.where(mine, found, 0.0)", "found")
+wrong("mask-off-by-one", "what comes after its last").replace("(index < words)", "(index <= words)")
 wrong("target-of-this-rank-alone", "the ranks without the target need it, too").replace(
     "g(torch.where(mine, found, 0.0))", "torch.where(mine, found, 0.0)"
 )
-wrong("gathers-the-logits", "and no other logits", caught_by="traffic").body("""
-    logits = g(torch.cat([
-        logits_local if rank == dist.get_rank(tp_group) else torch.zeros_like(logits_local)
-        for rank in range(dist.get_world_size(tp_group))
-    ], dim=-1))
-    largest = logits.max(-1).values.detach()
-    shifted = logits - largest.unsqueeze(-1)
-    total = shifted.exp().sum(-1)
-    of_target = shifted.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-""")
+wrong("gathers-the-logits", "and no other logits", caught_by="traffic").replace(
+    "total =", "all_gather(logits_local, tp_group)\ntotal ="
+)
+wrong("remainder", "with the remainder as index").replace("targets - first", "(targets - first) % words").replace(
+    "torch.where(mine, found, 0.0)", "found"
+)
+wrong("masks-later-ranks-alone", "an index below 0").replace("(index >= 0) & (index < words)", "index < words")
+wrong("masks-earlier-ranks-alone", "past this rank's last").replace("(index >= 0) & (index < words)", "index >= 0")
 wrong("sum-by-the-verb", "autograd does not see the sum over the words").replace(
     "total = g(shifted.exp().sum(-1))", "total = all_reduce(shifted.exp().sum(-1), tp_group)"
 )
@@ -395,10 +380,20 @@ wrong("head-after-head", "q, k and v of one head after the other").replace(
     "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
     "w_qkv.unflatten(1, (num_heads, 3, -1)).chunk(tp_size, 1)[tp_rank].transpose(1, 2).flatten(1).chunk(3, 1)",
 )
-wrong("every-tth-head", "every t-th head").replace(
+every_tth_head = wrong("every-tth-head", "every t-th head or column").replace(
     "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
     "[w.unflatten(1, (num_heads, -1))[:, tp_rank::tp_size].flatten(1) for w in w_qkv.chunk(3, dim=1)]",
 )
+wrong("every-tth-column", "every t-th head or column").replace(
+    "part.chunk(tp_size, dim=1)[tp_rank] for part", "part[:, tp_rank::tp_size] for part"
+)
+wrong("k-before-q", "in a different order").replace("q, k, v = (", "k, q, v = (")
+wrong("heads-and-rows-apart", "the gradient of every t-th head").like(every_tth_head).replace(
+    "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.unflatten(0, (num_heads, -1))[tp_rank::tp_size].flatten(0, 1)"
+)
+wrong("f-before-w-out", "f after a product").replace("h = f(x)", "h = x").replace("g(found @", "g(f(found) @")
+wrong("f-for-q-k-and-v", "f after a product").replace("h = f(x)", "h = x").replace("h @ part", "f(h @ part)")
+wrong("f-between-too", "an f between the products, too").replace("h @ part", "f(h @ part)")
 wrong("g-before-w-out", "g stands after the product").replace(
     "g(found @ w_out.chunk(tp_size, dim=0)[tp_rank])",
     "g(torch.nn.functional.pad(found, (tp_rank * found.shape[-1], (tp_size - 1 - tp_rank) * found.shape[-1]))) @ w_out",
@@ -420,11 +415,6 @@ wrong("gather-without-a-sum-backward", "add the partial sums first").replace(
     "return reduce_scatter(grad_partial, ctx.tp_group, dim=1), None",
     "rank, size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)\n"
     "return grad_partial.chunk(size, dim=1)[rank], None",
-)
-wrong("scatter-without-a-sum", "add the partial sums first").replace(
-    "return reduce_scatter(x_partial, tp_group, dim=1)",
-    "rank, size = dist.get_rank(tp_group), dist.get_world_size(tp_group)\n"
-    "return x_partial.chunk(size, dim=1)[rank].clone()",
 )
 wrong("gathers-along-the-batch", "tokens are dimension 1").replace(
     "all_gather(x_local, tp_group, dim=1)", "all_gather(x_local, tp_group, dim=0)"
@@ -486,7 +476,7 @@ wrong("norm-after-the-gather-without-f", "LayerNorm comes before gather").replac
     "h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))\nh = gather(h_local)",
     "h = layer_norm(gather(x_local), norm_weight, norm_bias)",
 )
-wrong("f-after-the-norm", "other ranks' tokens after LayerNorm").replace("gather(h_local)", "gather(f(h_local))")
+wrong("f-after-the-norm", "f is for weights only").replace("gather(h_local)", "gather(f(h_local))")
 wrong("f-after-the-gather", "the gradient summed twice").replace("gather(h_local)", "f(gather(h_local))")
 wrong("residual-after-the-norm", "the residual is x itself").replace("return x_local +", "return h_local +")
 wrong("no-statistics", "mean and variance").replace(
@@ -500,7 +490,7 @@ wrong("f-for-x", "f is for weights only").replace("layer_norm(x_local, f(", "lay
 wrong("x-through-the-doors", "x added 2 times").replace("@ w_down_local", "@ w_down_local + gather(x_local)").replace(
     "x_local + scatter(y_partial)", "scatter(y_partial)"
 )
-wrong("b-up-through-f", "its own entries of b_up").replace("+ b_up_local", "+ f(b_up_local)")
+wrong("b-up-through-f", "its own part of this weight").replace("+ b_up_local", "+ f(b_up_local)")
 right("one-sum-for-all-three").body("""
     norm_weight, norm_bias, b_down = f(torch.stack([norm_weight, norm_bias, b_down]))
     h = gather(layer_norm(x_local, norm_weight, norm_bias))
@@ -516,9 +506,7 @@ wrong("whole-tensors-differ", "their copies differ from then on").replace(
     "whole.manual_seed(seed)", "whole.manual_seed(seed + tp_rank)"
 )
 wrong("seeds-by-chance", "can't be repeated").replace("sharded.manual_seed(seed + 2718 + tp_rank)", "sharded.seed()")
-wrong("seed-times-rank", "all shards the same mask", hidden=True).replace(
-    "seed + 2718 + tp_rank", "seed * (tp_rank + 2) + 1"
-)
+wrong("seed-times-rank", "A multiple of seed 0 is 0").replace("seed + 2718 + tp_rank", "seed * (tp_rank + 2) + 1")
 wrong("one-generator-twice", "one generator twice").replace(
     "sharded.manual_seed(seed + 2718 + tp_rank)",
     "sharded = sharded.manual_seed(seed + 2718 + tp_rank) if tp_rank else whole",
@@ -528,24 +516,6 @@ right("other-constants").replace("whole.manual_seed(seed)", "whole.manual_seed(3
 )
 
 wrong, right = ANSWERS.to("gathered-product")
-wrong("keeps-the-gathered", "times par", caught_by="score").replace(
-    "return GatheredProduct.apply(x_local, w_local, tp_group)", "return across(x_local, tp_group) @ w_local"
-).replace(
-    "def gathered_product",
-    """class Across(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x_local, tp_group):
-        ctx.tp_group = tp_group
-        return all_gather(x_local, tp_group, dim=1)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return reduce_scatter(grad, ctx.tp_group, dim=1), None
-
-across = Across.apply
-
-def gathered_product""",
-)
 wrong("saves-the-gathered", "times par", caught_by="score").replace(
     "ctx.save_for_backward(x_local, w_local)", "ctx.save_for_backward(all_gather(x_local, tp_group, dim=1), w_local)"
 ).replace("x = all_gather(x_local, ctx.tp_group, dim=1)", "x = x_local")
