@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from ..events.event import Event
 from ..text.units import plural, quantity
@@ -136,10 +137,8 @@ def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | N
     for rank in range(len(answer.results)):
         events = [event for event in answer.events if event.rank == rank]
         if [event.op for event in events] != list(calls):
-            seen = ", ".join(event.op for event in events) or "nothing"
-            raise CheckFailed(
-                f"rank {rank} called {seen}", ", ".join(calls), advice or "One call of each is enough, on every rank."
-            )
+            seen, words = in_turn([event.op for event in events]), "One call of each is enough, on every rank."
+            raise CheckFailed(f"rank {rank} called {seen}", in_turn(calls), advice or words)
         for event, want in zip(events, nbytes or [event.bytes for event in events], strict=True):
             if event.bytes != want:
                 raise CheckFailed(
@@ -148,7 +147,14 @@ def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | N
                     f"That is {event.bytes / want:.3g} times what is needed. {advice}".strip(),
                 )
     expect_all_waited(answer)
-    return f"each rank called {', '.join(calls)}."
+    return f"each rank called {in_turn(calls)}."
+
+
+def in_turn(calls: Sequence[str]) -> str:
+    """`barrier, then all_reduce twice`"""
+    times = [(op, len(list(same))) for op, same in groupby(calls)]
+    words = [op + ("" if n == 1 else " twice" if n == 2 else f" {n} times") for op, n in times]
+    return ", then ".join(words) or "nothing"
 
 
 def calls_of_ranks(answer: Answer, op: str, besides: str = "") -> list[tuple[int, list[Event]]]:

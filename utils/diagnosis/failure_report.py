@@ -30,6 +30,8 @@ SIGNALS: dict[int, str] = {
 MOST_FRAMES = 5  # of a traceback, shown from its beginning and again from its end
 MOST_ALIKE = 3  # exceptions of one kind from one place that differ only in what they say
 
+# What torch's C++ puts in front of a failed check. Without the rank and the time, equal failures read alike.
+STAMP = re.compile(r"\[rank\d+\]:\[[A-Z]\d{4} [\d:.]+ \S+\] ")
 # What a C++ library prints before it aborts. It belongs in the report, not in the program's output.
 GIVES_UP = re.compile(r"terminate called after throwing an instance of ")
 LAST_WORDS = re.compile(r"  what\(\):\s+(\[enforce fail at \S+\] )?(?P<said>.*)")
@@ -52,7 +54,8 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], die
     to_blame = to_blame or failures
     same: dict[tuple[str, str, tuple[Frame, ...]], list[int]] = {}
     for rank, failure in sorted(to_blame.items(), key=lambda item: item[1].time):
-        same.setdefault((failure.kind, failure.message, tuple(failure.frames)), []).append(rank)
+        message = STAMP.sub("", failure.message).rstrip()
+        same.setdefault((failure.kind, message, tuple(failure.frames)), []).append(rank)
     parts = []
     alike: Counter[tuple[str, tuple[Frame, ...]]] = Counter()
     left_out: dict[str, list[int]] = {}

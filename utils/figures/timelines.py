@@ -178,7 +178,7 @@ def kinds_of(run: Run, drawn: list[Lane]) -> list[Patch]:
     patches = [Patch(facecolor=colour, label=kind) for kind, colour in colours_of(run).items() if kind in there]
     if any(not event.is_async or event.waited is not None for event in events):
         patches.append(Patch(facecolor=PAPER, edgecolor=INK, hatch=STRIPES, linewidth=0, label="the rank waits"))
-    if regions:
+    if any(lane.bubbles for lane in drawn):
         patches.append(Patch(**BUBBLE, label="bubble"))
     return patches
 
