@@ -199,7 +199,7 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "in elements of 4 bytes: bytes are wanted": right / 4,
             "the right number, rounded": float(round(right)),
             "the right number, rounded down": float(math.floor(right)),
-            "the next whole number: search among floats, or solve for n": float(math.floor(right) + 1),
+            "the right number, rounded up": float(math.floor(right) + 1),
             "what log2 P gives if it is not rounded up: use `rounds`": not_rounded_up,
             "what log2 P gives if it is rounded down: use `rounds`": (size - 1 - down) / (down - of_ring) * unit,
             "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,

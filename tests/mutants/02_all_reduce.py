@@ -194,6 +194,7 @@ wrong("a-tuple-of-views", "keep the list of clones").replace(
 wrong("rank-for-place", "look for a rank where a place is meant").replace("(place - 1 - step)", "(rank - 1 - step)")
 
 wrong, right = ANSWERS.to("ring-all-gather")
+wrong("turns-it-round", "the right numbers in the wrong order").replace("return whole", "return whole.flip(0)")
 wrong("its-own-chunk", "return `whole`").replace("return whole", "return mine.clone()")
 wrong("starts-one-off", "send it first").replace("place - step", "place - 1 - step")
 wrong("starts-without-its-own", "copy `mine` into it").replace("chunks[place].copy_(mine)", "pass")
@@ -217,6 +218,9 @@ right("passes-on-what-came").function("""
 """)
 
 wrong, right = ANSWERS.to("ring-all-reduce")
+wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
+wrong("averages", "the mean").replace("x.numel(), team, rank)", "x.numel(), team, rank) / len(team)")
+wrong("turns-it-round", "in another chunk's position").replace("team, rank)\nreturn", "team, rank).flip(0)\nreturn")
 wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gather(mine, x.numel(), team, rank)", "mine")
 wrong("gathers-its-own-numbers", "nothing was added to it").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
@@ -247,7 +251,7 @@ wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time
 wrong("both-keep-the-lower-half", "must mean the same positions").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper)"
 )
-wrong("plus-instead-of-exclusive-or", "do not name each other as partners").replace(
+wrong("plus-instead-of-exclusive-or", "must name each other as partners").replace(
     "team[place ^ distance]", "team[(place + distance) % len(team)]"
 )
 whole_tensors = wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic")
@@ -315,6 +319,9 @@ wrong("middle-left-out", "Do your parts cover every element").replace(
 
 wrong, right = ANSWERS.to("halving-doubling-any-size")
 wrong("does-not-fold", "was called for a team of 3").function("return all_reduce(x, team, rank)")
+wrong("all-call-it", "only the first P' places").replace(
+    "if place >= power", "total = all_reduce(total, team[:power], rank)\nif place >= power"
+)
 wrong("forgets-to-add", "rank 2 is missing").replace("total += arrived", "pass")
 wrong("extra-ranks-never-wait", "finished without receiving it").replace(
     "dist.recv(total, src=team[place - power])", "pass"
@@ -374,12 +381,12 @@ wrong("without-those-that-have-no-partner", "partner or not").replace(
 )
 
 wrong, right = ANSWERS.to("hierarchical-all-reduce")
-wrong("neighbours-across", "but is not in it", varies=True).replace("team[seat::local]", "team[node::local]")
+wrong("neighbours-across", "those with your seat", varies=True).replace("team[seat::local]", "team[node::local]")
 wrong("as-many-nodes-as-seats", "len(team) // local nodes").replace(
     "team[seat::local]", "[team[at * local + seat] for at in range(local)]"
 )
 wrong("inside-only", "the sum over your own node").replace("mine = all_reduce(mine, across, rank)", "pass")
-wrong("ranks-for-places", "but is not in it", varies=True).replace(
+wrong("ranks-for-places", "a place is not a rank", varies=True).replace(
     "team[node * local : (node + 1) * local]", "list(range(node * local, (node + 1) * local))"
 )
 wrong("everything-across", "First reduce-scatter inside the node", caught_by="traffic").body("""
@@ -395,7 +402,7 @@ wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body(
         total = all_reduce(total, team[::local], rank)
     total = tree_all_reduce(total if seat == 0 else torch.zeros_like(x), inside, rank)
 """)
-wrong("gathers-across", "elements as chunk", varies=True).replace(
+wrong("gathers-across", "those with your seat", varies=True).replace(
     "all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"
 )
 wrong("averages-over-the-nodes", "nothing is divided here").replace(
@@ -487,6 +494,7 @@ wrong("hd-one-latency", "there are 2 log2 P' rounds").replace("2 * math.log2(pow
 wrong("hd-whole-each-round", "halves, quarters, ... are sent").replace(
     "2 * (power - 1) / power", "2 * math.log2(power)"
 )
+wrong("hd-log-of-size", "only P' ranks are left").replace("math.log2(power)", "math.log2(size)")
 wrong("naive-of-all-ranks", "nothing to send to itself").replace("2 * (size - 1) * whole", "2 * size * whole")
 wrong("ring-one-step-more", "P - 1 are enough").replace("2 * (size - 1) * (alpha", "2 * size * (alpha")
 wrong("hd-log-rounded-up", "log2 P rounded up").replace("math.log2(power)", "math.ceil(math.log2(size))")
@@ -545,17 +553,12 @@ right("bisection").body("""
 wrong("wrong-sign", "with the wrong sign").replace("(size - 1) - rounds", "rounds - (size - 1)")
 wrong("the-product-alone", "it depends on P as well").body("return alpha * bandwidth")
 wrong("elements", "bytes are wanted").replace("* bandwidth", "* bandwidth / 4")
-wrong("counts-bytes", "the next whole number").body("""
-    low, high = 0, 2**60
-    while low < high:
-        n = (low + high) // 2
-        faster = (size - 1) * (alpha + n / size / bandwidth) < rounds * (alpha + n / bandwidth)
-        low, high = (low, n) if faster else (n + 1, high)
-    return low
-""")
+wrong("rounded-down", "rounded down").replace("return ", "return int(").replace("* bandwidth", "* bandwidth)")
+wrong("rounded-up", "rounded up").replace("return ", "return math.ceil(").replace("* bandwidth", "* bandwidth + 1e-6)")
 
 wrong, right = ANSWERS.to("choose-algorithm")
 wrong("the-slowest", "take the least time").replace("return min(", "return max(")
+wrong("a-fixed-threshold", "not the fastest").body('return "tree" if nbytes < 100_000 else "ring"')
 wrong("ignores-the-candidates", "you chose 'halving-doubling'").replace(
     "min(candidates,", 'min(("naive", "tree", "ring", "halving-doubling"),'
 )

@@ -110,7 +110,7 @@ def in_teams(
 SENT = r"sent (\w+) \[\d+\] to rank \d+, (?:whose recv only has room for|which received it into)"
 SAME_DTYPE, OTHER_DTYPE = rf"{SENT} \1 \[()", rf"{SENT} (?!\1 )()"
 TO_ITSELF = r"(?:<--> \[none\]|rank of the current process|itself)"
-NO_PLACE = "index out of range"
+NOT_IN_IT, NO_PLACE = "is not in it", "index out of range"
 LENGTHS = "Chunks differ in length by one: a buffer must be as long as the chunk that arrives in it."
 CHUNKS = {
     SAME_DTYPE: f"{LENGTHS} If yours is, look for a rank where a place is meant.",
@@ -130,8 +130,8 @@ def of_teams(teams: list[Team]) -> dict[str, str]:
         if len(team) == 1
     }
     places = {
-        rf"{TO_ITSELF}|there is no rank": (
-            "In this team a place is not a rank: compute with places, then send to `team[place]`, not to `place`."
+        rf"{TO_ITSELF}|there is no rank|{NOT_IN_IT}": (
+            "In this team a place is not a rank: compute with places, then take `team[place]` for `place`."
         )
     }
     return {
@@ -398,7 +398,7 @@ ALL_AT_ONCE = (
     "every rank waits, in its send or in its receive, for a rank that does the same. Send and receive at the same "
     "time, with `exchange`. And chunks differ in length: receive into a buffer as long as the chunk that arrives."
 )
-IN_PAIRS = f"the two sides do not name each other as partners; or {ALL_AT_ONCE}"
+IN_PAIRS = "two places must name each other as partners, and `exchange` must send and receive at the same time."
 PAIRWISE = (
     "in step s, place p sends to place p + s and, with `exchange`, receives at the same time from place p - s, which "
     "is not the place that it sends to."
@@ -435,8 +435,8 @@ def tree_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
 
 
 IN_A_ROUND = (
-    "In each round one place of a pair sends and the other receives. A place that has sent its sum up is done until the "
-    "way down, and a place without a partner does nothing in that round."
+    "In each round one place of a pair sends and the other receives. A place that has sent its sum up is done until "
+    "the way down, and a place without a partner does nothing in that round."
 )
 
 
@@ -577,9 +577,7 @@ def with_all_others(team: Team, rank: int, outgoing: dict[int, Tensor], incoming
 
 def chunks_by_rank(x: Tensor, team: Team, rank: int, name: str) -> dict[int, Tensor]:
     if rank not in team:
-        raise ValueError(
-            f"rank {rank} called {name} with the team {team}, but is not in it: a team holds ranks, not places"
-        )
+        raise ValueError(f"rank {rank} called {name} with the team {team}, but {NOT_IN_IT}")
     return dict(zip(team, x.tensor_split(len(team)), strict=True))
 
 
@@ -691,7 +689,10 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
     for team in teams:
         for first, extra in zip(team, team[2 ** (len(team).bit_length() - 1) :], strict=False):
             pairs[first] = pairs[extra] = xs[first] + xs[extra]
-    everybody = {r"all_reduce\([\s\S]*has finished without": "All P' ranks must call `all_reduce`, partner or not."}
+    everybody = {
+        r"all_reduce\([\s\S]*has finished without": "All P' ranks must call `all_reduce`, partner or not.",
+        NOT_IN_IT: "The extra ranks don't take part: only the first P' places call `all_reduce`, with a team of these.",
+    }
     return replace(
         case,
         advice={**everybody, **case.advice},
@@ -771,6 +772,7 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
         advice={
             f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or {WHOLE}",
             **case.advice,
+            f"{NOT_IN_IT}|all_gather got": "Inside, a team has the ranks of your node; across, those with your seat.",
             NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
         },
         same={"local": local, **BLOCKS, "all_reduce": direct_all_reduce},
