@@ -35,7 +35,7 @@ right("from-whoever-comes").replace("dist.recv(arrived, src=other)", "dist.recv(
     "for other in others:\n    dist.send(total, dst=other)",
     "for handle in [dist.isend(total, dst=other) for other in others]:\n    handle.wait()",
 )
-wrong("sends-before-all-is-added", "only when it has all of it").replace(
+wrong("sends-before-all-is-added", "must be the whole sum").replace(
     "others:\n    dist.recv(arrived, src=other)\n    total += arrived\nfor other in others:\n",
     "others:\n    dist.recv(arrived, src=other)\n    total += arrived\n",
 )
@@ -52,7 +52,7 @@ wrong, right = ANSWERS.to("tree-all-reduce")
 wrong("goes-on-sending", "A place that has sent its sum up is done").replace(
     "if place % (2 * distance) == distance:\n    dist.send", "if place % (2 * distance):\n    dist.send"
 )
-wrong("down-in-the-order-of-up", "only when it has all of it").replace("in reversed(distances)", "in distances")
+wrong("down-in-the-order-of-up", "must be the whole sum").replace("in reversed(distances)", "in distances")
 wrong("sends-to-places-not-ranks", "a place is not a rank").replace(
     "dst=team[place + distance]", "dst=place + distance"
 )
@@ -299,19 +299,6 @@ right("smallest-distance-first").function("""
 right("upper-half-first").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper) if place & distance else (upper, lower)"
 )
-right("recursive").function("""
-    if len(team) == 1:
-        return x.clone()
-    place, half = team.index(rank), len(team) // 2
-    bit, partner = place // half, team[(place + half) % len(team)]
-    parts = x.tensor_split(2)
-    arrived = torch.empty_like(parts[bit])
-    exchange(parts[1 - bit], partner, arrived, partner)
-    mine = halving_doubling(parts[bit] + arrived, team[bit * half : (bit + 1) * half], rank)
-    other = torch.empty_like(parts[1 - bit])
-    exchange(mine, partner, other, partner)
-    return torch.cat([mine, other] if bit == 0 else [other, mine])
-""")
 wrong("same-order-back", "in the reverse order of the first half").replace("reversed(rounds)", "rounds")
 wrong("middle-left-out", "Do your parts cover every element").replace(
     "part.tensor_split(2)", "part[: part.numel() // 2], part[-(part.numel() // 2) :]"
@@ -332,25 +319,6 @@ wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").replace(
     "team[place + power]", "other"
 )
 wrong("throws-result-away", "use the tensor that it returns").replace("total = all_reduce(total", "all_reduce(total")
-right("partners-from-the-end").function("""
-    size, power = len(team), 1
-    while 2 * power <= size:
-        power *= 2
-    core, extras = team[:power], team[power:]
-    if rank in extras:
-        total, partner = torch.empty_like(x), core[-1 - extras.index(rank)]
-        dist.send(x, dst=partner)
-        dist.recv(total, src=partner)
-        return total
-    mine = core[::-1].index(rank)
-    if mine >= len(extras):
-        return all_reduce(x, core, rank)
-    arrived = torch.empty_like(x)
-    dist.recv(arrived, src=extras[mine])
-    total = all_reduce(x + arrived, core, rank)
-    dist.send(total, dst=extras[mine])
-    return total
-""")
 right("mpich-pairs").function("""
     place, size = team.index(rank), len(team)
     power = 1 << (size.bit_length() - 1)
@@ -402,7 +370,7 @@ wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body(
         total = all_reduce(total, team[::local], rank)
     total = tree_all_reduce(total if seat == 0 else torch.zeros_like(x), inside, rank)
 """)
-wrong("gathers-across", "those with your seat", varies=True).replace(
+wrong("gathers-across", "inside the node again", varies=True).replace(
     "all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"
 )
 wrong("averages-over-the-nodes", "nothing is divided here").replace(

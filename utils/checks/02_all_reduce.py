@@ -130,8 +130,8 @@ def of_teams(teams: list[Team]) -> dict[str, str]:
         if len(team) == 1
     }
     places = {
-        rf"{TO_ITSELF}|there is no rank|{NOT_IN_IT}": (
-            "In this team a place is not a rank: compute with places, then take `team[place]` for `place`."
+        rf"{TO_ITSELF}|there is no rank|{NOT_IN_IT}|{NO_PLACE}": (
+            "In this team a place is not a rank: compute with places, then take the rank `team[place]`."
         )
     }
     return {
@@ -204,7 +204,7 @@ def expect_nothing_lost(ranks: list[Member], answer: Answer) -> None:
             lost = "it is your own tensor" if own else who_counts(got, me.xs, team)
             if having and lost.endswith(("tensor", "missing")):
                 have = f"{listed(having)} {'has' if len(having) == 1 else 'have'} it"
-                early = "a place may pass the sum on only when it has all of it, and " * (not own)
+                early = "what is passed on must be the whole sum, and " * (not own)
                 into = "every place must receive it into what it returns"
                 expect(got, me.total, me.returned, {f"not the sum ({lost}), although {have}: {early}{into}": always})
 
@@ -339,8 +339,10 @@ def as_asked(judge: Callable[..., str], *wanted: Any, remark: str = "") -> Judge
             if failed.mistake.startswith("Fewer"):
                 failed.mistake = "The values are right, so this is not the algorithm that the exercise asks for."
             elif "the bytes that are needed" in failed.mistake:
-                sent = max((event.bytes for event in answer.events if event.op == "send"), default=0) // BYTES
-                failed.mistake += f" Your longest message has {sent} elements: send only the part that is needed."
+                sent = [event.bytes // BYTES for event in answer.events if (event.op, event.rank) == ("send", 0)]
+                failed.mistake += (
+                    f" Rank 0's messages have {', '.join(map(str, sent))} elements: send only what is needed."
+                )
             raise
         return remark or said
 
@@ -555,10 +557,9 @@ def wrong_chunks(got: Any, me: Member) -> str:
     wrong = [chunk for chunk, (mine, right) in pairs if not torch.equal(mine, right)]
     where = f"wrong in {listed(wrong).replace('rank', 'chunk')}"
     if me.place in wrong:
-        return (
-            f"{where}; chunk {me.place} is your own: copy `mine` into it (`chunks[place][:] = mine`: "
-            "without the [:], only the list changes) before the first step, and send it first"
-        )
+        even = "without the [:], only the list changes" if not got.numel() % len(me.team) else "chunks differ in length"
+        copy = f"copy `mine` into it (`chunks[place][:] = mine`: {even}) before the first step, and send it first"
+        return f"{where}; chunk {me.place} is your own: {copy}"
     return f"{where}: in each step pass on the chunk that arrived last, for P - 1 steps"
 
 
@@ -647,6 +648,7 @@ WHOLE = "`all_gather` needs the number of elements of the whole, x.numel(), whic
 # ---- part 3
 
 POWERS = [(in_order(4), 8), ([[2, 0], [1]], 7, INT), bits(4)]
+FOLD = "an extra rank and its partner must name each other, such as places p and p - P', and send one message each."
 ODD = [(in_order(3), 8), ([[5, 0, 4, 2, 3], [1]], 7, INT), bits(5)]
 
 
@@ -665,10 +667,11 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     few = f"{each_sent(rounds, elements)} As few bytes as a ring, in fewer messages."
     judgements = at_work(teams[0], rounds, [elements] * size, slow, (few, f"A ring {TIMES} here."), beside=ring)
     case = sums(draws, teams, numel, *numbers)
-    return replace(case, advice={**CHUNKS, **case.advice}, **judgements)
+    no_place = "The team has no such place: the partner is at place ^ distance; distances are P / 2, ..., 1."
+    return replace(case, advice={**case.advice, **CHUNKS, NO_PLACE: no_place}, **judgements)
 
 
-@oracle(values=ODD, traffic=[(in_order(6), 8)], time=[(in_order(7), 80)], if_stuck=EACH_SIDE)
+@oracle(values=ODD, traffic=[(in_order(6), 8)], time=[(in_order(7), 80)], if_stuck=FOLD)
 def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numbers: Any) -> Case:
     """Where traffic or time is judged, numel is a multiple of the largest power of two up to the team's size."""
     size, power = len(teams[0]), 2 ** (len(teams[0]).bit_length() - 1)
@@ -772,7 +775,8 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
         advice={
             f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or {WHOLE}",
             **case.advice,
-            f"{NOT_IN_IT}|all_gather got": "Inside, a team has the ranks of your node; across, those with your seat.",
+            NOT_IN_IT: "Inside, a team has the ranks of your node; across, those with your seat.",
+            "all_gather got": "All-reduce the chunk that `reduce_scatter` returns, and gather inside the node again.",
             NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
         },
         same={"local": local, **BLOCKS, "all_reduce": direct_all_reduce},
