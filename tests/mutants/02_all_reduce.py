@@ -603,6 +603,7 @@ wrong("stays-in-the-node", "the other nodes are missing", caught_by="score").bod
 wrong("forgets-to-split", "split it into tensors", caught_by="score").replace(
     "list(total.split([len(x) for x in xs]))", "total"
 )
+wrong("no-sum", "nothing was added to them", caught_by="score").body("return [x.clone() for x in xs]")
 wrong("the-means", "all-reduce sums unless told otherwise", caught_by="score").replace(
     "list(total.split", "list((total / world_size).split"
 )
