@@ -197,7 +197,6 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "what alpha / bandwidth gives: multiply them": right / bandwidth**2,
             "alpha * bandwidth alone: it depends on P as well": unit,
             "in elements of 4 bytes: bytes are wanted": right / 4,
-            "the right number, rounded": float(round(right)),
             "the right number, rounded down": float(math.floor(right)),
             "the right number, rounded up": float(math.floor(right) + 1),
             "what log2 P gives if it is not rounded up: use `rounds`": not_rounded_up,

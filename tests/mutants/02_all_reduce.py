@@ -490,7 +490,7 @@ wrong("forgets-alpha-and-bandwidth", "without alpha times bandwidth").replace(" 
 wrong("divides-by-bandwidth", "multiply them").replace("alpha * bandwidth", "alpha / bandwidth")
 wrong("ring-sends-everything-once", "a ring that sends all n bytes").replace("rounds - (size - 1) / size", "rounds - 1")
 wrong("log2-not-rounded", "if it is not rounded up").replace("more_rounds =", "rounds = math.log2(size)\nmore_rounds =")
-wrong("rounded", "the right number, rounded").body(
+wrong("rounded", "the right number, rounded up").body(
     "return round(((size - 1) - rounds) / (rounds - (size - 1) / size) * alpha * bandwidth)"
 )
 wrong("log2-rounded-down", "if it is rounded down").replace(
@@ -522,7 +522,6 @@ wrong("wrong-sign", "with the wrong sign").replace("(size - 1) - rounds", "round
 wrong("the-product-alone", "it depends on P as well").body("return alpha * bandwidth")
 wrong("elements", "bytes are wanted").replace("* bandwidth", "* bandwidth / 4")
 wrong("rounded-down", "rounded down").replace("return ", "return int(").replace("* bandwidth", "* bandwidth)")
-wrong("rounded-up", "rounded up").replace("return ", "return math.ceil(").replace("* bandwidth", "* bandwidth + 1e-6)")
 
 wrong, right = ANSWERS.to("choose-algorithm")
 wrong("the-slowest", "take the least time").replace("return min(", "return max(")
