@@ -108,7 +108,7 @@ def in_teams(
 # What a report of failed ranks says, as a pattern, and what the mistake is. The first that fits counts. What the last
 # group matches is left out of the report: nothing, where that group is empty.
 SENT = r"sent (\w+) \[\d+\] to rank \d+, (?:whose recv only has room for|which received it into)"
-SAME_DTYPE, OTHER_DTYPE = rf"{SENT} \1 \[()", rf"{SENT} (?!\1 )()"
+SAME_DTYPE, OTHER_DTYPE = rf"{SENT} \1 \[()", rf"{SENT} (?!\1 )()|can't be cast to the desired output type"
 TO_ITSELF = r"(?:<--> \[none\]|rank of the current process|itself)"
 NOT_IN_IT, NO_PLACE = "is not in it", "index out of range"
 LENGTHS = "Chunks differ in length by one: a buffer must be as long as the chunk that arrives in it."
