@@ -110,8 +110,8 @@ def textbook(gpus: int, nodes: int = 1, inter: Link = None) -> Cluster:
 # arrives and sends the sum back to everybody.
 #
 # **Predict** for 8 ranks: how many messages does place 0 send and receive, together? And how many microseconds does the
-# whole all-reduce take, if a message takes 20 and place 0 handles one at a time? Predictions earn no points and you can
-# skip them, but a guess that turns out wrong is what you'll remember.
+# whole all-reduce take, if a message takes 20 µs and place 0 handles one at a time? Predictions earn no points and you
+# can skip them, but a guess that turns out wrong is what you'll remember.
 
 # %%
 predict("messages of place 0", ...)
@@ -806,8 +806,8 @@ figures.time_curves(on_12, "all-reduce on 12 ranks: α = 10 µs, 10 GB/s")
 # %% [markdown]
 # On the left all curves are flat: latency dominates, so the number of rounds counts. On the right they all rise with
 # the same slope: bandwidth dominates, so bytes count. Where two curves cross, one algorithm stops being the faster of
-# the two. On 16 ranks nothing beats halving-doubling. On 12 the fold costs it the lead for large tensors, and the ring
-# wins.
+# the two. On 16 ranks nothing beats halving-doubling. On 12 the fold costs it the lead for large tensors: to the right
+# of the dotted line the ring wins.
 #
 # Why, then, are rings everywhere? In the model every pair of ranks has a link of its own. In a real network the partner
 # at distance $P/2$ is at the other end of the building, and everybody's messages share the same few cables. In a ring,
@@ -829,8 +829,7 @@ figures.two_levels(nodes=2, local=4)
 # %% [markdown]
 # 1. Reduce-scatter **inside** each node: afterwards seat $s$ of each node has chunk $s$ of the node's sum.
 # 2. All-reduce **across** the nodes, among the ranks with the same seat: each has $1/L$ of the bytes, and all seats
-#    work
-#    at the same time.
+#    work at the same time.
 # 3. All-gather **inside** each node.
 #
 # This is where teams pay off: you call the functions that you already have, on parts of the world.

@@ -147,22 +147,18 @@ def seconds_of(name: str, size: int, nbytes: int, alpha: float, bandwidth: float
             "the time without the fold: `fold` belongs to it": right - 2 * whole,
             "the time with whole tensors in each round: halves, quarters, ... are sent": fold + 2 * one_way * whole,
             "the time with the latencies of one way only: there are 2 log2 P' rounds": right - one_way * alpha,
-            "the time of too many rounds: after the fold only P' ranks are left": right
-            + 2 * (exactly - one_way) * alpha,
-            "the time of too many rounds, log2 P rounded up: after the fold only P' ranks are left": right
-            + 2 * ((size - 1).bit_length() - one_way) * alpha,
             "the time with (P - 1) / P of the bytes: it is (P' - 1) / P' of them": right + 2 * (of_all - share) * flow,
             "the time with the bytes of one way only: both ways send (P' - 1) / P' of them": right - share * flow,
             "the time of one round too many each way: log2 P' is bit_length - 1": right + 2 * alpha,
             "the time with half of the fold: `fold` already has both of its messages": right - fold / 2,
-            "what a power of two takes, but for every P: fold, then let P' ranks halve": 2 * exactly * alpha
-            + 2 * of_all * flow,
-            "a power of two's time with log2 P rounded up: fold, then let P' ranks halve": 2
-            * (size - 1).bit_length()
-            * alpha
-            + 2 * of_all * flow,
         },
     }
+    for log2, how in ((exactly, ""), ((size - 1).bit_length(), ", log2 P rounded up")):
+        own["halving-doubling"] |= {
+            f"the time of too many rounds{how}: after the fold only P' ranks are left": right
+            + 2 * (log2 - one_way) * alpha,
+            f"what a power of two takes{how}: fold, then let P' ranks halve": 2 * (log2 * alpha + of_all * flow),
+        }
     usual = {
         "half of it: count the way up and the way down": right / 2,
         "the time with one latency in all: each round begins with one": right - (len(rounds) - 1) * alpha,
@@ -201,9 +197,8 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "what alpha / bandwidth gives: multiply them": right / bandwidth**2,
             "alpha * bandwidth alone: it depends on P as well": unit,
             "in elements of 4 bytes: bytes are wanted": right / 4,
-            "the right number, rounded": float(round(right)),
             "the right number, rounded down": float(math.floor(right)),
-            "the next whole number: search among floats, or solve for n": float(math.floor(right) + 1),
+            "the right number, rounded up": float(math.floor(right) + 1),
             "what log2 P gives if it is not rounded up: use `rounds`": not_rounded_up,
             "what log2 P gives if it is rounded down: use `rounds`": (size - 1 - down) / (down - of_ring) * unit,
             "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,

@@ -162,3 +162,12 @@ def test_a_run_in_which_no_rank_communicated_has_nothing_to_show(check):
     failed = CheckFailed("it took 3 s")
     failed.run = Run(2, "virtual", "", [None] * 2, [""] * 2, [], 3.0)
     assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []
+
+
+def test_a_run_as_quick_as_the_solutions_has_nothing_to_show(check):
+    """It failed because its values are wrong."""
+    check(both_at_once, judges="time")
+    failed, runner = CheckFailed("rank 1 returned 3"), Runner(both_at_once)
+    there_and_back.checks()[0](runner)
+    [failed.run] = runner.runs
+    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []

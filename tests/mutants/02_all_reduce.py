@@ -28,15 +28,16 @@ wrong("uses-the-library", "your function calls all_reduce", caught_by="traffic")
     return total
 """)
 wrong("never-sends-back", "finished without sending it").replace("dist.send(total, dst=other)", "pass")
-wrong("alone-it-returns-its-input", "shares memory with its input", hidden=True).replace(
-    "Tensor:", "Tensor:\n    if len(team) == 1:\n        return x"
-)
 wrong("for-in-team-with-itself", "no connection to itself").replace(
     "for other in others:\n    dist.recv", "for other in team:\n    dist.recv"
 )
 right("from-whoever-comes").replace("dist.recv(arrived, src=other)", "dist.recv(arrived)").replace(
     "for other in others:\n    dist.send(total, dst=other)",
     "for handle in [dist.isend(total, dst=other) for other in others]:\n    handle.wait()",
+)
+wrong("sends-before-all-is-added", "must be the whole sum").replace(
+    "others:\n    dist.recv(arrived, src=other)\n    total += arrived\nfor other in others:\n",
+    "others:\n    dist.recv(arrived, src=other)\n    total += arrived\n",
 )
 wrong("keeps-the-sum-to-itself", "although rank 0 has it").replace(
     "for other in others:\n    dist.send(total, dst=other)", "pass"
@@ -48,39 +49,21 @@ wrong("one-buffer-in-a-list", "a buffer that is filled again").replace("total +=
 wrong("float-buffer", "with the dtype of the input").replace("torch.empty_like(x)", "torch.empty(len(x))")
 
 wrong, right = ANSWERS.to("tree-all-reduce")
-wrong("passes-on-its-own-tensor", "is missing").replace(
-    "dist.send(total, dst=team[place - distance])", "dist.send(x, dst=team[place - distance])"
+wrong("goes-on-sending", "A place that has sent its sum up is done").replace(
+    "if place % (2 * distance) == distance:\n    dist.send", "if place % (2 * distance):\n    dist.send"
 )
-wrong("partner-without-end", "list index out of range").replace(
-    " and place + distance < size:\n    dist.recv", ":\n    dist.recv"
-)
-wrong("no-partner-no-round", "move any more").replace(
-    "elif place % (2 * distance) == 0 and place + distance < size:\n    dist.recv",
-    "elif place % (2 * distance) == 0 and place + 2 * distance <= size:\n    dist.recv",
-)
+wrong("down-in-the-order-of-up", "must be the whole sum").replace("in reversed(distances)", "in distances")
 wrong("sends-to-places-not-ranks", "a place is not a rank").replace(
     "dst=team[place + distance]", "dst=place + distance"
 )
 wrong("all-to-one-rank", "what the naive way takes", caught_by="time").function(
     "return naive_all_reduce(x, team, rank)"
 )
-wrong("a-chain", "times as long as is needed", caught_by="time").function("""
-    place, total, arrived = team.index(rank), x.clone(), torch.empty_like(x)
-    if place + 1 < len(team):
-        dist.recv(arrived, src=team[place + 1])
-        total += arrived
-    if place:
-        dist.send(total, dst=team[place - 1])
-        dist.recv(total, src=team[place - 1])
-    if place + 1 < len(team):
-        dist.send(total, dst=team[place + 1])
-    return total
-""")
 wrong("both-partners-send", "times as many as are needed", caught_by="traffic").replace(
     "dist.send(total, dst=team[place - distance])",
     "dist.send(total, dst=team[place - distance])\ndist.recv(arrived, src=team[place - distance])",
 ).replace("total += arrived", "total += arrived\ndist.send(total, dst=team[place + distance])")
-near_first = wrong("near-places-first-on-the-way-down", "the largest distance comes first", caught_by="time").replace(
+wrong("near-places-first-on-the-way-down", "the largest distance comes first", caught_by="time").replace(
     "reversed(distances)", "sorted(distances, key=lambda d: place % (2 * d) != d)"
 )
 wrong("down-by-place-0-alone", "place 0 alone the other way", caught_by="time").replace(
@@ -94,11 +77,6 @@ wrong("shares-memory-when-alone", "shares memory with its input", hidden=True).f
 wrong("adds-on-the-way-down", "don't add it again").replace(
     "dist.recv(total, src=team[place - distance])", "dist.recv(arrived, src=team[place - distance])\ntotal += arrived"
 )
-wrong("isend-to-near-children-first", "the largest distance comes first", caught_by="time").like(near_first).replace(
-    "for distance in sorted", "handles = []\nfor distance in sorted"
-).replace(
-    "dist.send(total, dst=team[place + distance])", "handles.append(dist.isend(total, dst=team[place + distance]))"
-).replace("return", "for handle in handles:\n    handle.wait()\nreturn")
 right("largest-distance-first").replace(
     "for distance in distances:\n    if place % (2 * distance) == distance:",
     "for distance in reversed(distances):\n    if distance <= place < 2 * distance:",
@@ -106,24 +84,6 @@ right("largest-distance-first").replace(
     "for distance in reversed(distances):\n    if place % (2 * distance) == distance:",
     "for distance in distances:\n    if distance <= place < 2 * distance:",
 )
-right("recursively").function("""
-    total, arrived = x.clone(), torch.empty_like(x)
-    if len(team) == 1:
-        return total
-    place = team.index(rank)
-    if place % 2:
-        dist.isend(total, dst=team[place - 1]).wait()
-        dist.irecv(total, src=team[place - 1]).wait()
-        return total
-    has_child = place + 1 < len(team)
-    if has_child:
-        dist.recv(arrived, src=team[place + 1])
-        total = total + arrived
-    total = tree_all_reduce(total, team[::2], rank)
-    if has_child:
-        dist.send(total, dst=team[place + 1])
-    return total
-""")
 right("all-children-at-once").function("""
     place, size, distance = team.index(rank), len(team), 1
     total, children = x.clone(), []
@@ -160,29 +120,15 @@ wrong("a-heap", "partners are 1, 2, 4, ... places apart", caught_by="time").func
 wrong("partner-wraps-around", "a place without a partner does nothing").replace(
     " and place + distance < size", ""
 ).replace("team[place + distance]", "team[(place + distance) % size]")
-right("isends-down").replace("reversed(distances):", "reversed(distances) if (handles := []) == [] else ():").replace(
-    "dist.send(total, dst=team[place + distance])", "handles.append(dist.isend(total, dst=team[place + distance]))"
-).replace("return", "for handle in handles:\n    handle.wait()\nreturn")
 
 wrong, right = ANSWERS.to("ring-reduce-scatter")
 wrong("the-whole-sum", "return chunk `place` of it").function("return naive_all_reduce(x, team, rank)")
-wrong("starts-with-its-own-chunk", "which chunk a place completes depends on which one it sends first").replace(
-    "place - 1 - step", "place - step"
-).replace("return chunks[place]", "return chunks[(place + 1) % size]")
 wrong("overwrites-instead-of-adding", "are missing").replace(
     "chunks[incoming] += arrived", "chunks[incoming].copy_(arrived)"
 )
-wrong("adds-to-what-it-sends", "returned").replace("chunks[incoming] += arrived", "chunks[outgoing] += arrived")
-wrong("receives-into-the-chunk", "are missing").replace(
-    "arrived = torch.empty_like(chunks[incoming])", "arrived = chunks[incoming]"
-).replace("chunks[incoming] += arrived", "pass")
 wrong("everybody-sends-first", "Everyone sends first").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "dist.send(chunks[outgoing], dst=right)\ndist.recv(arrived, src=left)",
-)
-wrong("everybody-receives-first", "Everyone receives first").replace(
-    "exchange(chunks[outgoing], right, arrived, left)",
-    "dist.recv(arrived, src=left)\ndist.send(chunks[outgoing], dst=right)",
 )
 wrong("in-two-turns", "send and receive at the same time", caught_by="time").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
@@ -192,25 +138,10 @@ wrong("in-two-turns", "send and receive at the same time", caught_by="time").rep
     "    else:\n"
     "        dist.recv(arrived, src=left)",
 )
-wrong("sends-everything", "times the bytes that are needed", caught_by="traffic").function("""
-    place, size = team.index(rank), len(team)
-    right, left = team[(place + 1) % size], team[place - 1]
-    total, passing = x.clone(), x.clone()
-    for step in range(size - 1):
-        arrived = torch.empty_like(x)
-        sending = dist.isend(passing, dst=right)
-        dist.recv(arrived, src=left)
-        sending.wait()
-        total, passing = total + arrived, arrived
-    return total.tensor_split(size)[place].clone()
-""")
 wrong("straight-to-everybody", "In a ring every message goes to the next place", caught_by="traffic").replace(
     "place - 1 - step", "place + 1 + step"
 ).replace("(outgoing - 1) % size", "place").replace(
     "right, arrived, left", "team[outgoing], arrived, team[place - 1 - step]"
-)
-wrong("equal-chunks", "need the same shape and dtype").replace(
-    "arrived = torch.empty_like(chunks[incoming])", "arrived = torch.zeros(3, dtype=x.dtype)[: x.numel() // size]"
 )
 wrong("chunks-are-views", "must stay as it was").replace(
     "[chunk.clone() for chunk in x.tensor_split(size)]", "x.tensor_split(size)"
@@ -219,15 +150,14 @@ wrong("forgets-the-handle", "thrown away the handle", varies=True).replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "dist.isend(chunks[outgoing], dst=right)\ndist.recv(arrived, src=left)",
 )
-wrong("float-buffers", "need the same shape and dtype", hidden=True).replace(
-    "arrived = torch.empty_like(chunks[incoming])",
-    "arrived = torch.empty_like(chunks[incoming], dtype=torch.float64 if x.dtype == torch.bfloat16 else x.dtype)",
-)
 wrong("other-direction", "not a sum of chunk 3").replace(
     "exchange(chunks[outgoing], right, arrived, left)", "exchange(chunks[outgoing], left, arrived, right)"
 )
 wrong("sends-its-own-numbers", "that the step before added to").replace(
     "exchange(chunks[outgoing], right", "exchange(x.tensor_split(size)[outgoing], right"
+)
+wrong("all-the-way-round", "it came back after 4 steps").replace("range(size - 1)", "range(size)").replace(
+    "place - 1 - step", "place - step"
 )
 wrong("begins-own-in-frame", "it must arrive in the last step").replace("place - 1 - step", "place - step")
 right("a-batch-in-each-step").replace(
@@ -248,7 +178,6 @@ right("one-running-sum").function("""
         running = arrived + chunks[place - step - 2]
     return running
 """)
-wrong("cuts-by-chunk", "`tensor_split` spreads the elements evenly").replace("x.tensor_split(size)", "x.chunk(size)")
 wrong("equal-slices", "which is not where chunk 2 begins").replace(
     "[chunk.clone() for chunk in x.tensor_split(size)]",
     "[x[at * (len(x) // size) :][: len(x) // size].clone() for at in range(size)]",
@@ -268,33 +197,12 @@ wrong, right = ANSWERS.to("ring-all-gather")
 wrong("turns-it-round", "the right numbers in the wrong order").replace("return whole", "return whole.flip(0)")
 wrong("its-own-chunk", "return `whole`").replace("return whole", "return mine.clone()")
 wrong("starts-one-off", "send it first").replace("place - step", "place - 1 - step")
-wrong("adds", "wrong in chunks 0, 1 and 2").replace(
-    "exchange(chunks[outgoing], right, chunks[incoming], left)",
-    "arrived = torch.empty_like(chunks[incoming])\n"
-    "exchange(chunks[outgoing], right, arrived, left)\n"
-    "chunks[incoming].zero_().add_(arrived).add_(mine[0])",
-)
 wrong("starts-without-its-own", "copy `mine` into it").replace("chunks[place].copy_(mine)", "pass")
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "return whole", "return torch.cat([chunks[place - step] for step in range(size)])"
 )
 wrong("always-its-own-chunk", "pass on the chunk that arrived last").replace("chunks[outgoing]", "mine")
 wrong("one-step-short", "wrong in chunk 0").replace("outgoing =", "if step == size - 2:\n    break\noutgoing =")
-wrong("around-the-other-way", "In a ring every message goes to the next place", caught_by="traffic").replace(
-    "place - step", "place + step"
-).replace("outgoing - 1", "outgoing + 1").replace(
-    "exchange(chunks[outgoing], right, chunks[incoming], left)",
-    "exchange(chunks[outgoing], left, chunks[incoming], right)",
-)
-wrong("in-two-turns", "send and receive at the same time", caught_by="time").replace(
-    "exchange(chunks[outgoing], right, chunks[incoming], left)",
-    "for turn in (0, 1):\n"
-    "    if place % 2 == turn:\n"
-    "        dist.send(chunks[outgoing], dst=right)\n"
-    "    else:\n"
-    "        dist.recv(chunks[incoming], src=left)",
-)
-wrong("four-steps-at-most", "wrong in chunk", hidden=True).replace("outgoing =", "if step > 2:\n    break\noutgoing =")
 right("passes-on-what-came").function("""
     place, size = team.index(rank), len(team)
     sizes = [chunk.numel() for chunk in torch.empty(numel).tensor_split(size)]
@@ -310,20 +218,17 @@ right("passes-on-what-came").function("""
 """)
 
 wrong, right = ANSWERS.to("ring-all-reduce")
+wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
+wrong("averages", "the mean").replace("x.numel(), team, rank)", "x.numel(), team, rank) / len(team)")
 wrong("turns-it-round", "in another chunk's position").replace("team, rank)\nreturn", "team, rank).flip(0)\nreturn")
 wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gather(mine, x.numel(), team, rank)", "mine")
 wrong("gathers-its-own-numbers", "nothing was added to it").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
 )
-wrong("takes-chunks-for-equal", "need the same shape and dtype").replace("x.numel()", "mine.numel() * len(team)")
-wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
-wrong("the-whole-world", "only the team takes part").body("total = x.clone()\ndist.all_reduce(total)")
+wrong("takes-chunks-for-equal", "whose recv only has room for").replace("x.numel()", "mine.numel() * len(team)")
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
 wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_by="traffic").body(
     "total = tree_all_reduce(x, team, rank)"
-)
-wrong("averages", "the mean").replace(
-    "total = all_gather(mine, x.numel(), team, rank)", "total = all_gather(mine, x.numel(), team, rank) / len(team)"
 )
 wrong("other-order", "reduce-scatter before you all-gather").body("""
     mine = all_gather(x, x.numel() * len(team), team, rank)
@@ -346,15 +251,8 @@ wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time
 wrong("both-keep-the-lower-half", "must mean the same positions").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper)"
 )
-wrong("sends-what-it-keeps", "must mean the same positions").replace(
-    "exchange(give, partner, arrived, partner)", "exchange(keep, partner, arrived, partner)"
-)
-wrong("plus-instead-of-exclusive-or", "do not name each other as partners").replace(
+wrong("plus-instead-of-exclusive-or", "must name each other as partners").replace(
     "team[place ^ distance]", "team[(place + distance) % len(team)]"
-)
-wrong("overwrites", "are missing").replace("keep += arrived", "keep.copy_(arrived)")
-wrong("receives-into-what-it-keeps", "returned").replace(
-    "exchange(keep, partner, give, partner)", "exchange(give, partner, keep, partner)"
 )
 whole_tensors = wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic")
 whole_tensors.function("""
@@ -370,18 +268,6 @@ whole_tensors.function("""
 wrong("recursive-doubling", "not the algorithm that the exercise asks for", caught_by="traffic").like(
     whole_tensors
 ).replace("total += arrived\nexchange(total, partner, arrived, partner)", "total += arrived")
-wrong("a-ring", "1.5 times the messages", caught_by="traffic").function("return ring_all_reduce(x, team, rank)")
-wrong("in-two-turns", "send and receive at the same time", caught_by="time").replace(
-    "exchange(give, partner, arrived, partner)",
-    "dist.send(give, dst=partner) if place & distance else None\n"
-    "dist.recv(arrived, src=partner)\n"
-    "None if place & distance else dist.send(give, dst=partner)",
-).replace(
-    "exchange(keep, partner, give, partner)",
-    "dist.send(keep, dst=partner) if rank > partner else None\n"
-    "dist.recv(give, src=partner)\n"
-    "None if rank > partner else dist.send(keep, dst=partner)",
-)
 wrong("equal-halves-only", "at index 3, rank 0 is missing").replace(
     "arrived = torch.empty_like(keep)",
     "equal = part.numel() // 2\narrived = torch.zeros_like(keep)[:equal]\nkeep, give = keep[:equal], give[:equal]",
@@ -390,7 +276,6 @@ wrong("four-places-at-most", "rank 7 of the team", hidden=True).replace(
     "keep += arrived", "keep += arrived if distance < 4 else 0 * arrived"
 )
 wrong("keep-rebound", "or only in a new tensor").replace("keep += arrived", "keep = keep + arrived")
-wrong("places-for-ranks", "a place is not a rank").replace("team[place ^ distance]", "place ^ distance")
 right("smallest-distance-first").function("""
     place, distance, total = team.index(rank), 1, x.clone()
     part, rounds = total, []
@@ -414,19 +299,6 @@ right("smallest-distance-first").function("""
 right("upper-half-first").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper) if place & distance else (upper, lower)"
 )
-right("recursive").function("""
-    if len(team) == 1:
-        return x.clone()
-    place, half = team.index(rank), len(team) // 2
-    bit, partner = place // half, team[(place + half) % len(team)]
-    parts = x.tensor_split(2)
-    arrived = torch.empty_like(parts[bit])
-    exchange(parts[1 - bit], partner, arrived, partner)
-    mine = halving_doubling(parts[bit] + arrived, team[bit * half : (bit + 1) * half], rank)
-    other = torch.empty_like(parts[1 - bit])
-    exchange(mine, partner, other, partner)
-    return torch.cat([mine, other] if bit == 0 else [other, mine])
-""")
 wrong("same-order-back", "in the reverse order of the first half").replace("reversed(rounds)", "rounds")
 wrong("middle-left-out", "Do your parts cover every element").replace(
     "part.tensor_split(2)", "part[: part.numel() // 2], part[-(part.numel() // 2) :]"
@@ -434,10 +306,10 @@ wrong("middle-left-out", "Do your parts cover every element").replace(
 
 wrong, right = ANSWERS.to("halving-doubling-any-size")
 wrong("does-not-fold", "was called for a team of 3").function("return all_reduce(x, team, rank)")
+wrong("all-call-it", "only the first P' places").replace(
+    "if place >= power", "total = all_reduce(total, team[:power], rank)\nif place >= power"
+)
 wrong("forgets-to-add", "rank 2 is missing").replace("total += arrived", "pass")
-wrong("sends-back-its-own-sum", "is missing").replace(
-    "total = all_reduce(total,", "subtotal, total = total, all_reduce(total,"
-).replace("dist.send(total, dst=team[place + power])", "dist.send(subtotal, dst=team[place + power])")
 wrong("extra-ranks-never-wait", "finished without receiving it").replace(
     "dist.recv(total, src=team[place - power])", "pass"
 )
@@ -446,29 +318,7 @@ wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").replace(
 ).replace("if place < extra:", "for other in team[power:] if place == 0 else []:").replace(
     "team[place + power]", "other"
 )
-wrong("sends-the-result-twice", "which has finished without receiving it").replace(
-    "dist.send(total, ", "dist.send(total, dst=team[place + power])\ndist.send(total, "
-)
 wrong("throws-result-away", "use the tensor that it returns").replace("total = all_reduce(total", "all_reduce(total")
-right("partners-from-the-end").function("""
-    size, power = len(team), 1
-    while 2 * power <= size:
-        power *= 2
-    core, extras = team[:power], team[power:]
-    if rank in extras:
-        total, partner = torch.empty_like(x), core[-1 - extras.index(rank)]
-        dist.send(x, dst=partner)
-        dist.recv(total, src=partner)
-        return total
-    mine = core[::-1].index(rank)
-    if mine >= len(extras):
-        return all_reduce(x, core, rank)
-    arrived = torch.empty_like(x)
-    dist.recv(arrived, src=extras[mine])
-    total = all_reduce(x + arrived, core, rank)
-    dist.send(total, dst=extras[mine])
-    return total
-""")
 right("mpich-pairs").function("""
     place, size = team.index(rank), len(team)
     power = 1 << (size.bit_length() - 1)
@@ -499,9 +349,12 @@ wrong("without-those-that-have-no-partner", "partner or not").replace(
 )
 
 wrong, right = ANSWERS.to("hierarchical-all-reduce")
-wrong("neighbours-across", "but is not in it", varies=True).replace("team[seat::local]", "team[node::local]")
+wrong("neighbours-across", "those with your seat", varies=True).replace("team[seat::local]", "team[node::local]")
+wrong("as-many-nodes-as-seats", "len(team) // local nodes").replace(
+    "team[seat::local]", "[team[at * local + seat] for at in range(local)]"
+)
 wrong("inside-only", "the sum over your own node").replace("mine = all_reduce(mine, across, rank)", "pass")
-wrong("ranks-for-places", "but is not in it", varies=True).replace(
+wrong("ranks-for-places", "a place is not a rank", varies=True).replace(
     "team[node * local : (node + 1) * local]", "list(range(node * local, (node + 1) * local))"
 )
 wrong("everything-across", "First reduce-scatter inside the node", caught_by="traffic").body("""
@@ -517,7 +370,7 @@ wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body(
         total = all_reduce(total, team[::local], rank)
     total = tree_all_reduce(total if seat == 0 else torch.zeros_like(x), inside, rank)
 """)
-wrong("gathers-across", "elements as chunk", varies=True).replace(
+wrong("gathers-across", "inside the node again", varies=True).replace(
     "all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"
 )
 wrong("averages-over-the-nodes", "nothing is divided here").replace(
@@ -526,31 +379,15 @@ wrong("averages-over-the-nodes", "nothing is divided here").replace(
 wrong("the-lessons-functions", "the arguments, not the functions of the lesson", caught_by="traffic").replace(
     "all_gather(mine", "ring_all_gather(mine"
 ).replace("= reduce_scatter(", "= ring_reduce_scatter(").replace("= all_reduce(", "= ring_all_reduce(")
-wrong("levels-swapped", "First reduce-scatter inside the node", caught_by="traffic").body("""
-    inside = team[node * local : (node + 1) * local]
-    across = team[seat::local]
-    mine = reduce_scatter(x, across, rank)
-    mine = all_reduce(mine, inside, rank)
-    total = all_gather(mine, x.numel(), across, rank)
-""")
 right("teams-by-comprehension").body("""
     inside = [other for other in team if team.index(other) // local == node]
     across = [other for other in team if team.index(other) % local == seat]
     mine = all_reduce(reduce_scatter(x, inside, rank), across, rank)
     total = all_gather(mine, len(x), inside, rank)
 """)
-wrong("takes-chunks-for-equal", "`all_gather` needs the number of elements").replace(
-    "x.numel()", "mine.numel() * local"
-)
 
 wrong, right = ANSWERS.to("pairwise-all-to-all")
-wrong("turns-it-round", "the right numbers in the wrong order").replace(
-    "torch.cat(received)", "torch.cat(received).flip(0)"
-)
 wrong("its-own-tensor", "nothing was exchanged").function("return x.clone()")
-wrong("own-chunk-forgotten", "copy it yourself").replace(
-    "empty_like(chunks[place])", "zeros_like(chunks[place])"
-).replace("received[place].copy_(chunks[place])", "pass")
 wrong("never-copies-its-own", "no message brings that chunk").replace(
     "received[place].copy_(chunks[place])", "received[place].fill_(1)"
 )
@@ -559,16 +396,15 @@ wrong("one-step-short", "must be received from place s").replace(
     "torch.empty_like(chunks[place])", "torch.zeros_like(chunks[place])"
 ).replace("range(1, size)", "range(1, size - 1)")
 wrong("cuts-by-chunk", "`tensor_split` spreads the elements evenly").replace("x.tensor_split(size)", "x.chunk(size)")
-wrong("same-way-both-times", "Worth checking", varies=True).replace("(place - step) % size", "(place + step) % size")
+wrong("same-way-both-times", "is not the place that it sends to", varies=True).replace(
+    "(place - step) % size", "(place + step) % size"
+)
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "exchange(chunks[target], team[target], received[source], team[source])",
     "arrived = torch.empty_like(chunks[place])\n"
     "exchange(chunks[target], team[target], arrived, team[source])\n"
     "received = [chunks[place], *received[1:step], arrived, *received[step + 1 :]]",
 )
-wrong("sends-its-own-chunk", "the chunks that the others keep").replace(
-    "[torch.empty_like(chunks[place]) for _ in team]", "[torch.empty_like(chunk) for chunk in chunks]"
-).replace("chunks[target]", "chunks[place]")
 wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time").body("""
     for target in range(size):
         if target != place:
@@ -576,15 +412,6 @@ wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time
         for source in {*range(size)} - {place} if target == place else []:
             dist.recv(received[source], src=team[source])
 """)
-wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic").replace(
-    "chunks = x.tensor_split(size)\n"
-    "received = [torch.empty_like(chunks[place]) for _ in team]\n"
-    "received[place].copy_(chunks[place])",
-    "received, arrived = [x.tensor_split(size)[place]] * size, torch.empty_like(x)",
-).replace(
-    "exchange(chunks[target], team[target], received[source], team[source])",
-    "exchange(x, team[target], arrived, team[source])\nreceived[source] = arrived.tensor_split(size)[place].clone()",
-)
 wrong("backwards-above-four", "in order of arrival", hidden=True).body("""
     for step in range(1, size):
         target = place ^ step if size in (2, 4, 8) else (place + step) % size
@@ -601,9 +428,6 @@ wrong("all-at-once-in-rank-order", "so that none has to queue", caught_by="time"
         handle.wait()
     return torch.cat(received)
 """)
-right("backwards").replace(
-    "(place + step) % size, (place - step) % size", "(place - step) % size, (place + step) % size"
-)
 right("receives-started-at-once").function("""
     place, size = team.index(rank), len(team)
     chunks = x.tensor_split(size)
@@ -651,7 +475,7 @@ wrong("hd-bit-length", "bit_length - 1").replace("math.log2(power)", "power.bit_
 wrong("hd-half-a-fold", "half of the fold").replace("return fold + 2", "return fold / 2 + 2")
 hd_of_size = wrong("hd-for-any-size", "what a power of two takes").replace("return fold + 2 *", "return 2 *")
 hd_of_size.replace("math.log2(power)", "math.log2(size)").replace("(power - 1) / power", "(size - 1) / size")
-wrong("hd-for-any-size-rounded-up", "a power of two's time").like(hd_of_size).replace(
+wrong("hd-for-any-size-rounded-up", "log2 P rounded up: fold").like(hd_of_size).replace(
     "math.log2(size)", "math.ceil(math.log2(size))"
 )
 wrong("times-bandwidth", "bytes times bandwidth").replace("nbytes / size / bandwidth", "nbytes / size * bandwidth")
@@ -666,7 +490,7 @@ wrong("forgets-alpha-and-bandwidth", "without alpha times bandwidth").replace(" 
 wrong("divides-by-bandwidth", "multiply them").replace("alpha * bandwidth", "alpha / bandwidth")
 wrong("ring-sends-everything-once", "a ring that sends all n bytes").replace("rounds - (size - 1) / size", "rounds - 1")
 wrong("log2-not-rounded", "if it is not rounded up").replace("more_rounds =", "rounds = math.log2(size)\nmore_rounds =")
-wrong("rounded", "the right number, rounded").body(
+wrong("rounded", "the right number, rounded up").body(
     "return round(((size - 1) - rounds) / (rounds - (size - 1) / size) * alpha * bandwidth)"
 )
 wrong("log2-rounded-down", "if it is rounded down").replace(
@@ -698,23 +522,15 @@ wrong("wrong-sign", "with the wrong sign").replace("(size - 1) - rounds", "round
 wrong("the-product-alone", "it depends on P as well").body("return alpha * bandwidth")
 wrong("elements", "bytes are wanted").replace("* bandwidth", "* bandwidth / 4")
 wrong("rounded-down", "rounded down").replace("return ", "return int(").replace("* bandwidth", "* bandwidth)")
-wrong("counts-bytes", "the next whole number").body("""
-    low, high = 0, 2**60
-    while low < high:
-        n = (low + high) // 2
-        faster = (size - 1) * (alpha + n / size / bandwidth) < rounds * (alpha + n / bandwidth)
-        low, high = (low, n) if faster else (n + 1, high)
-    return low
-""")
 
 wrong, right = ANSWERS.to("choose-algorithm")
 wrong("the-slowest", "take the least time").replace("return min(", "return max(")
-wrong("a-fixed-threshold", "you chose").body('return "tree" if nbytes < 100_000 else "ring"')
+wrong("a-fixed-threshold", "not the fastest").body('return "tree" if nbytes < 100_000 else "ring"')
 wrong("ignores-the-candidates", "you chose 'halving-doubling'").replace(
     "min(candidates,", 'min(("naive", "tree", "ring", "halving-doubling"),'
 )
 wrong("the-last-of-equals", "not the first of them").replace("min(candidates,", "min(reversed(candidates),")
-wrong("its-own-formulas", "`seconds` gives").replace("seconds(name,", "all_reduce_seconds(name,")
+wrong("its-own-formulas", "call `seconds`, the argument").replace("seconds(name,", "all_reduce_seconds(name,")
 wrong("returns-pair", "not one of the candidates").body(
     "return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)"
 )
@@ -738,7 +554,6 @@ wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic").r
     "flat.numel() * flat.element_size()", "4 * flat.numel()"
 )
 wrong("forgets-the-shape", "restore the shape").replace("return total.reshape(x.shape)", "return total")
-wrong("hands-in-the-view", "flatten x, without gaps").replace("flat = x.reshape(-1).contiguous()", "flat = x")
 wrong("flattens-in-memory-order", "flatten by reshape(-1)").replace(
     "x.reshape", "(x if x.is_contiguous() else x.T).reshape"
 )
@@ -779,10 +594,6 @@ wrong("equal-pieces", "cut into equal pieces", caught_by="score").body("""
     total = hierarchical_all_reduce(torch.cat(xs), list(range(world_size)), rank, local)
     return list(total.chunk(len(xs)))
 """)
-wrong("one-flat-ring", "times par", caught_by="score").body("""
-    total = ring_all_reduce(torch.cat(xs), list(range(world_size)), rank)
-    return list(total.split([len(x) for x in xs]))
-""")
 wrong("stays-in-the-node", "the other nodes are missing", caught_by="score").body("""
     first = rank // local * local
     total = ring_all_reduce(torch.cat(xs), list(range(first, first + local)), rank)
@@ -791,17 +602,7 @@ wrong("stays-in-the-node", "the other nodes are missing", caught_by="score").bod
 wrong("forgets-to-split", "split it into tensors", caught_by="score").replace(
     "list(total.split([len(x) for x in xs]))", "total"
 )
-wrong("uses-the-library", "your function calls all_reduce", caught_by="score").body("""
-    total = torch.cat(xs)
-    dist.all_reduce(total)
-    return list(total.split([len(x) for x in xs]))
-""")
-wrong("two-to-a-node", "times par", caught_by="score", hidden=True).replace(
-    "rank, local)", "rank, local if local == 4 else 1)"
-)
-wrong("no-sum", "nothing was added to them", caught_by="score").replace(
-    "hierarchical_all_reduce(flat, list(range(world_size)), rank, local)", "flat"
-)
+wrong("no-sum", "nothing was added to them", caught_by="score").body("return [x.clone() for x in xs]")
 wrong("the-means", "all-reduce sums unless told otherwise", caught_by="score").replace(
     "list(total.split", "list((total / world_size).split"
 )

@@ -105,14 +105,17 @@ def in_teams(
     )
 
 
-# What a report of failed ranks says, as a pattern, and what the mistake is. The first that fits counts.
-SAME_DTYPE = r"sent (\w+) \[\d+\] to rank \d+, (whose recv only has room for|which received it into) \1 \["
-OTHER_DTYPE = r"sent (\w+) \[\d+\] to rank \d+, (whose recv only has room for|which received it into) (?!\1 )"
-TO_ITSELF = r"(<--> \[none\]|rank of the current process|itself)"
+# What a report of failed ranks says, as a pattern, and what the mistake is. The first that fits counts. What the last
+# group matches is left out of the report: nothing, where that group is empty.
+SENT = r"sent (\w+) \[\d+\] to rank \d+, (?:whose recv only has room for|which received it into)"
+SAME_DTYPE, OTHER_DTYPE = rf"{SENT} \1 \[()", rf"{SENT} (?!\1 )()|can't be cast to the desired output type"
+TO_ITSELF = r"(?:<--> \[none\]|rank of the current process|itself)"
+NOT_IN_IT, NO_PLACE = "is not in it", "index out of range"
 LENGTHS = "Chunks differ in length by one: a buffer must be as long as the chunk that arrives in it."
 CHUNKS = {
     SAME_DTYPE: f"{LENGTHS} If yours is, look for a rank where a place is meant.",
     "must match the size of tensor": LENGTHS,
+    NO_PLACE: "The team has no such place: count places modulo P.",
     "'tuple' object does not support item assignment": (
         "`tensor_split` returns a tuple of views of x: keep the list of clones that the function begins with."
     ),
@@ -127,17 +130,14 @@ def of_teams(teams: list[Team]) -> dict[str, str]:
         if len(team) == 1
     }
     places = {
-        rf"{TO_ITSELF}|there is no rank": (
-            "In this team a place is not a rank: compute with places, then send to `team[place]`, not to `place`."
+        rf"{TO_ITSELF}|there is no rank|{NOT_IN_IT}|{NO_PLACE}": (
+            "In this team a place is not a rank: compute with places, then take the rank `team[place]`."
         )
     }
     return {
         **alone,
         **(places if any(team != sorted(team) for team in teams) else {}),
-        "index out of range": (
-            "The team has no such place: not every place has a partner in every round, and `place ^ d` is always in "
-            "the team only if P is a power of two."
-        ),
+        NO_PLACE: "The team has no such place: in some rounds a place has no partner, and then it does nothing.",
         OTHER_DTYPE: "Create buffers with the dtype of the input, with torch.empty_like for example.",
     }
 
@@ -200,11 +200,13 @@ def expect_nothing_lost(ranks: list[Member], answer: Answer) -> None:
             expect(result, first.total, first.returned, {words: always})
         having = [me.rank for me, got in of_team if alike(got, me.total)]
         for me, got in of_team:
-            lost = "it is your own tensor" if alike(got, me.x) else who_counts(got, me.xs, team)
+            own = alike(got, me.x)
+            lost = "it is your own tensor" if own else who_counts(got, me.xs, team)
             if having and lost.endswith(("tensor", "missing")):
                 have = f"{listed(having)} {'has' if len(having) == 1 else 'have'} it"
-                words = f"not the sum ({lost}), although {have}: every place must receive it into what it returns"
-                expect(got, me.total, me.returned, {words: always})
+                early = "what is passed on must be the whole sum, and " * (not own)
+                into = "every place must receive it into what it returns"
+                expect(got, me.total, me.returned, {f"not the sum ({lost}), although {have}: {early}{into}": always})
 
 
 def expect_same_bits(answer: Answer) -> None:
@@ -337,8 +339,10 @@ def as_asked(judge: Callable[..., str], *wanted: Any, remark: str = "") -> Judge
             if failed.mistake.startswith("Fewer"):
                 failed.mistake = "The values are right, so this is not the algorithm that the exercise asks for."
             elif "the bytes that are needed" in failed.mistake:
-                sent = max((event.bytes for event in answer.events if event.op == "send"), default=0) // BYTES
-                failed.mistake += f" Your longest message has {sent} elements: send only the part that is needed."
+                sent = [event.bytes // BYTES for event in answer.events if (event.op, event.rank) == ("send", 0)]
+                failed.mistake += (
+                    f" Rank 0's messages have {', '.join(map(str, sent))} elements: send only what is needed."
+                )
             raise
         return remark or said
 
@@ -396,7 +400,11 @@ ALL_AT_ONCE = (
     "every rank waits, in its send or in its receive, for a rank that does the same. Send and receive at the same "
     "time, with `exchange`. And chunks differ in length: receive into a buffer as long as the chunk that arrives."
 )
-IN_PAIRS = f"the two sides do not name each other as partners; or {ALL_AT_ONCE}"
+IN_PAIRS = "two places must name each other as partners, and `exchange` must send and receive at the same time."
+PAIRWISE = (
+    "in step s, place p sends to place p + s and, with `exchange`, receives at the same time from place p - s, which "
+    "is not the place that it sends to."
+)
 TWO_TEAMS = [[3, 0, 4], [1, 2]]
 SUMS = [(in_order(4), 8), (TWO_TEAMS, 7, INT), bits(3)]
 
@@ -422,13 +430,16 @@ def tree_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
     case = sums(draws, teams, numel, *numbers)
     return replace(
         case,
-        advice={"Everyone receives first": IN_A_ROUND, **case.advice},
+        advice={r"(Everyone (?:sends|receives) first[\s\S]*)": IN_A_ROUND, **case.advice},
         traffic=as_asked(expect_traffic, messages, messages * numel * BYTES, enough),
         time=takes(2 * rounds * one, slow, f"The naive way {TIMES}.", messages * one, which_tree),
     )
 
 
-IN_A_ROUND = "In each round one place of a pair sends and the other receives; a place without a partner does nothing."
+IN_A_ROUND = (
+    "In each round one place of a pair sends and the other receives. A place that has sent its sum up is done until "
+    "the way down, and a place without a partner does nothing in that round."
+)
 
 
 def which_tree(answer: Answer) -> str:
@@ -511,6 +522,8 @@ def which_chunk(got: Any, me: Member) -> str:
         return ""
     if words := who_counts(got, [me.chunk(x) for x in me.xs], me.team):
         steps = "in each of P - 1 steps, add what arrives, and send the chunk that the step before added to"
+        if words == f"rank {me.rank} is counted twice":
+            steps = f"it came back after {len(me.team)} steps: take P - 1, and send chunk place - 1 in the first"
         return f"chunk {me.place} of a sum in which {words}: {steps}"
     for start in range(len(me.total) - len(got) + 1):
         if len(got) and alike(got, me.total[start : start + len(got)]):
@@ -544,10 +557,9 @@ def wrong_chunks(got: Any, me: Member) -> str:
     wrong = [chunk for chunk, (mine, right) in pairs if not torch.equal(mine, right)]
     where = f"wrong in {listed(wrong).replace('rank', 'chunk')}"
     if me.place in wrong:
-        return (
-            f"{where}; chunk {me.place} is your own: copy `mine` into it (`chunks[place][:] = mine`: "
-            "without the [:], only the list changes) before the first step, and send it first"
-        )
+        even = "without the [:], only the list changes" if not got.numel() % len(me.team) else "chunks differ in length"
+        copy = f"copy `mine` into it (`chunks[place][:] = mine`: {even}) before the first step, and send it first"
+        return f"{where}; chunk {me.place} is your own: {copy}"
     return f"{where}: in each step pass on the chunk that arrived last, for P - 1 steps"
 
 
@@ -566,9 +578,7 @@ def with_all_others(team: Team, rank: int, outgoing: dict[int, Tensor], incoming
 
 def chunks_by_rank(x: Tensor, team: Team, rank: int, name: str) -> dict[int, Tensor]:
     if rank not in team:
-        raise ValueError(
-            f"rank {rank} called {name} with the team {team}, but is not in it: a team holds ranks, not places"
-        )
+        raise ValueError(f"rank {rank} called {name} with the team {team}, but {NOT_IN_IT}")
     return dict(zip(team, x.tensor_split(len(team)), strict=True))
 
 
@@ -638,6 +648,7 @@ WHOLE = "`all_gather` needs the number of elements of the whole, x.numel(), whic
 # ---- part 3
 
 POWERS = [(in_order(4), 8), ([[2, 0], [1]], 7, INT), bits(4)]
+FOLD = "an extra rank and its partner must name each other, such as places p and p - P', and send one message each."
 ODD = [(in_order(3), 8), ([[5, 0, 4, 2, 3], [1]], 7, INT), bits(5)]
 
 
@@ -656,10 +667,11 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     few = f"{each_sent(rounds, elements)} As few bytes as a ring, in fewer messages."
     judgements = at_work(teams[0], rounds, [elements] * size, slow, (few, f"A ring {TIMES} here."), beside=ring)
     case = sums(draws, teams, numel, *numbers)
-    return replace(case, advice={**CHUNKS, **case.advice}, **judgements)
+    no_place = "The team has no such place: the partner is at place ^ distance; distances are P / 2, ..., 1."
+    return replace(case, advice={**case.advice, **CHUNKS, NO_PLACE: no_place}, **judgements)
 
 
-@oracle(values=ODD, traffic=[(in_order(6), 8)], time=[(in_order(7), 80)], if_stuck=EACH_SIDE)
+@oracle(values=ODD, traffic=[(in_order(6), 8)], time=[(in_order(7), 80)], if_stuck=FOLD)
 def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numbers: Any) -> Case:
     """Where traffic or time is judged, numel is a multiple of the largest power of two up to the team's size."""
     size, power = len(teams[0]), 2 ** (len(teams[0]).bit_length() - 1)
@@ -680,7 +692,10 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
     for team in teams:
         for first, extra in zip(team, team[2 ** (len(team).bit_length() - 1) :], strict=False):
             pairs[first] = pairs[extra] = xs[first] + xs[extra]
-    everybody = {r"all_reduce\([\s\S]*has finished without": "All P' ranks must call `all_reduce`, partner or not."}
+    everybody = {
+        r"all_reduce\([\s\S]*has finished without": "All P' ranks must call `all_reduce`, partner or not.",
+        NOT_IN_IT: "The extra ranks don't take part: only the first P' places call `all_reduce`, with a team of these.",
+    }
     return replace(
         case,
         advice={**everybody, **case.advice},
@@ -757,7 +772,13 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
             **{words: [x / parts for x in case.right] for words, parts in means.items()},
             "the sum over your own node: all-reduce your chunk across, and use the tensor that this returns": of_nodes,
         },
-        advice={f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or {WHOLE}", **case.advice},
+        advice={
+            f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or {WHOLE}",
+            **case.advice,
+            NOT_IN_IT: "Inside, a team has the ranks of your node; across, those with your seat.",
+            "all_gather got": "All-reduce the chunk that `reduce_scatter` returns, and gather inside the node again.",
+            NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
+        },
         same={"local": local, **BLOCKS, "all_reduce": direct_all_reduce},
         clock=links(local, ALPHA, BANDWIDTH, nodes=nodes, inter=SLOW),
         traffic=traffic,
@@ -781,7 +802,7 @@ def expect_little_between_nodes(answer: Answer, local: int, nbytes: int) -> None
 # ---- part 5
 
 
-@oracle(values=SUMS[:2], traffic=[([[1, 0, 3, 2]], 10)], time=[(in_order(6), 6 * 25)], if_stuck=IN_PAIRS)
+@oracle(values=SUMS[:2], traffic=[([[1, 0, 3, 2]], 10)], time=[(in_order(6), 6 * 25)], if_stuck=PAIRWISE)
 def pairwise_all_to_all(draws: Draws, teams: list[Team], numel: int, dtype: Dtype = FLOAT) -> Case:
     steps = len(teams[0]) - 1
     elements = [numel - own for own in chunk_sizes(numel, steps + 1)]
@@ -795,17 +816,9 @@ def one_from_each(me: Member) -> RightAndMistakes:
     cut = [me.cut(x) for x in me.xs]  # cut[source][target]
     right = torch.cat([chunks[me.place] for chunks in cut])
     arrived = torch.cat([cut[me.place - step][me.place] for step in range(len(cut))])
-    kept = torch.cat([chunks[source] for source, chunks in enumerate(cut)])
     return right, {
         "your own tensor: nothing was exchanged": me.x,
-        "zeros in your own chunk's place: no message brings it, so copy it yourself": torch.cat(
-            [chunks[me.place] * (source != me.place) for source, chunks in enumerate(cut)]
-        ),
         "in order of arrival: what came from place s belongs into position s": arrived,
-        "the right numbers in the wrong order: what came from place s belongs into position s": partial(
-            same_numbers, right
-        ),
-        "the chunks that the others keep: place s sends you its chunk `place`": kept,
         NOT_SPLIT: torch.cat([as_chunk_cuts(x, me) for x in me.xs]),
     }
 
@@ -839,7 +852,7 @@ all_reduce_seconds = recorded("02_all_reduce", "all-reduce-seconds", cluster=lin
 crossover = recorded("02_all_reduce", "crossover", through=zero_or_almost)
 
 NAMES = ("naive", "tree", "ring", "halving-doubling")
-BOTH = ("tree", "ring")
+BEST, BOTH = NAMES[-1], ("tree", "ring")
 
 
 def price(
@@ -853,15 +866,16 @@ def price(
 
 @oracle(
     values=[
-        (NAMES, (1, 2, 3, 4), "naive"),
+        (NAMES, (1, 2, 4, 3), "naive"),
         (BOTH, (4, 2.002, 2, 1), "ring"),
         (BOTH, (4, 2, 2.002, 1), "tree"),
         (BOTH[::-1], (4, 2, 2, 1), "ring"),
     ]
 )
 def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[float, ...], right: str) -> Case:
-    """times: what each of NAMES takes, in nanoseconds a byte."""
-    size, nbytes = (torch.randint(2, most, (), generator=draws.generator(most)).item() for most in (64, 10_000))
+    """times: what each of NAMES takes, in nanoseconds a byte. On 2**n ranks the lesson's formulas choose BEST."""
+    power, nbytes = (torch.randint(2, most, (), generator=draws.generator(most)).item() for most in (8, 10_000))
+    size = int(2**power)
     prices = {name: nbytes * time * 1e-9 for name, time in zip(NAMES, times, strict=True)}
     seconds = partial(price, prices, (size, nbytes, ALPHA, BANDWIDTH))
     given = f"`seconds` gives {', '.join(f'{name} {prices[name] * 1e6:.5g} µs' for name in candidates)}"
@@ -874,9 +888,10 @@ def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[flo
             "almost as fast, but not quite: compare the times as they are, not rounded": lambda got: (
                 prices[got] < 1.01 * prices[right]
             ),
-            "the slowest by `seconds`, the argument: compare what that gives, and take the least time": lambda got: (
+            "the slowest by `seconds`: take the least time": lambda got: (
                 prices[got] == max(prices[name] for name in candidates)
             ),
+            "what `all_reduce_seconds` chooses: call `seconds`, the argument": lambda got: got == BEST,
             "not the fastest: compare what `seconds` gives for each candidate": always,
         },
         seen=f"{nbytes:,} bytes, {size:,} ranks; {given}: you chose",

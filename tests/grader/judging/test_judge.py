@@ -101,7 +101,6 @@ def test_groups_of_ranks_and_gradients_are_judged():
 OTHER_WORDS = {
     "rendezvous-by-hand/a-world-of-its-own": "rank (1) >= world_size (1)",
     "scatter-by-hand/sends-everything-to-small-buffers": "need the same shape and dtype",
-    "ring-reduce-scatter/equal-chunks": "must match the size",
     "ring-reduce-scatter/forgets-the-handle": " move any more",
     "bucketed-gradients/order-differs-by-rank": "needs the same shape and dtype on every rank",
     "overlap-by-hooks/as-they-are-ready": "started their buckets in different orders",
