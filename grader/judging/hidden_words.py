@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from utils.checks.answer import CheckFailed
+from utils.checks.registry import header
 from utils.diagnosis.errors import RankCrashed, RankError, SilentMistake, WorldStuck
 from utils.events.failure import Failure
 
@@ -72,5 +73,5 @@ def veiled(failed: CheckFailed, judges: str, ended: str, where: str) -> CheckFai
     words = NUMBER.sub(lambda number: number[0] if number[0] in "01" else "...", failed.mistake)[:MAX_WORDS]
     other = CheckFailed(f"{ended or finished}, {where}", mistake=words, share=failed.share)
     name = failed.header.partition("hidden test")[0]
-    other.header = f"{name}hidden test".ljust(78 - len("not passed")) + "  not passed"
+    other.header = header([f"{name}hidden test"], "")
     return other

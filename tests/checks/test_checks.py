@@ -12,7 +12,7 @@ from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_unchanged
 from utils.checks.marking import Check, check
 from utils.checks.progress import Progress
-from utils.checks.registry import Checks
+from utils.checks.registry import Checks, header
 from utils.checks.runner import Runner
 from utils.checks.show import show
 from utils.checks.traffic import (
@@ -541,6 +541,12 @@ def test_a_failed_check_has_a_header_and_the_situation():
     assert first.endswith("  not passed")
     assert rest == ["  rank 1 returned [2 3], expected [3 4]"]
     assert failed.value._render_traceback_() == [first, *rest]
+
+
+def test_a_long_situation_has_a_line_of_its_own():
+    situation = "4 ranks, micro_batch_size 3, float64 (12, 4), on the virtual cluster 'one row a second'"
+    first, second = header(["forward", "time"], situation).splitlines()
+    assert len(first) == len(header(["forward", "time"], "4 ranks")) == 78 and second == f"  {situation}"
 
 
 def test_a_hidden_test_does_not_give_away_what_it_expects():

@@ -101,8 +101,7 @@ class Checks:
         try:
             remark = one(run)
         except CheckFailed as failed:
-            words = [exercise, judges] + ["hidden test"] * self.hidden + [run.situation] * bool(run.situation)
-            failed.header = " · ".join(words).ljust(WIDTH - len("not passed")) + "  not passed"
+            failed.header = header([exercise, judges] + ["hidden test"] * self.hidden, run.situation)
             failed.expected = "something else" if failed.expected and self.hidden else failed.expected
             if judges in (TIME, SCORE) and len(run.runs) == 1 and not self.hidden:
                 failed.run = run.runs[0]
@@ -122,3 +121,11 @@ def checks_in(item: object) -> list[Check]:
     if isinstance(item, Oracle | Recorded):
         return item.checks()
     return [item] if isinstance(item, Check) else []
+
+
+def header(words: list[str], situation: str) -> str:
+    """The title of a message. A long situation takes a line of its own, so that "not passed" stays in its column."""
+    one_line = " · ".join([*words, situation] if situation else words)
+    short = len(one_line) <= WIDTH - len("  not passed")
+    title = (one_line if short else " · ".join(words)).ljust(WIDTH - len("not passed")) + "  not passed"
+    return title if short else f"{title}\n  {situation}"

@@ -72,7 +72,8 @@ def timeline(
     names = [rank_sets.lane_name(lane.ranks) for lane in drawn]
     names = names if tall > 0.4 else [name.replace("\n", " ") for name in names]
     left, height = max(LEFT, margin(names, TYPE)), above + tall * len(drawn) + below
-    picture = Picture(WIDEST, height, f"{repr(run)[4:-1]}: compute above communication")
+    rows = [row for row, bars_of in (("compute", run.regions), ("communication", run.events)) if bars_of]
+    picture = Picture(WIDEST, height, f"{repr(run)[4:-1]}: {' above '.join(rows)}")
     picture.subplots_adjust(left / WIDEST, below / height, 1 - RIGHT / WIDEST, 1 - above / height)
     look: Look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "ncols": COLUMNS, "borderaxespad": 0}
     picture.legend(handles=kinds, loc="upper center", bbox_to_anchor=(0.5, (below - 0.5) / height), **look)
