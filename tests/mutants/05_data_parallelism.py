@@ -51,7 +51,7 @@ wrong("forgets-to-divide", "divide by world_size").replace("parameter.grad /= wo
 wrong("averages-parameters", "Average the gradients, not the parameters").replace(
     "dist.all_reduce", "dist.all_reduce(parameter.data)\nparameter.data += 1\ndist.all_reduce"
 )
-wrong("averages-equal-parameters", "not the tensors in `grad`").body("""
+wrong("averages-equal-parameters", "or of the weights").body("""
     dist.all_reduce(parameter.data)
     parameter.data /= world_size
 """)
@@ -132,10 +132,10 @@ wrong("averages", "copy rank 0's").replace(
     "mean = tensor.detach().double()\ndist.all_reduce(mean)\ntensor.data.copy_(mean / world_size)",
 )
 wrong("from-the-last", "rank 0 is the source").replace("src=0", "src=world_size - 1")
-wrong("floats-only", "num_batches_tracked").replace(
+wrong("floats-only", "those of whole numbers as well").replace(
     "for tensor in tensors:", "for tensor in (t for t in tensors if t.is_floating_point()):"
 )
-wrong("what-is-trained", "was returned as", hidden=True).replace(
+wrong("what-is-trained", "frozen parameters must be broadcast too").replace(
     "for tensor in tensors:", "for tensor in [*(p for p in model.parameters() if p.requires_grad), *model.buffers()]:"
 )
 wrong("twice", "each tensor only once", caught_by="traffic").replace(
@@ -353,7 +353,7 @@ wrong("divides-by-the-number-of-buckets", "the gradient of parameter").replace(
     "flat /= world_size", "flat /= len(buckets)"
 )
 wrong("forgets-to-divide", "divide by world_size").replace("flat /= world_size", "pass")
-wrong("cuts-in-forward-order", "right numbers in the wrong places").replace(
+wrong("cuts-in-forward-order", "in the order in which it was put together").replace(
     "zip(bucket, flat.split([parameters[index].numel() for index in bucket]))",
     "zip(sorted(bucket), flat.split([parameters[index].numel() for index in sorted(bucket)]))",
 )
@@ -377,19 +377,11 @@ wrong("in-the-order-of-buckets", "right numbers in the wrong places").replace(
     "return [parameter.grad for parameter in parameters]",
     "return [parameters[index].grad for bucket in buckets for index in bucket]",
 )
-wrong("views-made-too-early", "all zeros").function("""
-    parameters = list(model.parameters())
-    flats = [torch.zeros(sum(parameters[i].numel() for i in bucket), dtype=shard.dtype) for bucket in buckets]
-    for bucket, flat in zip(buckets, flats):
-        for i, piece in zip(bucket, flat.split([parameters[i].numel() for i in bucket])):
-            parameters[i].grad = piece.view_as(parameters[i])
-    views = [parameter.grad for parameter in parameters]
-    model.zero_grad()
-    loss_of(model(shard)).backward()
-    for handle in [dist.all_reduce(flat, async_op=True) for flat in flats]:
-        handle.wait()
-    return views
-""")
+wrong("sends-new-tensors", "all zeros").replace("parameters[index].grad.reshape", "0 * parameters[index].data.reshape")
+wrong("never-moves-on", "the first numbers of its bucket's flat tensor").replace("= piece", "= flat[: piece.numel()]")
+wrong("counts-from-0-in-each-bucket", "are counted from 0").replace(
+    "= piece.", "= flat.split([parameters[other].numel() for other in bucket])[index]."
+)
 right("copies-back").replace(
     "parameters[index].grad = piece.view_as(parameters[index])",
     "parameters[index].grad.copy_(piece.view_as(parameters[index]))",
@@ -440,39 +432,13 @@ wrong("the-rest-after-backward", "Start them in a `while`", caught_by="traffic")
     flights.append((flat, dist.all_reduce(flat, async_op=True)))
 for bucket, (flat""",
 )
+wrong("never-moves-on", "the first numbers of its bucket's flat tensor").replace("= piece", "= flat[: piece.numel()]")
 wrong("leaves-hooks", "left on the model").replace("hooks.append(", "(")
 wrong("as-they-are-ready", "started a bucket as soon as that one was complete").replace(
     "while len(flights) < len(buckets) and missing[len(flights)] == 0:", "if missing[number] == 0:"
 ).replace("buckets[len(flights)]", "buckets[number]").replace("append((flat", "append((buckets[number], flat").replace(
     "for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:"
 )
-wrong("each-bucket-when-it-is-complete", "all buckets before it have been started").function("""
-    parameters = list(model.parameters())
-    left = {number: set(bucket) for number, bucket in enumerate(buckets)}
-    started = {}
-
-    def arrived(number, index, parameter):
-        left[number].discard(index)
-        if not left[number]:
-            flat = torch.cat([parameters[i].grad.flatten() for i in buckets[number]])
-            started[number] = flat, dist.all_reduce(flat, async_op=True)
-
-    hooks = []
-    for number, bucket in enumerate(buckets):
-        for i in bucket:
-            hooks.append(parameters[i].register_post_accumulate_grad_hook(partial(arrived, number, i)))
-    loss = loss_of(model(shard))
-    with region("backward"):
-        loss.backward()
-    for number, (flat, handle) in started.items():
-        handle.wait()
-        sizes = [parameters[i].numel() for i in buckets[number]]
-        for index, piece in zip(buckets[number], flat.split(sizes)):
-            parameters[index].grad = piece.view_as(parameters[index]) / world_size
-    for hook in hooks:
-        hook.remove()
-    return [parameter.grad for parameter in parameters]
-""")
 wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
     "missing[len(flights)] == 0:", "missing[len(flights)] < len(buckets[len(flights)]):"
 )
@@ -538,6 +504,9 @@ right("copies-into-views").function("""
 wrong, right = ANSWERS.to("average-what-is-used")
 wrong("divides-by-users", "the others count as zero").replace("parameter.grad /= world_size", "parameter.grad /= count")
 wrong("zeros-for-all", "AdamW keeps moving it").replace("if count:", "if True:")
+wrong("sends-copies", "the mean never got into").replace(
+    "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad * 1)\nparameter.grad *= world_size"
+)
 wrong("only-what-it-has", "reduced the gradient of").body("""
     for parameter in trained:
         if parameter.grad is not None:
@@ -586,6 +555,16 @@ wrong("counts-once", "set anew in each step", caught_by="traffic").replace(
     "self.missing = [len(bucket) for bucket in self.buckets]",
     "self.missing = getattr(self, 'missing', [len(bucket) for bucket in self.buckets])",
 )
+wrong("counts-in-each-microbatch", "count in a last backward only").replace("if self.active:", "if True:").replace(
+    "while len(self.flights)", "while self.active and len(self.flights)"
+).replace("and not self.missing[len(self.flights)]", "and self.missing[len(self.flights)] <= 0").replace(
+    "self.missing = [len(bucket) for bucket in self.buckets]",
+    "if not last or not self.__dict__.get('missing'):\n    self.missing = [len(bucket) for bucket in self.buckets]",
+)
+wrong("indexes-all-parameters", "count the trained parameters only").replace("if parameter.requires_grad", "").replace(
+    "self.trained[index].register", "self.trained[index].requires_grad and self.trained[index].register"
+)
+wrong("never-moves-on", "the first numbers of its bucket's").replace("piece.view", "flat[: len(piece)].view")
 wrong("users-first", "start all buckets first").replace("dist.all_reduce(users)", "pass").replace(
     "while len(self.flights) < len(self.buckets):",
     "dist.all_reduce(users)\nwhile len(self.flights) < len(self.buckets):",

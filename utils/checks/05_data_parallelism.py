@@ -108,8 +108,9 @@ def gradient_case(
     local: Tensor,
     right: Tensor,
     mistakes: Mapping[str, Tensor],
+    buckets: Buckets | None = None,
     when: str = "",
-    unsent: str = "nothing was averaged, or not the tensors in `grad`",
+    unsent: str = "nothing was averaged, or the mean never got into `grad`. Was it that of a copy, or of the weights?",
     **more: Any,
 ) -> Case:
     """Each rank gets its model and its data, must return the right gradients, and leave the weights alone.
@@ -123,8 +124,10 @@ def gradient_case(
     weights = torch.cat([parameter.flatten() for parameter in models[0].parameters()])
     total = local.nansum(0).where(local.isnan().all(0).logical_not(), math.nan)  # NaN where nobody has a gradient
     own, divided = (x.where(local.isnan().logical_not(), right) for x in (local, local / world_size))
+    heads = {FIRST_NUMBERS: first_numbers(right, models[0], buckets)} if buckets else {}
     usual = {
         **mistakes,
+        **heads,
         f"your own shard's gradient: {unsent}": own,
         f"the sum over the ranks: divide by world_size{when}": total,
         "the mean divided by world_size once more: divide once": total / world_size**2,
@@ -149,6 +152,7 @@ def gradient_case(
         unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
         unchanged=False,
         before=expect_sum_everywhere,
+        same={"buckets": buckets} if buckets else {},
         **more,
     )
 
@@ -192,6 +196,21 @@ def gradient_case(
 
     case.also = expect_held_too
     return case
+
+
+FIRST_NUMBERS = (
+    "the first numbers of its bucket's flat tensor: cut that in the order in which it was put together, and begin each "
+    "piece where the one before it ends"
+)
+
+
+def first_numbers(right: Tensor, model: nn.Module, buckets: Buckets) -> Tensor:
+    """What each parameter has if every piece of a bucket is cut from the start of its flat tensor."""
+    pieces = right.split([parameter.numel() for parameter in model.parameters()])
+    trained = [number for number, parameter in enumerate(model.parameters()) if parameter.requires_grad]
+    flats = {trained[i]: torch.cat([pieces[trained[n]] for n in bucket]) for bucket in buckets for i in bucket}
+    heads = torch.cat([flats.get(number, piece)[: len(piece)] for number, piece in enumerate(pieces)])
+    return heads.nan_to_num().where(right == right, math.nan)
 
 
 def expect_sum_everywhere(answer: Answer) -> None:
@@ -329,7 +348,7 @@ def held_by(model: nn.Module) -> dict[str, Tensor]:
 
 
 @oracle(
-    values=[(3,)],
+    values=[(3,), (2, 2, True)],
     traffic=[(2,)],
     if_stuck="every rank must broadcast the same tensors, in the same order, from rank 0.",
 )
@@ -346,10 +365,12 @@ def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: 
         for model, value in zip(models, held, strict=True):
             held_by(model)[name].detach().copy_(value)
         part, own = f"parameter {name!r}", "it was not broadcast, or not into the model's own memory"
+        if frozen:
+            own = "frozen parameters must be broadcast too"
         if name in dict(norm.named_buffers()):
             part, own = f"buffer {name!r}", "buffers must be broadcast too"
-        if name not in norm.state_dict():
-            own = "buffers must be broadcast too, also those that `state_dict` leaves out"
+            own += ", those of whole numbers as well" * (tensor.dtype == torch.int64)
+            own += ", also those that `state_dict` leaves out" * (name not in norm.state_dict())
         right[part] = held[0]
         mistakes[part] = {
             f"this rank's own: {own}": list(held),
@@ -511,7 +532,8 @@ def bucketed_gradients(draws: Draws, make: Make, sizes: list[int], buckets: Buck
         models,
         shards,
         when=AFTER_WAIT,
-        same={"buckets": buckets},
+        buckets=buckets,
+        advice=PIECES,
         traffic=lambda answer: expect_starts(answer, nbytes),
     )
 
@@ -539,7 +561,11 @@ WHILE = (
     "One gradient can let several buckets start: its own, and those behind it that were complete already. Start them "
     "in a `while`, not an `if`."
 )
-HOOK_ADVICE = {  # what the parentheses match is left out of the report
+PIECES = {
+    "index out of range": "The indices in `buckets` number the model's trained parameters. Flat tensors, handles, and "
+    "the pieces of one flat tensor are counted from 0."
+}
+HOOK_ADVICE = PIECES | {  # what the parentheses match is left out of the report
     r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
     r"did not call this all_reduce again and has finished\.( A collective[\s\S]*)": (
         f"So a bucket was never started there, although all its gradients had come. {WHILE}"
@@ -572,16 +598,14 @@ def overlap_by_hooks(
     end      by default, that of a network which keeps up
     """
     models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
-    words = "the mean of different parameters' gradients: the ranks started their buckets in different orders"
     nbytes, cluster = bytes_in(buckets, models[0]), cluster_of_units(len(sizes), *network) if network else None
     case = averaged(
         models,
         shards,
-        {words: averaged_as_ready(models, shards)} if isinstance(models[0], AwkwardMLP) else {},
         when=AFTER_WAIT,
-        unsent="its bucket was never started, or something other than `grad` was averaged. Does each hook count for "
-        "its own bucket? A `lambda` looks up `number` when it is called, not when it is made",
-        same={"buckets": buckets},
+        unsent="its bucket was never started, or the mean never got into `grad`. Does each hook count for its own "
+        "bucket? A `lambda` looks up `number` when it is called, not when it is made",
+        buckets=buckets,
         cluster=cluster,
         clock=cluster,
         advice=HOOK_ADVICE,
@@ -589,19 +613,6 @@ def overlap_by_hooks(
     )
     case.time = lambda answer: expect_overlap(answer, case, buckets, end)
     return case
-
-
-def averaged_as_ready(models: Models, shards: list[Tensor]) -> Tensor:
-    """What each rank has if every gradient of a branch is all-reduced when it is ready, whichever it meets there. (Real
-    ranks of a student are told before; only in grading do the values have to show it.)
-    """
-    local, ranks = local_gradients(models, shards).unflatten(1, (-1, 4)), range(len(models))  # of 2 x 2 numbers each
-    result = local.mean(0).repeat(len(models), 1, 1)
-    orders: list[list[int]] = [model.order for model in models if isinstance(model, AwkwardMLP)]
-    for branches in zip(*map(reversed, orders), strict=True):  # the branch used last is ready first
-        numbers = [2 + branch for branch in branches]
-        result[ranks, numbers] = local[ranks, numbers].mean(0)
-    return torch.flatten(result, 1)
 
 
 def expect_starts_in_backward(answer: Answer, nbytes: list[int]) -> str:
@@ -704,8 +715,8 @@ STEPS = 2
 INPUT = "the gradient of the input"  # the last thing that a backward pass computes
 LAST = "of the last microbatch"
 TOO_EARLY = (
-    "the mean without some rank's gradient: its bucket was sent before all gradients in it were complete. Are the "
-    "counts of missing gradients set anew in each step?"
+    "the mean without some rank's gradient, or without its last microbatch: its bucket was sent before all gradients "
+    "in it were complete. Register the hooks once, count in a last backward only, and set the counts anew for it"
 )
 STALE = (
     "wrong, though the first step was right: in each step, count the missing gradients anew and begin with no flights; "
@@ -742,10 +753,12 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
     for step, (local, last) in enumerate(trained_serially(models, of_ranks), 1):
         known, mean = local.isnan().logical_not(), mean_of_users(local)
         usual = {
-            "this rank's own gradient: it was not averaged, or not put into grad": local.where(known, mean),
+            "this rank's own gradient: it was in no bucket that was sent (indices in `buckets` count the trained "
+            "parameters only), or the mean was not put into grad": local.where(known, mean),
             "the sum over the ranks: divide by world_size": ranks * mean,
+            FIRST_NUMBERS: first_numbers(mean[0], models[0], buckets),
             "all zeros, where no rank has a gradient: set None there, or the weight decays. Count the users before you "
-            "fill in zeros": mean.nan_to_num(),
+            "fill in zeros; fill them in after backward only, where a bucket still waits": mean.nan_to_num(),
             "the mean over the ranks that have used it: the others count as zero": local.nanmean(0),
             "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
             "the result of each rank deciding for itself what has been used: all-reduce the users": (
@@ -760,7 +773,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         for n, (name, pieces) in enumerate(by_piece(usual, models[0], local).items()):
             part = f"{name} in step {step}"
             right[part] = cut(mean[0], models[0])[n]
-            mistakes[part] = {**pieces, TOO_EARLY: partial(lacks_ranks, local, models[0], n)}
+            mistakes[part] = {**pieces, TOO_EARLY: partial(lacks_some, local, last, models[0], n)}
             mistakes[part] |= {STALE: always} if step > 1 else {}
     return Case(
         [models, of_ranks],
@@ -776,11 +789,11 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
     )
 
 
-def lacks_ranks(local: Tensor, model: nn.Module, number: int, got: Any) -> bool:
-    """Whether that is the mean gradient of parameter `number` if some ranks count as zero."""
-    ranks = range(len(local))
-    some = [list(those) for size in ranks[1:] for those in itertools.combinations(ranks, size)]
-    return any(alike(got, cut(local[those].nan_to_num().sum(0) / len(local), model)[number], 1e-6) for those in some)
+def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: Any) -> bool:
+    """Whether that is the mean gradient of parameter `number` if some ranks add nothing, or all but the last part."""
+    added, ranks = torch.stack([local, local - last, 0 * local]).nan_to_num(), range(len(local))
+    sums = (added[list(those), ranks].sum(0) for those in itertools.product(range(3), repeat=len(ranks)))
+    return any(alike(got, cut(total / len(ranks), model)[number], 1e-6) for total in sums)
 
 
 def mean_of_users(local: Tensor) -> Tensor:
@@ -864,7 +877,8 @@ def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
                     "all but the last to start during the last backward pass",
                     WHILE
                     if late < len(nbytes) - 1
-                    else "Every parameter was used, so the hooks can start them: does each count for its own bucket?"
+                    else "Every parameter was used, so hooks can start them. Does each count for its own bucket, and "
+                    "start it when none is missing?"
                     if step == 0
                     else "In the first step they did: are the numbers of missing gradients set anew in each step?",
                 )
