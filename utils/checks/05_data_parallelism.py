@@ -331,15 +331,16 @@ def expect_all_reduces(answer: Answer, nbytes: list[int], in_order: bool = False
     return f"each rank made {plural(len(nbytes), 'all-reduce')}, {sum(nbytes)} bytes in all."
 
 
-def expect_bytes(answer: Answer, op: str, did: str, nbytes: int, tensors: str, advice: str) -> str:
-    """Judge that every rank made calls of `op` alone, with each tensor once. did, tensors, advice: in words."""
-    for rank, calls in calls_of_ranks(answer, op):
+def expect_broadcasts(answer: Answer, nbytes: int) -> str:
+    """Judge that every rank made broadcasts alone, with each tensor once."""
+    did, once = "took part in broadcasts of", f"{nbytes} bytes: each parameter and buffer once"
+    for rank, calls in calls_of_ranks(answer, "broadcast"):
         sent = sum(call.bytes for call in calls)
         if sent != nbytes:
-            too_much = f"{sent / nbytes:.3g} times as much as is needed: {advice}."
+            too_much = f"{sent / nbytes:.3g} times as much as is needed: broadcast each tensor only once."
             mistake = too_much if sent > nbytes else "Some tensors are left out."
-            raise CheckFailed(f"rank {rank} {did} {sent} bytes", f"{nbytes} bytes: each {tensors} once", mistake)
-    return f"each rank {did} {nbytes} bytes: each {tensors} once."
+            raise CheckFailed(f"rank {rank} {did} {sent} bytes", once, mistake)
+    return f"each rank {did} {once}."
 
 
 def held_by(model: nn.Module) -> dict[str, Tensor]:
@@ -378,8 +379,6 @@ def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: 
             "the mean over the ranks: copy rank 0's": held.double().mean(0),
             "another rank's: rank 0 is the source": held[-1],
         }
-    did, nbytes = "took part in broadcasts of", sum(value.nbytes for value in right.values())
-    tensors, once = "parameter and buffer", "broadcast each tensor only once"
     case = Case(
         [models],
         right=right,
@@ -387,7 +386,7 @@ def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: 
         seen="rank {rank}: {part} was returned as",
         in_order=True,
         unchanged=False,
-        traffic=lambda answer: expect_bytes(answer, "broadcast", did, nbytes, tensors, once),
+        traffic=lambda answer: expect_broadcasts(answer, sum(value.nbytes for value in right.values())),
     )
 
     def expect_in_model(answer: Answer) -> None:
@@ -554,8 +553,8 @@ SAME_ORDER = (
     "never started a bucket. Start a bucket when it is complete and all before it have been started."
 )
 OWN_ORDER = (
-    "Gradients become ready in a different order on each rank, and each rank started a bucket as soon as that one was "
-    "complete. Start a bucket only when it is complete and all buckets before it have been started."
+    "Gradients become ready in a different order on each rank, and each rank all-reduced one as soon as it, or its "
+    "bucket, was complete. Start only whole buckets, each when it is complete and all before it have been started."
 )
 WHILE = (
     "One gradient can let several buckets start: its own, and those behind it that were complete already. Start them "
@@ -565,18 +564,24 @@ PIECES = {
     "index out of range": "The indices in `buckets` number the model's trained parameters. Flat tensors, handles, and "
     "the pieces of one flat tensor are counted from 0."
 }
+IN_HOOK = (
+    "Start each bucket in the hook that completes it. Is each hook on its own parameter, and does it count for that "
+    "parameter's bucket?"
+)
 HOOK_ADVICE = PIECES | {  # what the parentheses match is left out of the report
+    r"register_\w+hook\((?!partial)[\w.]+\(|missing 1 required positional": "Autograd calls a hook with the parameter "
+    "alone. Register a function, with its number bound and not called yet: partial(one_more_is_ready, number).",
     r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
     r"did not call this all_reduce again and has finished\.( A collective[\s\S]*)": (
         f"So a bucket was never started there, although all its gradients had come. {WHILE}"
     ),
-    r"brought [\s\S]*int64": (
+    r"(?:brought|'s all_reduce) [\s\S]*int64": (
         "The all-reduce of the users met that of a bucket. On every rank start all buckets first, in order, then the "
         "users; and in an earlier microbatch, let the hooks do nothing."
     ),
     "brought float": OWN_ORDER,
-    "NoneType": "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
-    "register_post_accumulate_grad_hook hook after it. (Or the bucket was not complete yet.)",
+    "NoneType(?!' and)": "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
+    "register_post_accumulate_grad_hook hook after it. (Or does a hook count for a bucket that isn't its own?)",
 }
 
 
@@ -627,7 +632,7 @@ def expect_starts_in_backward(answer: Answer, nbytes: list[int]) -> str:
             raise CheckFailed(
                 f"rank {rank} started {late} of the first {plural(len(calls) - 1, 'bucket')} after backward had ended",
                 "all but the last to start during backward",
-                "Start each bucket in the hook that completes it." if late == len(calls) - 1 else WHILE,
+                IN_HOOK if late == len(calls) - 1 else WHILE,
             )
     expect_launched_first(answer)
     return said + " All but the last started before backward ended."
@@ -704,9 +709,8 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
     mistakes = {
         "None, but another rank has used it: every rank needs the mean": math.nan * right,
         "the mean over the ranks that have used it: divide by world_size, the others count as zero": by_users,
-        "all zeros, where no rank has used it (or it is frozen): leave it None, or AdamW keeps moving it": (
-            right.nan_to_num()
-        ),
+        "all zeros, where no rank has used it (or it is frozen, and `users` leaves those out): leave it None, or AdamW "
+        "keeps moving it": right.nan_to_num(),
     }
     return gradient_case(models, shards, local, right, mistakes)
 
@@ -714,6 +718,7 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
 STEPS = 2
 INPUT = "the gradient of the input"  # the last thing that a backward pass computes
 LAST = "of the last microbatch"
+ZEROS = "A flat tensor has a place for each parameter of its bucket: without a gradient, zeros of its shape and dtype."
 TOO_EARLY = (
     "the mean without some rank's gradient, or without its last microbatch: its bucket was sent before all gradients "
     "in it were complete. Register the hooks once, count in a last backward only, and set the counts anew for it"
@@ -726,7 +731,7 @@ STALE = (
 
 @oracle(
     values=[
-        ([[1, 2], [2]], 3, 2, True, [[3, 2], [1], [0]]),
+        ([[1, 2], [2]], 3, 3, True, [[3], [2], [1, 0]]),
         ([[0, 1], [1, 0], [0, 1]], 2, 1, False, [[3], [2], [1], [0]]),
     ],
     traffic=[([[0, 1], [1, 0]], 2, 3, True, [[2], [1], [0]])],
@@ -756,12 +761,14 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             "this rank's own gradient: it was in no bucket that was sent (indices in `buckets` count the trained "
             "parameters only), or the mean was not put into grad": local.where(known, mean),
             "the sum over the ranks: divide by world_size": ranks * mean,
+            "the mean divided by world_size once more: divide once": mean / ranks,
+            "this rank's own gradient plus the mean: put the mean in its place": local.nan_to_num() + mean,
             FIRST_NUMBERS: first_numbers(mean[0], models[0], buckets),
             "all zeros, where no rank has a gradient: set None there, or the weight decays. Count the users before you "
             "fill in zeros; fill them in after backward only, where a bucket still waits": mean.nan_to_num(),
             "the mean over the ranks that have used it: the others count as zero": local.nanmean(0),
             "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
-            "the result of each rank deciding for itself what has been used: all-reduce the users": (
+            "the result of each rank deciding for itself what has been used: the sum of the users decides": (
                 mean.where(known, math.nan)
             ),
         }
@@ -784,7 +791,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         through=train_replica,
         unpack=lambda got, _: dict(zip(right, got, strict=True)),
         unchanged=False,
-        advice=HOOK_ADVICE,
+        advice={"brought float32|split_with_sizes": ZEROS} | HOOK_ADVICE | {"brought float": f"{OWN_ORDER} {ZEROS}"},
         traffic=lambda answer: expect_reduced_once(answer, nbytes),
     )
 
@@ -877,8 +884,7 @@ def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
                     "all but the last to start during the last backward pass",
                     WHILE
                     if late < len(nbytes) - 1
-                    else "Every parameter was used, so hooks can start them. Does each count for its own bucket, and "
-                    "start it when none is missing?"
+                    else IN_HOOK
                     if step == 0
                     else "In the first step they did: are the numbers of missing gradients set anew in each step?",
                 )
