@@ -26,6 +26,7 @@ wrong("forgets-rows-before", "moves its start").body("""
     size, extra = divmod(len(batch), world_size)
     return batch[rank * size :][: size + (rank < extra)]
 """)
+wrong("own-size-times-rank", "push its start back").replace("size + min(rank, larger)", "(size + (rank < larger))")
 wrong("every-pth", "a block of consecutive rows").body("return batch[rank::world_size]")
 wrong("columns", "cut the batch along its rows").body("return batch.tensor_split(world_size, dim=1)[rank]")
 wrong("everything", "each rank gets its own rows").body("return batch")
@@ -185,6 +186,14 @@ wrong("never-divides", "divide by how many rows there are on all ranks").replace
     "len(shard) / rows.item()", "len(shard)"
 )
 wrong("in-float32", "right to a few digits only").replace("rows.item()", "rows")
+wrong("own-gradient", "the mean never got into").replace("len(shard) / rows.item()", "1").replace(
+    ".grad)", ".grad * 1)"
+)
+wrong("own-rows-times-ranks", "divided by P times your own rows").replace(
+    "len(shard) / rows.item()", "len(shard)"
+).replace(
+    "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad /= len(shard) * world_size"
+)
 wrong("shares-of-the-mean", "must add up to one").replace(
     "dist.all_reduce(rows)", "rows = rows.double()\ndist.all_reduce(rows, op=dist.ReduceOp.AVG)"
 )
