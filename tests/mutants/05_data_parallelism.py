@@ -339,9 +339,6 @@ wrong("empty-first", "empty bucket at the start").replace(
 wrong("one-for-all", "start a new one").replace("not buckets or filled >= cap", "not buckets").replace(
     "filled = 0", ""
 ).replace("filled += sizes[index]", "")
-wrong("large-one-takes-neighbours", "you returned", hidden=True).replace(
-    "filled += sizes[index]", "filled += sizes[index] if sizes[index] < 5 * cap else 0"
-)
 wrong("sizes", "a bucket holds the parameters' indices").replace("append(index)", "append(sizes[index])")
 right("looks-back").body("""
     if buckets and sum(sizes[other] for other in buckets[-1]) < cap:

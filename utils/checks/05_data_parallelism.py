@@ -664,7 +664,7 @@ def cluster_of_units(world_size: int, latency: float, transfer: float) -> Cluste
     """
     gpu = Gpu({"fp64": 2 * 2**3 / UNIT}, memory=math.inf, bandwidth=math.inf, launch=0)
     link = Link(latency * UNIT, NBYTES / (transfer * UNIT))
-    return Cluster("a product takes a unit", 1, world_size, gpu=gpu, intra=link, inter=link)
+    return Cluster("units", 1, world_size, gpu=gpu, intra=link, inter=link)
 
 
 def expect_overlap(answer: Answer, case: Case, buckets: Buckets, end: End | None) -> str:
