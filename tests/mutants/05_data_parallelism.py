@@ -413,9 +413,6 @@ wrong("calls-the-hook", "bound and not called yet").replace("partial(one_more_is
 wrong("late-binding", "its bucket was never started").replace(
     "hook = partial(one_more_is_ready, number)", "hook = lambda parameter: one_more_is_ready(number, parameter)"
 )
-wrong("averages-its-argument", "Average the gradients, not the parameters").replace(
-    "while len(flights)", "dist.all_reduce(parameter)\nwhile len(flights)"
-)
 wrong("if-for-while", "Start them in a `while`").replace(
     "while len(flights) < len(buckets) and", "if len(flights) < len(buckets) and"
 )
@@ -453,8 +450,6 @@ wrong("blocks-in-the-hook", "all-reduces blocked", caught_by="traffic").replace(
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "dist.all_reduce(flat)\nflights.append((flat, None))",
 ).replace("handle.wait()", "pass")
-wrong("forgets-to-divide", "divide by world_size").replace("flat /= world_size", "pass")
-wrong("forgets-to-wait", "never waited for it", caught_by="traffic").replace("handle.wait()", "pass")
 wrong("no-buckets", "made 4 all-reduces", caught_by="traffic").replace(
     "missing =", "buckets = [[index] for index in reversed(range(len(parameters)))]\nmissing ="
 )
@@ -562,6 +557,10 @@ wrong("indexes-all-parameters", "count the trained parameters only").replace("if
     "self.trained[index].register", "self.trained[index].requires_grad and self.trained[index].register"
 )
 wrong("never-moves-on", "the first numbers of its bucket's").replace("piece.view", "flat[: len(piece)].view")
+wrong("only-what-all-use", "the sum of the users is 0").replace(
+    "if users[index]", "if users[index] == dist.get_world_size()"
+)
+wrong("registers-frozen-ones", "number the model's trained").replace("if parameter.requires_grad", "")
 wrong("float32-zeros", "zeros of their shape and dtype").replace("torch.zeros_like(p)", "torch.zeros(p.shape)")
 wrong("adds-the-mean", "put the mean in its place").replace("= piece", "= (0 if p.grad is None else p.grad) + piece")
 wrong("divides-twice", "divide once").replace("flat /= dist", "flat /= dist.get_world_size()\nflat /= dist")
@@ -607,9 +606,6 @@ wrong("blocks", "all-reduces blocked", caught_by="traffic").replace(
     "self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "dist.all_reduce(flat)\nself.flights.append((flat, None))",
 ).replace("handle.wait()", "pass")
-wrong("users-of-each-microbatch", "Only the last microbatch", caught_by="traffic").replace(
-    "if not last:\n    return", ""
-).replace("while len(self.flights) < len(self.buckets):", "while last and len(self.flights) < len(self.buckets):")
 right("users-in-float64").replace(
     "users = torch.tensor([int(parameter.grad is not None) for parameter in self.trained])",
     "users = torch.tensor([float(parameter.grad is not None) for parameter in self.trained], dtype=torch.float64)",
@@ -710,6 +706,7 @@ SUMS = """
     mean_g, mean_gx = (sums[:-1] / sums[-1]).chunk(2)
 """
 wrong("drops-the-mean", "without the term of the mean").body(SUMS + "    mean_g = 0 * mean_g")
+wrong("own-sums", "sum g and g * x_hat too").replace("dist.all_reduce(sums)", "dist.all_reduce(sums[-1:])")
 wrong("sums-of-means", "the sum of the ranks' means").body("""
     sums = torch.cat([g.mean(0), (g * x_hat).mean(0)])
     dist.all_reduce(sums)
@@ -751,10 +748,6 @@ right("two-calls").body("""
 wrong, right = ANSWERS.to("best-buckets")
 wrong("one-for-all", "times par", caught_by="score").body("return [list(reversed(range(len(sizes))))]")
 wrong("one-each", "times par", caught_by="score").body("return [[index] for index in reversed(range(len(sizes)))]")
-wrong("the-default-cap", "times par", caught_by="score").replace("range(1, 101)", "[25]")
-wrong("from-the-first", "times par", caught_by="score").replace(
-    "for index in reversed(range(len(sizes)))", "for index in range(len(sizes))"
-)
 wrong("forgets-the-last", "is in 0 buckets", caught_by="score").replace("return buckets", "return buckets[:-1]")
 wrong("sizes-for-indices", "there is an index", caught_by="score").body("return [list(reversed(sizes))]")
 wrong("empty-first", "bucket 0 is empty", caught_by="score").replace("return min(", "return [[]] + min(")

@@ -561,7 +561,7 @@ WHILE = (
     "in a `while`, not an `if`."
 )
 PIECES = {
-    "index out of range": "The indices in `buckets` number the model's trained parameters. Flat tensors, handles, and "
+    "index out of range|doesn't require grad": "The indices in `buckets` number the model's trained parameters. Flat tensors, handles, and "
     "the pieces of one flat tensor are counted from 0."
 }
 IN_HOOK = (
@@ -581,7 +581,7 @@ HOOK_ADVICE = PIECES | {  # what the parentheses match is left out of the report
     ),
     "brought float": OWN_ORDER,
     "NoneType(?!' and)": "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
-    "register_post_accumulate_grad_hook hook after it. (Or does a hook count for a bucket that isn't its own?)",
+    "register_post_accumulate_grad_hook hook after it. (Or a bucket was started with a gradient missing.)",
 }
 
 
@@ -719,6 +719,10 @@ STEPS = 2
 INPUT = "the gradient of the input"  # the last thing that a backward pass computes
 LAST = "of the last microbatch"
 ZEROS = "A flat tensor has a place for each parameter of its bucket: without a gradient, zeros of its shape and dtype."
+ANEW = (
+    "Or counts and flights are left from an earlier pass: set both anew before each last one, count in no other, and "
+)
+ANEW += "give each parameter without a gradient its place, with zeros."
 TOO_EARLY = (
     "the mean without some rank's gradient, or without its last microbatch: its bucket was sent before all gradients "
     "in it were complete. Register the hooks once, count in a last backward only, and set the counts anew for it"
@@ -768,9 +772,8 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             "fill in zeros; fill them in after backward only, where a bucket still waits": mean.nan_to_num(),
             "the mean over the ranks that have used it: the others count as zero": local.nanmean(0),
             "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
-            "the result of each rank deciding for itself what has been used: the sum of the users decides": (
-                mean.where(known, math.nan)
-            ),
+            "the result of each rank deciding for itself what has been used, or of leaving out what some rank hasn't: only "
+            "where the sum of the users is 0, the result is None": (mean.where(known, math.nan)),
         }
         if count > 1:
             usual |= {
@@ -791,7 +794,8 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         through=train_replica,
         unpack=lambda got, _: dict(zip(right, got, strict=True)),
         unchanged=False,
-        advice={"brought float32|split_with_sizes": ZEROS} | HOOK_ADVICE | {"brought float": f"{OWN_ORDER} {ZEROS}"},
+        advice={"brought float32|split_with_sizes": ZEROS}
+        | {pattern: words.replace(OWN_ORDER, f"{OWN_ORDER} {ANEW}") for pattern, words in HOOK_ADVICE.items()},
         traffic=lambda answer: expect_reduced_once(answer, nbytes),
     )
 
@@ -1009,6 +1013,7 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         "the result with means divided by world_size too: the number of all rows is enough": mean / len(sizes),
         "the result with sums: divide them by the number of all rows": total,
         "the result with the sum of the ranks' means: divide by the number of all rows": means.sum(0),
+        "the result with your own sums divided by the number of all rows: sum g and g * x_hat too": sums / sum(sizes),
         "the result with sums divided by your own number of rows: sum that number too": total / of_rank,
         "the result with sums divided by your own number of rows times world_size: sum that number too": (
             total / (of_rank * len(sizes))
