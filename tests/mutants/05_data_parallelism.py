@@ -561,7 +561,7 @@ wrong("only-what-all-use", "the sum of the users is 0").replace(
     "if users[index]", "if users[index] == dist.get_world_size()"
 )
 wrong("registers-frozen-ones", "number the model's trained").replace("if parameter.requires_grad", "")
-wrong("float32-zeros", "zeros of their shape and dtype").replace("torch.zeros_like(p)", "torch.zeros(p.shape)")
+wrong("float32-zeros", "zeros of its shape and dtype").replace("torch.zeros_like(p)", "torch.zeros(p.shape)")
 wrong("adds-the-mean", "put the mean in its place").replace("= piece", "= (0 if p.grad is None else p.grad) + piece")
 wrong("divides-twice", "divide once").replace("flat /= dist", "flat /= dist.get_world_size()\nflat /= dist")
 wrong("users-first", "start all buckets first").replace("dist.all_reduce(users)", "pass").replace(

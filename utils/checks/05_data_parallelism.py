@@ -561,8 +561,8 @@ WHILE = (
     "in a `while`, not an `if`."
 )
 PIECES = {
-    "index out of range|doesn't require grad": "The indices in `buckets` number the model's trained parameters. Flat tensors, handles, and "
-    "the pieces of one flat tensor are counted from 0."
+    "index out of range|doesn't require grad": "The indices in `buckets` number the model's trained parameters. Flat "
+    "tensors, handles, and the pieces of one flat tensor are counted from 0."
 }
 IN_HOOK = (
     "Start each bucket in the hook that completes it. Is each hook on its own parameter, and does it count for that "
@@ -720,9 +720,9 @@ INPUT = "the gradient of the input"  # the last thing that a backward pass compu
 LAST = "of the last microbatch"
 ZEROS = "A flat tensor has a place for each parameter of its bucket: without a gradient, zeros of its shape and dtype."
 ANEW = (
-    "Or counts and flights are left from an earlier pass: set both anew before each last one, count in no other, and "
+    "Or counts and flights are left from an earlier pass: set both anew before each last one, and count in no other. Or "
+    "a flat tensor has no zeros for a parameter without a gradient."
 )
-ANEW += "give each parameter without a gradient its place, with zeros."
 TOO_EARLY = (
     "the mean without some rank's gradient, or without its last microbatch: its bucket was sent before all gradients "
     "in it were complete. Register the hooks once, count in a last backward only, and set the counts anew for it"
@@ -772,8 +772,8 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             "fill in zeros; fill them in after backward only, where a bucket still waits": mean.nan_to_num(),
             "the mean over the ranks that have used it: the others count as zero": local.nanmean(0),
             "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
-            "the result of each rank deciding for itself what has been used, or of leaving out what some rank hasn't: only "
-            "where the sum of the users is 0, the result is None": (mean.where(known, math.nan)),
+            "the result of each rank deciding for itself what has been used, or of leaving out what some rank hasn't: "
+            "only where the sum of the users is 0, the result is None": mean.where(known, math.nan),
         }
         if count > 1:
             usual |= {
