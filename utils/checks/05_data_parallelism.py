@@ -720,8 +720,8 @@ INPUT = "the gradient of the input"  # the last thing that a backward pass compu
 LAST = "of the last microbatch"
 ZEROS = "A flat tensor has a place for each parameter of its bucket: without a gradient, zeros of its shape and dtype."
 ANEW = (
-    "Or counts and flights are left from an earlier pass: set both anew before each last one, and count in no other. Or "
-    "a flat tensor has no zeros for a parameter without a gradient."
+    "Or counts and flights are left from an earlier pass: set both anew before each last one, and count in no other. "
+    "Or a flat tensor has no zeros for a parameter without a gradient."
 )
 TOO_EARLY = (
     "the mean without some rank's gradient, or without its last microbatch: its bucket was sent before all gradients "
