@@ -572,7 +572,7 @@ HOOK_ADVICE = PIECES | {  # what the parentheses match is left out of the report
     r"register_\w+hook\((?!partial)[\w.]+\(|missing 1 required positional": "Autograd calls a hook with the parameter "
     "alone. Register a function, with its number bound and not called yet: partial(one_more_is_ready, number).",
     r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
-    r"did not call this all_reduce again and has finished\.( A collective[\s\S]*)": (
+    (NEVER := r"did not call this all_reduce again and has finished\.( A collective[\s\S]*)"): (
         f"So a bucket was never started there, although all its gradients had come. {WHILE}"
     ),
     r"(?:brought|'s all_reduce) [\s\S]*int64": (
@@ -769,7 +769,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             "this rank's own gradient plus the mean: put the mean in its place": local.nan_to_num() + mean,
             FIRST_NUMBERS: first_numbers(mean[0], models[0], buckets),
             "all zeros, where no rank has a gradient: set None there, or the weight decays. Count the users before you "
-            "fill in zeros; fill them in after backward only, where a bucket still waits": mean.nan_to_num(),
+            "fill in zeros; if a hook filled them in, it started its bucket too early": mean.nan_to_num(),
             "the mean over the ranks that have used it: the others count as zero": local.nanmean(0),
             "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
             "the result of each rank deciding for itself what has been used, or of leaving out what some rank hasn't: "
@@ -795,7 +795,8 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         unpack=lambda got, _: dict(zip(right, got, strict=True)),
         unchanged=False,
         advice={"brought float32|split_with_sizes": ZEROS}
-        | {pattern: words.replace(OWN_ORDER, f"{OWN_ORDER} {ANEW}") for pattern, words in HOOK_ADVICE.items()},
+        | {pattern: words.replace(OWN_ORDER, f"{OWN_ORDER} {ANEW}") for pattern, words in HOOK_ADVICE.items()}
+        | {NEVER: f"So a bucket was never started there. {WHILE} After backward, start those that still wait."},
         traffic=lambda answer: expect_reduced_once(answer, nbytes),
     )
 
