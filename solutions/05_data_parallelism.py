@@ -239,8 +239,8 @@ def different_starts(rank, world_size):
 spawn(different_starts, 2).results
 
 # %% [markdown]
-# Their mean is right, and neither of them is. So before the first step rank 0 broadcasts everything the model holds:
-# its **parameters**, and its **buffers** too. Buffers are tensors that belong to the model but that no optimizer
+# The mean of the two is right, but neither rank has it. So before the first step rank 0 broadcasts everything the model
+# holds: its **parameters**, and its **buffers** too. Buffers are tensors that belong to the model but that no optimizer
 # updates, such as the running statistics of a batch norm; `model.buffers()` yields them.
 #
 # **Predict** for a linear layer of 2 x 2 followed by a batch norm:
@@ -853,7 +853,7 @@ reveal(
 # Too small, and the latencies add up until the network can't keep up: the last bucket waits for those before it. Too
 # large, and the last bucket itself is long. In between, its all-reduce is most of what is left; the rest is copying
 # gradients into flat tensors and dividing those, which takes a little time as well. This is how it looks on one rank,
-# and below it the naive version:
+# and below it, on the same scale, the naive version:
 
 # %% tags=["notebook-only"]
 runs[10].timeline(within="step", ranks=[0], beside=run)
@@ -1090,7 +1090,7 @@ def replica(module: nn.Module, buckets: list[list[int]]) -> Replica:
 
     module: the same shapes on every rank; it may have frozen, tied and unused
     parameters. At once, every rank gets rank 0's parameters and buffers.
-    buckets: as make_buckets returns them, for the parameters that are trained.
+    buckets: as make_buckets returns them; indices of the trained parameters only.
     In each step every bucket is all-reduced once, in order; where that is possible, it
     starts during the last backward pass, which waits for nothing. Then the numbers of
     users are all-reduced, once. Earlier microbatches send nothing. A grad is the mean
@@ -1394,9 +1394,9 @@ error = off_by(right, spawn(gradients_with, 4, synchronised).results[0], rows)
 print("equal to the serial batch norm:", error < 1e-9)
 
 # %% [markdown]
-# It is right, and for each such layer it costs a small all-reduce in both passes, where nothing hides it. PyTorch's
-# own is `nn.SyncBatchNorm.convert_sync_batchnorm(model)`, for GPUs only. DDP leaves batch norms as they are; it
-# broadcasts rank 0's **running** statistics before each forward pass, so that all replicas evaluate alike.
+# It is correct, but each such layer costs a small all-reduce in both passes, and nothing hides it. PyTorch's own is
+# `nn.SyncBatchNorm.convert_sync_batchnorm(model)`, for GPUs only. DDP leaves batch norms as they are; it broadcasts
+# rank 0's **running** statistics before each forward pass, so that all replicas evaluate alike.
 
 # %% [markdown]
 # # Part 7 · Compared with PyTorch's DDP
@@ -1501,11 +1501,12 @@ print(f"throughput, yours to torch's DDP: {took['torch'] / took['yours']:.2f}")
 print(f"throughput, yours to naive:       {took['naive'] / took['yours']:.2f}")
 
 # %% [markdown]
-# Usually both are near 1, and there is not much to read into them. Your version keeps the views of its flat tensors as
-# gradients, where DDP by default copies back; but on one machine "the network" is the same processor that computes, so
-# there is little to hide behind, and the ratios move whenever other programs run. On a machine with a real network
-# between its ranks the virtual cluster is the better guide. There, DDP with its default options and the step of part
-# 3:
+# The first number is usually near 1. The second changes from run to run; on a busy machine it can well be 2. Don't
+# read much into either: on one machine "the network" is the same processor that computes, so there is little to hide
+# behind, and both numbers move whenever other programs run. (One difference is real: your gradients stay views of the
+# flat tensors, while DDP by default copies them back.) For ranks with a real network between them, the virtual cluster
+# is the better guide. Here is DDP there, with its default options and the step of part 3:
+
 
 # %% tags=["notebook-only"]
 def torchs_ddp(model, shard, rank, world_size):

@@ -26,6 +26,7 @@ wrong("forgets-rows-before", "moves its start").body("""
     size, extra = divmod(len(batch), world_size)
     return batch[rank * size :][: size + (rank < extra)]
 """)
+wrong("own-size-times-rank", "push its start back").replace("size + min(rank, larger)", "(size + (rank < larger))")
 wrong("every-pth", "a block of consecutive rows").body("return batch[rank::world_size]")
 wrong("columns", "cut the batch along its rows").body("return batch.tensor_split(world_size, dim=1)[rank]")
 wrong("everything", "each rank gets its own rows").body("return batch")
@@ -44,14 +45,13 @@ wrong("sends-rows", "your function calls").function("""
     return mine[0]
 """)
 right("tensor-split").body("return batch.tensor_split(world_size)[rank]")
-right("a-copy").body("return batch.tensor_split(world_size)[rank].clone()")
 
 wrong, right = ANSWERS.to("average-gradients")
 wrong("forgets-to-divide", "divide by world_size").replace("parameter.grad /= world_size", "pass")
 wrong("averages-parameters", "Average the gradients, not the parameters").replace(
     "dist.all_reduce", "dist.all_reduce(parameter.data)\nparameter.data += 1\ndist.all_reduce"
 )
-wrong("averages-equal-parameters", "not the tensors in `grad`").body("""
+wrong("averages-equal-parameters", "or of the weights").body("""
     dist.all_reduce(parameter.data)
     parameter.data /= world_size
 """)
@@ -84,9 +84,6 @@ wrong("fills-no-grad", "is None").function("""
 """)
 wrong("averages-a-copy", "nothing was averaged").body("mean = parameter.grad / world_size\ndist.all_reduce(mean)")
 wrong("broadcasts-rank-0s", "average those of all ranks").body("dist.broadcast(parameter.grad, src=0)")
-wrong("two-ranks", "the gradient of parameter 0 is", hidden=True).replace(
-    "parameter.grad /= world_size", "parameter.grad /= min(world_size, 3)"
-)
 wrong("row-by-row", "all-reduces of", caught_by="traffic").replace(
     "dist.all_reduce(parameter.grad)", "for row in parameter.grad:\n    dist.all_reduce(row)"
 )
@@ -132,10 +129,10 @@ wrong("averages", "copy rank 0's").replace(
     "mean = tensor.detach().double()\ndist.all_reduce(mean)\ntensor.data.copy_(mean / world_size)",
 )
 wrong("from-the-last", "rank 0 is the source").replace("src=0", "src=world_size - 1")
-wrong("floats-only", "num_batches_tracked").replace(
+wrong("floats-only", "those of whole numbers as well").replace(
     "for tensor in tensors:", "for tensor in (t for t in tensors if t.is_floating_point()):"
 )
-wrong("what-is-trained", "was returned as", hidden=True).replace(
+wrong("what-is-trained", "frozen parameters must be broadcast too").replace(
     "for tensor in tensors:", "for tensor in [*(p for p in model.parameters() if p.requires_grad), *model.buffers()]:"
 )
 wrong("twice", "each tensor only once", caught_by="traffic").replace(
@@ -189,8 +186,13 @@ wrong("never-divides", "divide by how many rows there are on all ranks").replace
     "len(shard) / rows.item()", "len(shard)"
 )
 wrong("in-float32", "right to a few digits only").replace("rows.item()", "rows")
-wrong("trusts-the-largest", "the gradient of parameter 0 is", hidden=True).replace(
-    "/ rows.item()", "/ (rows.item() if world_size < 4 else 5 * world_size)"
+wrong("own-gradient", "the mean never got into").replace("len(shard) / rows.item()", "1").replace(
+    ".grad)", ".grad * 1)"
+)
+wrong("own-rows-times-ranks", "divided by P times your own rows").replace(
+    "len(shard) / rows.item()", "len(shard)"
+).replace(
+    "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad /= len(shard) * world_size"
 )
 wrong("shares-of-the-mean", "must add up to one").replace(
     "dist.all_reduce(rows)", "rows = rows.double()\ndist.all_reduce(rows, op=dist.ReduceOp.AVG)"
@@ -337,9 +339,6 @@ wrong("empty-first", "empty bucket at the start").replace(
 wrong("one-for-all", "start a new one").replace("not buckets or filled >= cap", "not buckets").replace(
     "filled = 0", ""
 ).replace("filled += sizes[index]", "")
-wrong("large-one-takes-neighbours", "you returned", hidden=True).replace(
-    "filled += sizes[index]", "filled += sizes[index] if sizes[index] < 5 * cap else 0"
-)
 wrong("sizes", "a bucket holds the parameters' indices").replace("append(index)", "append(sizes[index])")
 right("looks-back").body("""
     if buckets and sum(sizes[other] for other in buckets[-1]) < cap:
@@ -349,11 +348,8 @@ right("looks-back").body("""
 """)
 
 wrong, right = ANSWERS.to("bucketed-gradients")
-wrong("divides-by-the-number-of-buckets", "the gradient of parameter").replace(
-    "flat /= world_size", "flat /= len(buckets)"
-)
 wrong("forgets-to-divide", "divide by world_size").replace("flat /= world_size", "pass")
-wrong("cuts-in-forward-order", "right numbers in the wrong places").replace(
+wrong("cuts-in-forward-order", "in the order in which it was put together").replace(
     "zip(bucket, flat.split([parameters[index].numel() for index in bucket]))",
     "zip(sorted(bucket), flat.split([parameters[index].numel() for index in sorted(bucket)]))",
 )
@@ -377,19 +373,11 @@ wrong("in-the-order-of-buckets", "right numbers in the wrong places").replace(
     "return [parameter.grad for parameter in parameters]",
     "return [parameters[index].grad for bucket in buckets for index in bucket]",
 )
-wrong("views-made-too-early", "all zeros").function("""
-    parameters = list(model.parameters())
-    flats = [torch.zeros(sum(parameters[i].numel() for i in bucket), dtype=shard.dtype) for bucket in buckets]
-    for bucket, flat in zip(buckets, flats):
-        for i, piece in zip(bucket, flat.split([parameters[i].numel() for i in bucket])):
-            parameters[i].grad = piece.view_as(parameters[i])
-    views = [parameter.grad for parameter in parameters]
-    model.zero_grad()
-    loss_of(model(shard)).backward()
-    for handle in [dist.all_reduce(flat, async_op=True) for flat in flats]:
-        handle.wait()
-    return views
-""")
+wrong("sends-new-tensors", "all zeros").replace("parameters[index].grad.reshape", "0 * parameters[index].data.reshape")
+wrong("never-moves-on", "the first numbers of its bucket's flat tensor").replace("= piece", "= flat[: piece.numel()]")
+wrong("counts-from-0-in-each-bucket", "are counted from 0").replace(
+    "= piece.", "= flat.split([parameters[other].numel() for other in bucket])[index]."
+)
 right("copies-back").replace(
     "parameters[index].grad = piece.view_as(parameters[index])",
     "parameters[index].grad.copy_(piece.view_as(parameters[index]))",
@@ -421,11 +409,9 @@ wrong("reduces-the-weights", "all-reduce the gradients, not the parameters").rep
 wrong("wrong-hook", "hook is called before that").replace(
     "parameters[index].register_post_accumulate_grad_hook", "parameters[index].register_hook"
 )
+wrong("calls-the-hook", "bound and not called yet").replace("partial(one_more_is_ready, number)", "one_more_is_ready")
 wrong("late-binding", "its bucket was never started").replace(
     "hook = partial(one_more_is_ready, number)", "hook = lambda parameter: one_more_is_ready(number, parameter)"
-)
-wrong("averages-its-argument", "Average the gradients, not the parameters").replace(
-    "while len(flights)", "dist.all_reduce(parameter)\nwhile len(flights)"
 )
 wrong("if-for-while", "Start them in a `while`").replace(
     "while len(flights) < len(buckets) and", "if len(flights) < len(buckets) and"
@@ -440,39 +426,13 @@ wrong("the-rest-after-backward", "Start them in a `while`", caught_by="traffic")
     flights.append((flat, dist.all_reduce(flat, async_op=True)))
 for bucket, (flat""",
 )
+wrong("never-moves-on", "the first numbers of its bucket's flat tensor").replace("= piece", "= flat[: piece.numel()]")
 wrong("leaves-hooks", "left on the model").replace("hooks.append(", "(")
-wrong("as-they-are-ready", "started a bucket as soon as that one was complete").replace(
+wrong("as-they-are-ready", "or its bucket, was complete").replace(
     "while len(flights) < len(buckets) and missing[len(flights)] == 0:", "if missing[number] == 0:"
 ).replace("buckets[len(flights)]", "buckets[number]").replace("append((flat", "append((buckets[number], flat").replace(
     "for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:"
 )
-wrong("each-bucket-when-it-is-complete", "all buckets before it have been started").function("""
-    parameters = list(model.parameters())
-    left = {number: set(bucket) for number, bucket in enumerate(buckets)}
-    started = {}
-
-    def arrived(number, index, parameter):
-        left[number].discard(index)
-        if not left[number]:
-            flat = torch.cat([parameters[i].grad.flatten() for i in buckets[number]])
-            started[number] = flat, dist.all_reduce(flat, async_op=True)
-
-    hooks = []
-    for number, bucket in enumerate(buckets):
-        for i in bucket:
-            hooks.append(parameters[i].register_post_accumulate_grad_hook(partial(arrived, number, i)))
-    loss = loss_of(model(shard))
-    with region("backward"):
-        loss.backward()
-    for number, (flat, handle) in started.items():
-        handle.wait()
-        sizes = [parameters[i].numel() for i in buckets[number]]
-        for index, piece in zip(buckets[number], flat.split(sizes)):
-            parameters[index].grad = piece.view_as(parameters[index]) / world_size
-    for hook in hooks:
-        hook.remove()
-    return [parameter.grad for parameter in parameters]
-""")
 wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
     "missing[len(flights)] == 0:", "missing[len(flights)] < len(buckets[len(flights)]):"
 )
@@ -490,8 +450,6 @@ wrong("blocks-in-the-hook", "all-reduces blocked", caught_by="traffic").replace(
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "dist.all_reduce(flat)\nflights.append((flat, None))",
 ).replace("handle.wait()", "pass")
-wrong("forgets-to-divide", "divide by world_size").replace("flat /= world_size", "pass")
-wrong("forgets-to-wait", "never waited for it", caught_by="traffic").replace("handle.wait()", "pass")
 wrong("no-buckets", "made 4 all-reduces", caught_by="traffic").replace(
     "missing =", "buckets = [[index] for index in reversed(range(len(parameters)))]\nmissing ="
 )
@@ -538,6 +496,9 @@ right("copies-into-views").function("""
 wrong, right = ANSWERS.to("average-what-is-used")
 wrong("divides-by-users", "the others count as zero").replace("parameter.grad /= world_size", "parameter.grad /= count")
 wrong("zeros-for-all", "AdamW keeps moving it").replace("if count:", "if True:")
+wrong("sends-copies", "the mean never got into").replace(
+    "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad * 1)\nparameter.grad *= world_size"
+)
 wrong("only-what-it-has", "reduced the gradient of").body("""
     for parameter in trained:
         if parameter.grad is not None:
@@ -586,6 +547,23 @@ wrong("counts-once", "set anew in each step", caught_by="traffic").replace(
     "self.missing = [len(bucket) for bucket in self.buckets]",
     "self.missing = getattr(self, 'missing', [len(bucket) for bucket in self.buckets])",
 )
+wrong("counts-in-each-microbatch", "count in a last backward only").replace("if self.active:", "if True:").replace(
+    "while len(self.flights)", "while self.active and len(self.flights)"
+).replace("and not self.missing[len(self.flights)]", "and self.missing[len(self.flights)] <= 0").replace(
+    "self.missing = [len(bucket) for bucket in self.buckets]",
+    "if not last or not self.__dict__.get('missing'):\n    self.missing = [len(bucket) for bucket in self.buckets]",
+)
+wrong("indexes-all-parameters", "count the trained parameters only").replace("if parameter.requires_grad", "").replace(
+    "self.trained[index].register", "self.trained[index].requires_grad and self.trained[index].register"
+)
+wrong("never-moves-on", "the first numbers of its bucket's").replace("piece.view", "flat[: len(piece)].view")
+wrong("only-what-all-use", "the sum of the users is 0").replace(
+    "if users[index]", "if users[index] == dist.get_world_size()"
+)
+wrong("registers-frozen-ones", "number the model's trained").replace("if parameter.requires_grad", "")
+wrong("float32-zeros", "zeros of its shape and dtype").replace("torch.zeros_like(p)", "torch.zeros(p.shape)")
+wrong("adds-the-mean", "put the mean in its place").replace("= piece", "= (0 if p.grad is None else p.grad) + piece")
+wrong("divides-twice", "divide once").replace("flat /= dist", "flat /= dist.get_world_size()\nflat /= dist")
 wrong("users-first", "start all buckets first").replace("dist.all_reduce(users)", "pass").replace(
     "while len(self.flights) < len(self.buckets):",
     "dist.all_reduce(users)\nwhile len(self.flights) < len(self.buckets):",
@@ -595,7 +573,7 @@ wrong("divides-by-users", "the others count as zero").replace("flat /= dist.get_
     "piece.view_as(p) if", "piece.view_as(p) / users[index] if"
 )
 wrong("divides-by-microbatches", "the loss is divided by it already").replace(
-    "flat /= dist.get_world_size()", "flat /= 2 * dist.get_world_size()"
+    "flat /= dist.get_world_size()", "flat /= 3 * dist.get_world_size()"
 )
 wrong("keeps-its-own-gradients", "this rank's own gradient").replace(
     "piece.view_as(p) if users[index] else None", "p.grad if users[index] else None"
@@ -608,7 +586,7 @@ wrong("after-backward", "after backward", caught_by="traffic").replace(
     "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n    self.start_next()",
     "pass",
 )
-wrong("keeps-the-order-in-which-they-are-ready", "all buckets before it").replace(
+wrong("keeps-the-order-in-which-they-are-ready", "all before it have been started").replace(
     "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n    self.start_next()",
     "if not self.missing[number]:\n"
     "    flat = torch.cat([self.trained[index].grad.reshape(-1) for index in self.buckets[number]])\n"
@@ -628,9 +606,6 @@ wrong("blocks", "all-reduces blocked", caught_by="traffic").replace(
     "self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "dist.all_reduce(flat)\nself.flights.append((flat, None))",
 ).replace("handle.wait()", "pass")
-wrong("users-of-each-microbatch", "Only the last microbatch", caught_by="traffic").replace(
-    "if not last:\n    return", ""
-).replace("while len(self.flights) < len(self.buckets):", "while last and len(self.flights) < len(self.buckets):")
 right("users-in-float64").replace(
     "users = torch.tensor([int(parameter.grad is not None) for parameter in self.trained])",
     "users = torch.tensor([float(parameter.grad is not None) for parameter in self.trained], dtype=torch.float64)",
@@ -731,6 +706,7 @@ SUMS = """
     mean_g, mean_gx = (sums[:-1] / sums[-1]).chunk(2)
 """
 wrong("drops-the-mean", "without the term of the mean").body(SUMS + "    mean_g = 0 * mean_g")
+wrong("own-sums", "sum g and g * x_hat too").replace("dist.all_reduce(sums)", "dist.all_reduce(sums[-1:])")
 wrong("sums-of-means", "the sum of the ranks' means").body("""
     sums = torch.cat([g.mean(0), (g * x_hat).mean(0)])
     dist.all_reduce(sums)
@@ -772,10 +748,6 @@ right("two-calls").body("""
 wrong, right = ANSWERS.to("best-buckets")
 wrong("one-for-all", "times par", caught_by="score").body("return [list(reversed(range(len(sizes))))]")
 wrong("one-each", "times par", caught_by="score").body("return [[index] for index in reversed(range(len(sizes)))]")
-wrong("the-default-cap", "times par", caught_by="score").replace("range(1, 101)", "[25]")
-wrong("from-the-first", "times par", caught_by="score").replace(
-    "for index in reversed(range(len(sizes)))", "for index in range(len(sizes))"
-)
 wrong("forgets-the-last", "is in 0 buckets", caught_by="score").replace("return buckets", "return buckets[:-1]")
 wrong("sizes-for-indices", "there is an index", caught_by="score").body("return [list(reversed(sizes))]")
 wrong("empty-first", "bucket 0 is empty", caught_by="score").replace("return min(", "return [[]] + min(")

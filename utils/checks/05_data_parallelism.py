@@ -108,8 +108,9 @@ def gradient_case(
     local: Tensor,
     right: Tensor,
     mistakes: Mapping[str, Tensor],
+    buckets: Buckets | None = None,
     when: str = "",
-    unsent: str = "nothing was averaged, or not the tensors in `grad`",
+    unsent: str = "nothing was averaged, or the mean never got into `grad`. Was it that of a copy, or of the weights?",
     **more: Any,
 ) -> Case:
     """Each rank gets its model and its data, must return the right gradients, and leave the weights alone.
@@ -123,8 +124,10 @@ def gradient_case(
     weights = torch.cat([parameter.flatten() for parameter in models[0].parameters()])
     total = local.nansum(0).where(local.isnan().all(0).logical_not(), math.nan)  # NaN where nobody has a gradient
     own, divided = (x.where(local.isnan().logical_not(), right) for x in (local, local / world_size))
+    heads = {FIRST_NUMBERS: first_numbers(right, models[0], buckets)} if buckets else {}
     usual = {
         **mistakes,
+        **heads,
         f"your own shard's gradient: {unsent}": own,
         f"the sum over the ranks: divide by world_size{when}": total,
         "the mean divided by world_size once more: divide once": total / world_size**2,
@@ -149,6 +152,7 @@ def gradient_case(
         unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
         unchanged=False,
         before=expect_sum_everywhere,
+        same={"buckets": buckets} if buckets else {},
         **more,
     )
 
@@ -192,6 +196,21 @@ def gradient_case(
 
     case.also = expect_held_too
     return case
+
+
+FIRST_NUMBERS = (
+    "the first numbers of its bucket's flat tensor: cut that in the order in which it was put together, and begin each "
+    "piece where the one before it ends"
+)
+
+
+def first_numbers(right: Tensor, model: nn.Module, buckets: Buckets) -> Tensor:
+    """What each parameter has if every piece of a bucket is cut from the start of its flat tensor."""
+    pieces = right.split([parameter.numel() for parameter in model.parameters()])
+    trained = [number for number, parameter in enumerate(model.parameters()) if parameter.requires_grad]
+    flats = {trained[i]: torch.cat([pieces[trained[n]] for n in bucket]) for bucket in buckets for i in bucket}
+    heads = torch.cat([flats.get(number, piece)[: len(piece)] for number, piece in enumerate(pieces)])
+    return heads.nan_to_num().where(right == right, math.nan)
 
 
 def expect_sum_everywhere(answer: Answer) -> None:
@@ -312,15 +331,16 @@ def expect_all_reduces(answer: Answer, nbytes: list[int], in_order: bool = False
     return f"each rank made {plural(len(nbytes), 'all-reduce')}, {sum(nbytes)} bytes in all."
 
 
-def expect_bytes(answer: Answer, op: str, did: str, nbytes: int, tensors: str, advice: str) -> str:
-    """Judge that every rank made calls of `op` alone, with each tensor once. did, tensors, advice: in words."""
-    for rank, calls in calls_of_ranks(answer, op):
+def expect_broadcasts(answer: Answer, nbytes: int) -> str:
+    """Judge that every rank made broadcasts alone, with each tensor once."""
+    did, once = "took part in broadcasts of", f"{nbytes} bytes: each parameter and buffer once"
+    for rank, calls in calls_of_ranks(answer, "broadcast"):
         sent = sum(call.bytes for call in calls)
         if sent != nbytes:
-            too_much = f"{sent / nbytes:.3g} times as much as is needed: {advice}."
+            too_much = f"{sent / nbytes:.3g} times as much as is needed: broadcast each tensor only once."
             mistake = too_much if sent > nbytes else "Some tensors are left out."
-            raise CheckFailed(f"rank {rank} {did} {sent} bytes", f"{nbytes} bytes: each {tensors} once", mistake)
-    return f"each rank {did} {nbytes} bytes: each {tensors} once."
+            raise CheckFailed(f"rank {rank} {did} {sent} bytes", once, mistake)
+    return f"each rank {did} {once}."
 
 
 def held_by(model: nn.Module) -> dict[str, Tensor]:
@@ -329,7 +349,7 @@ def held_by(model: nn.Module) -> dict[str, Tensor]:
 
 
 @oracle(
-    values=[(3,)],
+    values=[(3,), (2, 2, True)],
     traffic=[(2,)],
     if_stuck="every rank must broadcast the same tensors, in the same order, from rank 0.",
 )
@@ -346,10 +366,12 @@ def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: 
         for model, value in zip(models, held, strict=True):
             held_by(model)[name].detach().copy_(value)
         part, own = f"parameter {name!r}", "it was not broadcast, or not into the model's own memory"
+        if frozen:
+            own = "frozen parameters must be broadcast too"
         if name in dict(norm.named_buffers()):
             part, own = f"buffer {name!r}", "buffers must be broadcast too"
-        if name not in norm.state_dict():
-            own = "buffers must be broadcast too, also those that `state_dict` leaves out"
+            own += ", those of whole numbers as well" * (tensor.dtype == torch.int64)
+            own += ", also those that `state_dict` leaves out" * (name not in norm.state_dict())
         right[part] = held[0]
         mistakes[part] = {
             f"this rank's own: {own}": list(held),
@@ -357,8 +379,6 @@ def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: 
             "the mean over the ranks: copy rank 0's": held.double().mean(0),
             "another rank's: rank 0 is the source": held[-1],
         }
-    did, nbytes = "took part in broadcasts of", sum(value.nbytes for value in right.values())
-    tensors, once = "parameter and buffer", "broadcast each tensor only once"
     case = Case(
         [models],
         right=right,
@@ -366,7 +386,7 @@ def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: 
         seen="rank {rank}: {part} was returned as",
         in_order=True,
         unchanged=False,
-        traffic=lambda answer: expect_bytes(answer, "broadcast", did, nbytes, tensors, once),
+        traffic=lambda answer: expect_broadcasts(answer, sum(value.nbytes for value in right.values())),
     )
 
     def expect_in_model(answer: Answer) -> None:
@@ -511,7 +531,8 @@ def bucketed_gradients(draws: Draws, make: Make, sizes: list[int], buckets: Buck
         models,
         shards,
         when=AFTER_WAIT,
-        same={"buckets": buckets},
+        buckets=buckets,
+        advice=PIECES,
         traffic=lambda answer: expect_starts(answer, nbytes),
     )
 
@@ -532,25 +553,35 @@ SAME_ORDER = (
     "never started a bucket. Start a bucket when it is complete and all before it have been started."
 )
 OWN_ORDER = (
-    "Gradients become ready in a different order on each rank, and each rank started a bucket as soon as that one was "
-    "complete. Start a bucket only when it is complete and all buckets before it have been started."
+    "Gradients become ready in a different order on each rank, and each rank all-reduced one as soon as it, or its "
+    "bucket, was complete. Start only whole buckets, each when it is complete and all before it have been started."
 )
 WHILE = (
     "One gradient can let several buckets start: its own, and those behind it that were complete already. Start them "
     "in a `while`, not an `if`."
 )
-HOOK_ADVICE = {  # what the parentheses match is left out of the report
+PIECES = {
+    "index out of range|doesn't require grad": "The indices in `buckets` number the model's trained parameters. Flat "
+    "tensors, handles, and the pieces of one flat tensor are counted from 0."
+}
+IN_HOOK = (
+    "Start each bucket in the hook that completes it. Is each hook on its own parameter, and does it count for that "
+    "parameter's bucket?"
+)
+HOOK_ADVICE = PIECES | {  # what the parentheses match is left out of the report
+    r"register_\w+hook\((?!partial)[\w.]+\(|missing 1 required positional": "Autograd calls a hook with the parameter "
+    "alone. Register a function, with its number bound and not called yet: partial(one_more_is_ready, number).",
     r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
-    r"did not call this all_reduce again and has finished\.( A collective[\s\S]*)": (
+    (NEVER := r"did not call this all_reduce again and has finished\.( A collective[\s\S]*)"): (
         f"So a bucket was never started there, although all its gradients had come. {WHILE}"
     ),
-    r"brought [\s\S]*int64": (
+    r"(?:brought|'s all_reduce) [\s\S]*int64": (
         "The all-reduce of the users met that of a bucket. On every rank start all buckets first, in order, then the "
         "users; and in an earlier microbatch, let the hooks do nothing."
     ),
     "brought float": OWN_ORDER,
-    "NoneType": "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
-    "register_post_accumulate_grad_hook hook after it. (Or the bucket was not complete yet.)",
+    "NoneType(?!' and)": "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
+    "register_post_accumulate_grad_hook hook after it. (Or a bucket was started with a gradient missing.)",
 }
 
 
@@ -572,16 +603,14 @@ def overlap_by_hooks(
     end      by default, that of a network which keeps up
     """
     models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
-    words = "the mean of different parameters' gradients: the ranks started their buckets in different orders"
     nbytes, cluster = bytes_in(buckets, models[0]), cluster_of_units(len(sizes), *network) if network else None
     case = averaged(
         models,
         shards,
-        {words: averaged_as_ready(models, shards)} if isinstance(models[0], AwkwardMLP) else {},
         when=AFTER_WAIT,
-        unsent="its bucket was never started, or something other than `grad` was averaged. Does each hook count for "
-        "its own bucket? A `lambda` looks up `number` when it is called, not when it is made",
-        same={"buckets": buckets},
+        unsent="its bucket was never started, or the mean never got into `grad`. Does each hook count for its own "
+        "bucket? A `lambda` looks up `number` when it is called, not when it is made",
+        buckets=buckets,
         cluster=cluster,
         clock=cluster,
         advice=HOOK_ADVICE,
@@ -589,19 +618,6 @@ def overlap_by_hooks(
     )
     case.time = lambda answer: expect_overlap(answer, case, buckets, end)
     return case
-
-
-def averaged_as_ready(models: Models, shards: list[Tensor]) -> Tensor:
-    """What each rank has if every gradient of a branch is all-reduced when it is ready, whichever it meets there. (Real
-    ranks of a student are told before; only in grading do the values have to show it.)
-    """
-    local, ranks = local_gradients(models, shards).unflatten(1, (-1, 4)), range(len(models))  # of 2 x 2 numbers each
-    result = local.mean(0).repeat(len(models), 1, 1)
-    orders: list[list[int]] = [model.order for model in models if isinstance(model, AwkwardMLP)]
-    for branches in zip(*map(reversed, orders), strict=True):  # the branch used last is ready first
-        numbers = [2 + branch for branch in branches]
-        result[ranks, numbers] = local[ranks, numbers].mean(0)
-    return torch.flatten(result, 1)
 
 
 def expect_starts_in_backward(answer: Answer, nbytes: list[int]) -> str:
@@ -616,7 +632,7 @@ def expect_starts_in_backward(answer: Answer, nbytes: list[int]) -> str:
             raise CheckFailed(
                 f"rank {rank} started {late} of the first {plural(len(calls) - 1, 'bucket')} after backward had ended",
                 "all but the last to start during backward",
-                "Start each bucket in the hook that completes it." if late == len(calls) - 1 else WHILE,
+                IN_HOOK if late == len(calls) - 1 else WHILE,
             )
     expect_launched_first(answer)
     return said + " All but the last started before backward ended."
@@ -648,7 +664,7 @@ def cluster_of_units(world_size: int, latency: float, transfer: float) -> Cluste
     """
     gpu = Gpu({"fp64": 2 * 2**3 / UNIT}, memory=math.inf, bandwidth=math.inf, launch=0)
     link = Link(latency * UNIT, NBYTES / (transfer * UNIT))
-    return Cluster("a product takes a unit", 1, world_size, gpu=gpu, intra=link, inter=link)
+    return Cluster("units", 1, world_size, gpu=gpu, intra=link, inter=link)
 
 
 def expect_overlap(answer: Answer, case: Case, buckets: Buckets, end: End | None) -> str:
@@ -693,9 +709,8 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
     mistakes = {
         "None, but another rank has used it: every rank needs the mean": math.nan * right,
         "the mean over the ranks that have used it: divide by world_size, the others count as zero": by_users,
-        "all zeros, where no rank has used it (or it is frozen): leave it None, or AdamW keeps moving it": (
-            right.nan_to_num()
-        ),
+        "all zeros, where no rank has used it (or it is frozen, and `users` leaves those out): leave it None, or AdamW "
+        "keeps moving it": right.nan_to_num(),
     }
     return gradient_case(models, shards, local, right, mistakes)
 
@@ -703,9 +718,14 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
 STEPS = 2
 INPUT = "the gradient of the input"  # the last thing that a backward pass computes
 LAST = "of the last microbatch"
+ZEROS = "A flat tensor has a place for each parameter of its bucket: without a gradient, zeros of its shape and dtype."
+ANEW = (
+    "Or counts and flights are left from an earlier pass: set both anew before each last one, and count in no other. "
+    "Or a flat tensor has no zeros for a parameter without a gradient."
+)
 TOO_EARLY = (
-    "the mean without some rank's gradient: its bucket was sent before all gradients in it were complete. Are the "
-    "counts of missing gradients set anew in each step?"
+    "the mean without some rank's gradient, or without its last microbatch: its bucket was sent before all gradients "
+    "in it were complete. Register the hooks once, count in a last backward only, and set the counts anew for it"
 )
 STALE = (
     "wrong, though the first step was right: in each step, count the missing gradients anew and begin with no flights; "
@@ -715,7 +735,7 @@ STALE = (
 
 @oracle(
     values=[
-        ([[1, 2], [2]], 3, 2, True, [[3, 2], [1], [0]]),
+        ([[1, 2], [2]], 3, 3, True, [[3], [2], [1, 0]]),
         ([[0, 1], [1, 0], [0, 1]], 2, 1, False, [[3], [2], [1], [0]]),
     ],
     traffic=[([[0, 1], [1, 0]], 2, 3, True, [[2], [1], [0]])],
@@ -742,15 +762,18 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
     for step, (local, last) in enumerate(trained_serially(models, of_ranks), 1):
         known, mean = local.isnan().logical_not(), mean_of_users(local)
         usual = {
-            "this rank's own gradient: it was not averaged, or not put into grad": local.where(known, mean),
+            "this rank's own gradient: it was in no bucket that was sent (indices in `buckets` count the trained "
+            "parameters only), or the mean was not put into grad": local.where(known, mean),
             "the sum over the ranks: divide by world_size": ranks * mean,
+            "the mean divided by world_size once more: divide once": mean / ranks,
+            "this rank's own gradient plus the mean: put the mean in its place": local.nan_to_num() + mean,
+            FIRST_NUMBERS: first_numbers(mean[0], models[0], buckets),
             "all zeros, where no rank has a gradient: set None there, or the weight decays. Count the users before you "
-            "fill in zeros": mean.nan_to_num(),
+            "fill in zeros; if a hook filled them in, it started its bucket too early": mean.nan_to_num(),
             "the mean over the ranks that have used it: the others count as zero": local.nanmean(0),
             "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
-            "the result of each rank deciding for itself what has been used: all-reduce the users": (
-                mean.where(known, math.nan)
-            ),
+            "the result of each rank deciding for itself what has been used, or of leaving out what some rank hasn't: "
+            "only where the sum of the users is 0, the result is None": mean.where(known, math.nan),
         }
         if count > 1:
             usual |= {
@@ -760,7 +783,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         for n, (name, pieces) in enumerate(by_piece(usual, models[0], local).items()):
             part = f"{name} in step {step}"
             right[part] = cut(mean[0], models[0])[n]
-            mistakes[part] = {**pieces, TOO_EARLY: partial(lacks_ranks, local, models[0], n)}
+            mistakes[part] = {**pieces, TOO_EARLY: partial(lacks_some, local, last, models[0], n)}
             mistakes[part] |= {STALE: always} if step > 1 else {}
     return Case(
         [models, of_ranks],
@@ -771,16 +794,18 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         through=train_replica,
         unpack=lambda got, _: dict(zip(right, got, strict=True)),
         unchanged=False,
-        advice=HOOK_ADVICE,
+        advice={"brought float32|split_with_sizes": ZEROS}
+        | {pattern: words.replace(OWN_ORDER, f"{OWN_ORDER} {ANEW}") for pattern, words in HOOK_ADVICE.items()}
+        | {NEVER: f"So a bucket was never started there. {WHILE} After backward, start those that still wait."},
         traffic=lambda answer: expect_reduced_once(answer, nbytes),
     )
 
 
-def lacks_ranks(local: Tensor, model: nn.Module, number: int, got: Any) -> bool:
-    """Whether that is the mean gradient of parameter `number` if some ranks count as zero."""
-    ranks = range(len(local))
-    some = [list(those) for size in ranks[1:] for those in itertools.combinations(ranks, size)]
-    return any(alike(got, cut(local[those].nan_to_num().sum(0) / len(local), model)[number], 1e-6) for those in some)
+def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: Any) -> bool:
+    """Whether that is the mean gradient of parameter `number` if some ranks add nothing, or all but the last part."""
+    added, ranks = torch.stack([local, local - last, 0 * local]).nan_to_num(), range(len(local))
+    sums = (added[list(those), ranks].sum(0) for those in itertools.product(range(3), repeat=len(ranks)))
+    return any(alike(got, cut(total / len(ranks), model)[number], 1e-6) for total in sums)
 
 
 def mean_of_users(local: Tensor) -> Tensor:
@@ -864,7 +889,7 @@ def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
                     "all but the last to start during the last backward pass",
                     WHILE
                     if late < len(nbytes) - 1
-                    else "Every parameter was used, so the hooks can start them: does each count for its own bucket?"
+                    else IN_HOOK
                     if step == 0
                     else "In the first step they did: are the numbers of missing gradients set anew in each step?",
                 )
@@ -989,6 +1014,7 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         "the result with means divided by world_size too: the number of all rows is enough": mean / len(sizes),
         "the result with sums: divide them by the number of all rows": total,
         "the result with the sum of the ranks' means: divide by the number of all rows": means.sum(0),
+        "the result with your own sums divided by the number of all rows: sum g and g * x_hat too": sums / sum(sizes),
         "the result with sums divided by your own number of rows: sum that number too": total / of_rank,
         "the result with sums divided by your own number of rows times world_size: sum that number too": (
             total / (of_rank * len(sizes))
