@@ -546,7 +546,7 @@ def test_a_failed_check_has_a_header_and_the_situation():
 def test_a_long_situation_has_a_line_of_its_own():
     situation = "4 ranks, micro_batch_size 3, float64 (12, 4), on the virtual cluster 'one row a second'"
     first, second = header(["forward", "time"], situation).splitlines()
-    assert len(first) == len(header(["forward", "time"], "4 ranks")) == 78 and second == f"  {situation}"
+    assert len(first) == len(header(["forward", "time"], "4 ranks")) and second == f"  {situation}"
 
 
 def test_a_hidden_test_does_not_give_away_what_it_expects():
