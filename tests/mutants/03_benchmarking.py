@@ -99,7 +99,7 @@ wrong("mean-distance", "the mean distance").replace(
 )
 wrong("signed-distances", "absolute values").replace("abs(each - middle)", "each - middle")
 wrong("in-seconds", "divide by the median").replace("for each in seconds)", "for each in seconds) * middle")
-wrong("sorts-in-place", "the input").replace("middle = median(seconds)", "seconds.sort()\nmiddle = median(seconds)")
+wrong("sorts-in-place", "after the call").replace("middle = median(seconds)", "seconds.sort()\nmiddle = median(seconds)")
 wrong("distances-from-the-mean", "the distance from the mean").replace(
     "abs(each - middle)", "abs(each - sum(seconds) / len(seconds))"
 )

@@ -100,7 +100,7 @@ class Runner:
         except RankError as error:
             failed = explained(error, self.if_stuck, self.quiet)
             if "rank" not in inspect.signature(function).parameters:  # which rank called it says nothing
-                failed.saw = RANKS_THAT.sub("your function", failed.saw)
+                failed.saw = RANKS_THAT.sub(lambda at: f"your function {at[1] or 'has ' + at[2]}", failed.saw)
             failed.deadlock = error if isinstance(error, WorldStuck) else None
             raise failed from None
         self.runs.append(run)
@@ -169,7 +169,7 @@ NO_CONNECTION = (
     "A rank has no connection to itself: is `src` or `dst` the rank that makes the call? Nothing comes before rank 0, "
     "except in a ring, where the last rank does."
 )
-RANKS_THAT = re.compile(r"^ranks? \d[\d, and]*(?= raised )", re.MULTILINE)
+RANKS_THAT = re.compile(r"^ranks? \d[\d, and]* (?:(raised)|(?:has|have) (not finished))", re.MULTILINE)
 # In place of the advice to give the ranks more time: a check has its own time-out.
 NEVER_ENDS = "A right answer takes a fraction of a second. Is there a loop that never ends?"
 # Pattern in the report of a failed run -> advice. The texts are those of torch 2.13 and of its Gloo, and one of ours.
