@@ -30,8 +30,8 @@ SIGNALS: dict[int, str] = {
 MOST_FRAMES = 5  # of a traceback, shown from its beginning and again from its end
 MOST_ALIKE = 3  # exceptions of one kind from one place that differ only in what they say
 
-# What torch's C++ puts in front of a failed check. Without the rank and the time, equal failures read alike.
-STAMP = re.compile(r"\[rank\d+\]:\[[A-Z]\d{4} [\d:.]+ \S+\] ")
+# What torch's and Gloo's C++ puts in front of a failed check: rank, time, file. Without it, equal failures read alike.
+STAMP = re.compile(r"\[rank\d+\]:\[[A-Z]\d{4} [\d:.]+ \S+\] |\[enforce fail at \S+\] ")
 # What a C++ library prints before it aborts. It belongs in the report, not in the program's output.
 GIVES_UP = re.compile(r"terminate called after throwing an instance of ")
 LAST_WORDS = re.compile(r"  what\(\):\s+(\[enforce fail at \S+\] )?(?P<said>.*)")
