@@ -14,7 +14,7 @@ wrong("rank-as-size", "ask get_world_size()").replace("dist.get_world_size()", "
 wrong("forgets-the-device", "says nothing about 'device'", varies=True).replace(
     'me["device"] = str(get_device())', "pass"
 )
-wrong("returns-a-tuple", "Add your entries to the dict `me`").replace("return me", "return tuple(me.values())")
+wrong("returns-a-tuple", "Add your entries").replace("return me", 'return me["rank"], me["world_size"], me["device"]')
 wrong("forgets-to-call", "Call it: write ()").replace("dist.get_rank()", "dist.get_rank")
 wrong("makes-its-own-dict", "Leave the entry that `me` starts with").replace('me["rank"]', 'me = {}; me["rank"]')
 wrong("takes-its-rank", "takes an argument, and gets none").replace("hello_ranks()", "hello_ranks(rank, world_size)")
