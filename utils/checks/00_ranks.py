@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +24,7 @@ from .compare import holds_tensors
 from .equality import alike, is_number
 from .inputs import Draws
 from .marking import check
-from .oracles import Case, as_tuple, every, oracle
+from .oracles import Case, as_tuple, every, oracle, taken_apart
 from .recorded import recorded, recorded_par
 from .runner import Runner
 from .scores import Measure
@@ -41,6 +41,15 @@ smallest_cluster = recorded("00_ranks", "smallest-cluster")
 def hello_ranks(_: Draws, world_size: int) -> Case:
     ranks = list(range(world_size))
 
+    def entries(got: Any, rank: int) -> Mapping[str, Any]:
+        if not isinstance(got, dict):
+            advice = "Add your entries to the dict `me`, and return that."
+            raise CheckFailed(f"rank {rank} returned {show(got)}", "a dict", advice)
+        if isinstance(device := got.get("device"), torch.device):
+            seen, advice = f"its device is {device!r} (a torch.device)", "That isn't a string: take str(...) of it."
+            raise CheckFailed(f"rank {rank} says that {seen}", "'cpu' (a str)", advice, lead=31)
+        return taken_apart(got, ["rank", "world_size", "device"], rank)
+
     def explain(got: Any, rank: int) -> str:
         if callable(got) or str(got).startswith("<function"):
             return "a function. Call it: write () after it"
@@ -56,6 +65,7 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
         world_size=world_size,
         through=operator.call,  # without rank and world_size
         advice={"positional argument": "Your function takes an argument, and gets none. Ask `dist` instead."},
+        unpack=entries,
         right={"rank": ranks, "world_size": world_size, "device": "cpu"},
         mistakes={
             "rank": {
@@ -67,7 +77,6 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
                 "this rank's own number: ask get_world_size()": ranks,
                 "the number of ranks in a different run: ask get_world_size()": 4,
             },
-            "device": {"a torch.device, not its name: take str(...) of it": torch.device("cpu")},
         },
         explain=explain,
         seen="rank {rank} says that its {part} is",
@@ -98,7 +107,7 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     batches = [mlp.make_batch(3 * world_size, 2, draws.salted(step), torch.float64) for step in range(steps)]
     shares = [list(mine) for mine in zip(*(batch.chunk(world_size) for batch in batches), strict=True)]
     cut_again = [[batch.tensor_split(world_size)[rank] for batch in mine] for rank, mine in enumerate(shares)]
-    calls = dict[str, int]()  # op: the bytes of its largest call
+    events: list[Event] = []
 
     def trained(factor: float = 1, on: Sequence[list[Tensor]] = shares, **how: Any) -> list[list[Tensor]]:
         return descend(weights, on, factor * lr, **how)
@@ -106,18 +115,15 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     alone = [OWN] * layers
     apart, apart_divided, [right] = trained(mix=alone), trained(1 / world_size, mix=alone), trained(on=[batches])
 
-    def note_calls(answer: Answer) -> None:
-        for event in answer.events:
-            calls[event.op] = max(event.bytes, calls.get(event.op, 0))
-
     def explain(got: Any, rank: int) -> str:
-        if "reduce" in calls and "broadcast" not in calls and rank > 0:
+        if {event.op for event in events} & {"reduce", "broadcast"} == {"reduce"} and rank > 0:
             return "what `reduce` leaves on a rank that is not its root: all_reduce gives every rank the sum"
         advice = "all-reduce each weight.grad itself, not a copy, after backward() and before optimizer.step()"
-        if 0 < max(calls.values(), default=0) < weights[0].nbytes:
-            advice = "averaging the losses changes no gradient, so all-reduce each weight.grad"
-        apart_too = any(alike(got, own, 1e-6) for own in apart[rank] + apart_divided[rank])
-        return f"what this rank gets from its own rows alone: {advice}" * apart_too
+        if 0 < max((event.bytes for event in events), default=0) < weights[0].nbytes:
+            advice = "averaging the losses brings in no other rank's gradient, so all-reduce each weight.grad"
+        ways = {"": apart, ", with the gradient divided by the number of ranks": apart_divided}
+        fitting = (how for how, ends in ways.items() if any(alike(got, own, 1e-6) for own in ends[rank]))
+        return next((f"what this rank gets from its own rows alone{how}: {advice}" for how in fitting), "")
 
     rows = "the loss is already a mean over rows, so divide by the number of ranks"
     mistakes = {
@@ -150,7 +156,7 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
             name: {words: [replica[n] for replica in replicas] for words, replicas in mistakes.items()}
             for name, n in names.items()
         },
-        before=note_calls,
+        before=lambda answer: events.extend(answer.events),
         explain=explain,
         advice={
             "NoneType": "A weight has no gradient there: call loss.backward() first, and zero_grad() before that.",
@@ -160,9 +166,7 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     )
 
 
-Mix = Sequence[
-    tuple[int, int]
-]  # for each layer: by how much of its replica's gradient, and of the mean of all, it moves
+Mix = Sequence[tuple[int, int]]  # for each layer: how much of its replica's gradient and of the mean of all it uses
 OWN, MEAN = (1, 0), (0, 1)
 
 
@@ -287,17 +291,13 @@ def take_turns(_: Draws, order: list[int]) -> Case:
     backwards = [f"rank {order.index(turn)}" for turn in range(len(order))]
     barriers: Counter[int] = Counter()  # of each rank
 
-    def note_barriers(answer: Answer) -> None:
-        barriers.update(event.rank for event in answer.events if event.op == "barrier")
-
     def explain(got: Any, rank: int) -> str:
         if sorted(items(got)) != sorted(right):
             return ""
+        advice = "in each turn, counted from 0, the rank order[turn] writes"
         if min(barriers[rank] for rank in order) < len(order) - 1:
-            return (
-                "the right lines in the wrong order: after each turn, let ALL ranks call the barrier, outside the `if`"
-            )
-        return "the right lines in the wrong order: in each turn, counted from 0, the rank order[turn] writes"
+            advice = "after each turn, let ALL ranks call the barrier, outside the `if`"
+        return f"the right lines in the wrong order: {advice}"
 
     mistakes = {
         "in the order of the ranks: `order` says whose turn it is, and each writes its own rank": every(sorted(right)),
@@ -313,7 +313,7 @@ def take_turns(_: Draws, order: list[int]) -> Case:
         same={"order": order},
         right=every(right),
         mistakes=mistakes,
-        before=note_barriers,
+        before=lambda answer: barriers.update(event.rank for event in answer.events if event.op == "barrier"),
         explain=explain,
         seen=f"order {order}: rank {{rank}} read",
         traffic=lambda answer: expect_turns(answer, order),
@@ -332,8 +332,7 @@ def expect_turns(answer: Answer, order: list[int]) -> str:
         mine = [region for region in answer.run.regions if region.rank == rank]
         appended, read = ([region for region in mine if region.name == name] for name in ("append", "read"))
         if len(appended) != 1:
-            times = plural(len(appended), "line")
-            seen = f"rank {rank} appended {times} to the file"
+            seen = f"rank {rank} appended {plural(len(appended), 'line')} to the file"
             raise CheckFailed(seen, "1 line, by file.append(...)", "Each rank writes its own line, once.")
         if not read:
             raise CheckFailed(f"rank {rank} did not read the file", "file.lines() at the end")
@@ -432,9 +431,12 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     def expect_barrier(answer: Answer) -> None:
         for rank in range(len(losses)):
             if [event.op for event in answer.events if event.rank == rank][-1:] != ["barrier"]:
-                advice = "It belongs after the loop: no average may ever be below 1, and then the loop ends by itself."
+                advice = ": it can happen that no average is below 1; then the loop ends by itself, without a `break`."
+                if right[-1] < 1:
+                    advice = ", where all ranks arrive if they leave the loop by `break`."
                 seen = f"rank {rank}'s last call is not dist.barrier()"
-                raise CheckFailed(seen, "one dist.barrier() on every rank, however the loop ended", advice)
+                expected = "one dist.barrier() on every rank, however the loop ended"
+                raise CheckFailed(seen, expected, f"It belongs after the loop{advice}")
 
     return Case(
         [losses],
@@ -499,11 +501,6 @@ def are_numbers(got: Any) -> bool:
 MESSAGE = 1e-5  # seconds
 
 
-def go_through(function: Callable[..., Any], rank: int, world_size: int) -> bool:
-    function(rank, world_size)
-    return True
-
-
 @oracle(
     score=[(6,)],  # not a power of two
     par=recorded_par("00_ranks", "barrier-by-hand"),
@@ -512,17 +509,21 @@ def go_through(function: Callable[..., Any], rank: int, world_size: int) -> bool
 def barrier_by_hand(_: Draws, world_size: int) -> Case:
     def expect_barrier(answer: Answer) -> None:
         expect_only_messages(answer)
-        for rank, heard in enumerate(heard_of(answer.events, world_size)):
-            for other in sorted(set(range(world_size)) - heard):
-                raise CheckFailed(
-                    f"rank {rank} leaves though it can't know that rank {other} has come",
-                    "that all ranks wait for the last one",
-                    "Whoever leaves must have heard of all others, directly or from a rank that had.",
-                )
+        heard = heard_of(answer.events, world_size)
+        advice = "Whoever leaves must have heard of all others, directly or from a rank that had."
+        if skips_partners(answer.events, heard):
+            advice = (
+                "A rank whose partner doesn't exist learns nothing in that round. The scheme must work for any number "
+                "of ranks: choose partners that always exist, such as (rank + distance) % world_size."
+            )
+        for rank, known in enumerate(heard):
+            for other in sorted(set(range(world_size)) - known):
+                seen = f"rank {rank} leaves though it can't know that rank {other} has come"
+                raise CheckFailed(seen, "that all ranks wait for the last one", advice)
 
     return Case(
         world_size=world_size,
-        through=go_through,
+        through=lambda function, rank, world_size: [function(rank, world_size)],
         also=expect_barrier,
         advice={"there is no rank": "Choose partners that exist for any number of ranks, not only for powers of two."},
         clock=links(world_size, MESSAGE, 1e18),
@@ -541,6 +542,17 @@ def heard_of(events: Sequence[Event], world_size: int) -> list[set[int]]:
         elif waiting := told.get((event.peer, event.rank, event.tag)):
             heard[event.rank] |= waiting.pop(0)
     return heard
+
+
+def skips_partners(events: Sequence[Event], heard: list[set[int]]) -> bool:
+    """Whether ranks pass on what they hear to partners at distances 1, 2, 4 and so on, where these exist."""
+    ranks, sent = range(len(heard)), {(event.rank, event.peer) for event in events if event.op == "send"}
+    passed_on = any((other, rank) not in sent for rank in ranks for other in heard[rank] - {rank})
+    for partner in (operator.xor, operator.add, operator.sub):
+        meant = {(rank, partner(rank, 1 << n)) for rank in ranks for n in range(ranks[-1].bit_length())}
+        if passed_on and sent == {pair for pair in meant if pair[1] in ranks} < meant:
+            return True
+    return False
 
 
 def moment(event: Event) -> tuple[float, bool, int, int]:
