@@ -37,6 +37,10 @@ def split_layers(_: Draws, layers: int, ranks: int) -> Case:
         return [rank * step for rank in range(ranks)]
 
     mistakes = {
+        "a start that leaves out the extra layers of the ranks before": cut(by(size), own),
+        "a start of rank times the rank's own number of layers: it leaves out the extra ones of the ranks before": cut(
+            (rank * size for rank, size in enumerate(own)), own
+        ),
         "a cut into pieces of ceil(layers / P): the last ranks get less, or nothing": cut(by(ceil), [ceil] * ranks),
         "a cut into pieces of layers // P: the leftover layers belong to no rank": cut(by(size), [size] * ranks),
         "a cut with all leftover layers on the last rank: then it is slower than all others": cut(
@@ -46,7 +50,6 @@ def split_layers(_: Draws, layers: int, ranks: int) -> Case:
             items[first:end] for first, end in pairwise(even)
         ],
         "a start that counts this rank's own layers too: count those of the ranks before it": cut(accumulate(own), own),
-        "starts that leave out the extra layers of the ranks before": cut(by(size), own),
         "starts shifted by one for each rank before: only ranks with a layer more shift them": cut(by(size + 1), own),
         "one rank too many with a layer more: count the ranks from 0": cut(
             starts, [size + (rank <= more) for rank in range(ranks)]
@@ -67,6 +70,12 @@ def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
     total, ideal = idle / (microbatches + idle), idle / microbatches
     enough, enough_for_ideal = (next(m for m in range(1, 100_000) if idle / (m + slots) <= most) for slots in (idle, 0))
     share, ideal_share = "the share of the total time", "the share of the ideal time"
+    one_fewer = "one fewer would do"
+    if idle / (enough + idle) == most:
+        one_fewer = (
+            f"with {enough} the share is exactly `most`, which is enough. A loop must go on only while the share is "
+            "larger; a formula must round up, and int(...) + 1 goes past a whole number"
+        )
     smallest = "the smallest M that keeps the share of the total time at `most` or less"
     p_slots = "the share of P slots of bubble: the first microbatch fills one of them"
     return Case(
@@ -89,7 +98,7 @@ def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
             ideal_share: {"the share of the total time": total, p_slots: ranks / microbatches},
             smallest: {
                 "the smallest M for the share of the ideal time; here the total counts": enough_for_ideal,
-                "one too many: one fewer would do": enough + 1,
+                f"one too many: {one_fewer}": enough + 1,
                 "one too few: with that number the bubble is still larger than `most`": enough - 1,
                 "a power of two: try every number": 1 << (enough - 1).bit_length(),
                 "num_microbatches: begin with one, and add one at a time": microbatches,
@@ -146,11 +155,10 @@ def seconds_of_split_1f1b(ranks: int, microbatches: int, _: int, seconds: dict[s
     """1F1B, with each W right after its B."""
     schedule = []
     for rank in range(ranks):
-        ahead, kinds = min(ranks - 1 - rank, microbatches), {"F": 0, "B": 0}
-        steps: list[tuple[str, int]] = []
-        for kind in "F" * ahead + "FB" * (microbatches - ahead) + "B" * ahead:
-            steps += [(kind, kinds[kind])] if kind == "F" else [("B", kinds[kind]), ("W", kinds[kind])]
-            kinds[kind] += 1
+        ahead = min(ranks - 1 - rank, microbatches)
+        steps = [("F", m) for m in range(ahead)]
+        for m in range(microbatches):
+            steps += [("F", ahead + m)] * (ahead + m < microbatches) + [("B", m), ("W", m)]
         schedule.append(steps)
     end: float = visible.end_of(schedule, seconds)
     return end
@@ -169,7 +177,7 @@ split_backward = vary(
 RECORDED = (
     vary(visible.split_backward, par=seconds_of_split_1f1b),
     vary(split_layers, values=[(10, 4), (9, 4), (8, 2)]),
-    vary(bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11), (8, 20, 0.5)]),
+    vary(bubble_shares, values=[(4, 8, 0.11), (4, 4, 0.25), (8, 20, 0.5)]),
     vary(interleaved_layers, values=[(8, 4, 2), (12, 2, 3)]),
 )
 

@@ -26,16 +26,13 @@ wrong("drops-the-rest", "belong to no rank").body("""
 wrong("larger-last", "the larger ones are not on the first ranks").body(
     "return weights[rank * len(weights) // world_size : (rank + 1) * len(weights) // world_size]"
 )
-wrong("never-empty", "rank", hidden=True).replace(
-    "start + size + (rank < more)", "start + size + (rank < more)] or weights[-1:"
-)
-wrong("starts-not-shifted", "leave out the extra layers").replace(" + min(rank, more)", "")
+wrong("never-empty", "rank", hidden=True).replace("(rank < more)]", "(rank < more)] or weights[-1:]")
+wrong("starts-not-shifted", "leaves out the extra layers").replace(" + min(rank, more)", "")
+wrong("rank-times-own", "times the rank's own number").replace("size + min(rank, more)", "(size + (rank < more))")
 wrong("starts-shifted-too-far", "only ranks with a layer more").replace("min(rank, more)", "rank")
 wrong("one-rank-too-many", "count the ranks from 0").replace("(rank < more)", "(rank <= more)")
 right("deals-them-out").body("""
-    sizes = [0] * world_size
-    for number in range(len(weights)):
-        sizes[number % world_size] += 1
+    sizes = [len(weights[r::world_size]) for r in range(world_size)]
     start = sum(sizes[:rank])
     return tuple(weights[start : start + sizes[rank]])
 """)
@@ -48,9 +45,7 @@ right("halves-what-is-left").body("""
 """)
 
 wrong, right = ANSWERS.to("naive-forward")
-wrong("sends-its-input-on", "each rank applies its layers before it sends").replace(
-    "dist.send(y, dst=rank + 1)", "dist.send(x.contiguous(), dst=rank + 1)"
-)
+wrong("sends-its-input-on", "each rank applies its layers before it sends").replace("send(y", "send(x.contiguous()")
 wrong("rank-0-receives-too", "Nothing comes before rank 0").replace(
     "if rank > 0:\n    dist.recv(x, src=rank - 1)", "dist.recv(x, src=max(rank - 1, 0))"
 )
@@ -64,9 +59,7 @@ wrong("broadcasts", "your function calls broadcast", caught_by="traffic").body("
     y = x
     return x if rank == world_size - 1 else None
 """)
-wrong("receives-into-its-input", "must stay as it was").replace(
-    "dist.recv(x, src=rank - 1)", "dist.recv(x := batch, src=rank - 1)"
-)
+wrong("receives-into-its-input", "must stay as it was. `x = batch`").replace("recv(x", "recv(x := batch")
 wrong("buffer-of-one-dtype", "to have the same dtype", hidden=True).replace(
     "dist.recv(x, src=rank - 1)", "x = torch.empty(batch.shape, dtype=torch.float64)\ndist.recv(x, src=rank - 1)"
 )
@@ -79,12 +72,10 @@ right("irecv-isend").replace("dist.recv(x, src=rank - 1)", "dist.irecv(x, src=ra
 )
 
 wrong, right = ANSWERS.to("microbatch-forward")
-wrong("equal-microbatches-only", "the rest of that tensor stays as it was").replace(
-    "torch.empty_like(microbatch)", "torch.empty_like(batch[:micro_batch_size])"
+wrong("equal-microbatches-only", "that tensor stays as it was").replace(
+    "like(microbatch)", "like(batch[:micro_batch_size])"
 )
-wrong("sends-the-input-on", "each rank applies its layers before it sends").replace(
-    "dist.send(y, dst=rank + 1)", "dist.send(x, dst=rank + 1)"
-)
+wrong("sends-the-input-on", "each rank applies its layers before it sends").replace("send(y", "send(x")
 wrong("sends-at-the-end", "the time of one GPU", caught_by="time").replace(
     "dist.send(y, dst=rank + 1)", "pass"
 ).replace(
@@ -96,13 +87,12 @@ wrong("whole-batch-at-once", "the whole batch at once").function(
 wrong("pieces-by-their-number", "the number of rows in a microbatch").replace("batch.split", "batch.chunk")
 wrong("keeps-the-last-alone", "the last microbatch alone").replace("outputs.append(y)", "outputs = [y]")
 wrong("receives-once", "finished without receiving it").replace("if rank > 0:", "if rank > 0 and not outputs:")
-wrong("never-one-row", "returned", hidden=True).replace(
-    "dist.send(y, dst=rank + 1)", "dist.send(y if len(y) > 1 else 0 * y, dst=rank + 1)"
-)
+wrong("never-one-row", "returned", hidden=True).replace("send(y", "send(y if len(y) > 1 else 0 * y")
 wrong("last-first", "in reverse order").replace("torch.cat(outputs)", "torch.cat(outputs[::-1])")
 wrong("full-ones-alone", "without the last rows").replace(
     "in batch.split(micro_batch_size):", "in batch.split(micro_batch_size)[: len(batch) // micro_batch_size]:"
 )
+wrong("receives-into-a-view", "that `split` gives are views").replace("torch.empty_like(microbatch)", "microbatch")
 wrong("stacks", "torch.cat").replace("torch.cat(outputs)", "torch.stack(outputs)")
 right("isend-and-wait-later").function("""
     outputs, handles = [], []
@@ -124,20 +114,19 @@ right("naive-forward-for-each").function("""
 """)
 
 wrong, right = ANSWERS.to("bubble-shares")
-wrong("the-busy-share", "the bubble is the rest").replace(
-    "return idle / (num_microbatches + idle)", "return num_microbatches / (num_microbatches + idle)"
-)
-wrong("one-too-few", "one too few").replace("idle / num_microbatches, enough", "idle / num_microbatches, enough - 1")
+wrong("the-busy-share", "the bubble is the rest").replace("return idle", "return num_microbatches")
+wrong("one-too-few", "one too few").replace("microbatches, enough", "microbatches, enough - 1")
 wrong("wrong-way-round", "the wrong way round").replace(
     "return idle / (num_microbatches + idle), idle / num_microbatches, enough",
     "return idle / num_microbatches, idle / (num_microbatches + idle), enough",
 )
 wrong("p-slots", "P slots of bubble").replace("idle = num_stages - 1", "idle = num_stages")
-wrong("slots-are-m-plus-p", "there are M + P - 1 slots").replace(
-    "idle / (num_microbatches + idle),", "idle / (num_microbatches + num_stages),"
-)
+wrong("slots-are-m-plus-p", "there are M + P - 1 slots").replace("microbatches + idle", "microbatches + num_stages")
 wrong("enough-for-the-ideal", "here the total counts").replace("idle / (enough + idle)", "idle / enough")
-wrong("one-too-many", "one fewer would do").replace("idle / (enough + idle) > most", "idle / (enough + idle) >= most")
+wrong("one-too-many", "one fewer would do").replace("microbatches, enough", "microbatches, enough + 1")
+wrong("int-plus-one", "is exactly `most`, which is enough").replace(
+    "return idle", "enough = int(idle * (1 - most) / most) + 1\nreturn idle"
+)
 wrong("doubles", "a power of two").replace("enough += 1", "enough *= 2")
 wrong("begins-at-m", "begin with one").replace("enough = 1", "enough = num_microbatches")
 wrong("idle-both-ways", "2 (P - 1) idle slots").replace("idle = num_stages - 1", "idle = 2 * (num_stages - 1)")
@@ -219,9 +208,7 @@ wrong("one-backward", "one backward() for all", caught_by="memory").replace("los
 wrong("retains-the-graph", "retain_graph=True keep", caught_by="memory").replace(
     "backward()", "backward(retain_graph=True)"
 ).replace("total += loss.detach()", "total = total + loss")
-wrong("row-by-row", "shorter ones take longer", caught_by="memory").replace(
-    "batch.split(micro_batch_size)", "batch.split(1)"
-)
+wrong("row-by-row", "shorter ones take longer", caught_by="memory").replace("split(micro_batch_size)", "split(1)")
 wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
 wrong("by-the-rows-alone", "weighted by 1 / B").replace("(len(microbatch) / len(batch))", "(1 / len(batch))")
 wrong("by-the-full-ones", "one over the full microbatches").replace(
@@ -278,11 +265,7 @@ wrong("warm-up-only", "the number of forwards before the first backward").body("
 """)
 wrong("never-more-than-four", "it returned", hidden=True).replace("max(most, live)", "min(4, max(most, live))")
 wrong("longest-run", "the most forwards in a row").body('live = live + 1 if kind == "F" else 0\nmost = max(most, live)')
-wrong("after-its-end", "already live during its F").body("""
-live += 1 if kind == "F" else -1
-if kind == "B":
-    most = max(most, live)
-""")
+wrong("after-its-end", "already live during its F").replace("max(most, live)", 'max(most, live * (kind == "B"))')
 wrong("one-more", "one too many").replace("max(most, live)", "max(most, live + 1)")
 right("looks-before-it-counts").body('most = max(most, live)\nlive += 1 if kind == "F" else -1')
 right("a-set").replace("live = most = 0", "live, most = set(), 0").replace("*_", "*which").replace(
@@ -326,13 +309,10 @@ right("as-in-torch").replace("world_size - 1", "world_size").replace(
 ).replace("[f, b]", "[b, f]")
 right("counts-what-is-live").body("""
     steps, live = [], 0
-    while forward or backward:
-        if forward and live < world_size - rank:
-            steps.append(forward.pop(0))
-            live += 1
-        else:
-            steps.append(backward.pop(0))
-            live -= 1
+    while backward:
+        goes_on = bool(forward) and live < world_size - rank
+        steps.append((forward if goes_on else backward).pop(0))
+        live += 1 if goes_on else -1
 """)
 
 BATCH = "handles = dist.batch_isend_irecv(outgoing + receive)"
@@ -377,9 +357,7 @@ wrong("keeps-gradients", "keep what is sent in `sends` alone", caught_by="memory
 wrong("gradient-by-rank", "every stage but the last receives one").replace(
     "gradient, after)] if stage < last", "gradient, after)] if rank < world_size - 1"
 ).replace("gradient = torch.empty_like(y)\n", "if rank < world_size - 1:\n    gradient = torch.empty_like(y)\n")
-wrong("kept-for-ever", "Something is kept after its backward", caught_by="memory").replace(
-    "x, y = kept.pop((c, m))", "x, y = kept[c, m]"
-)
+wrong("kept-for-ever", "but kept[...] or a list", caught_by="memory").replace("kept.pop((c, m))", "kept[c, m]")
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m))\nfor leaf in leaves[c]:\n    leaf.grad = None"
 )
@@ -415,7 +393,6 @@ wrong("waits-at-once", "waits for its send", caught_by="time").replace(
 wrong("receives-after-computing", "starts to receive", caught_by="time").replace(RECEIVE_NEXT, "pass").replace(
     "outputs.append(y)", f"outputs.append(y)\nif rank > 0 and {RECEIVE_NEXT[3:]}"
 )
-
 wrong("waits-again", "waited for before").replace("for handle in sends:", "for handle in receives + sends:")
 wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True")
 wrong("waits-for-the-last-send-first", "waits for its send", caught_by="time").replace(
@@ -454,9 +431,7 @@ wrong("flat", "one list for each chunk").replace(
     "return [weights[stage * size : (stage + 1) * size] for stage in stages]",
     "return [w for stage in stages for w in weights[stage * size : (stage + 1) * size]]",
 )
-wrong("one-layer-each", "one layer for each chunk").replace(
-    "weights[stage * size : (stage + 1) * size]", "weights[stage : stage + 1]"
-)
+wrong("one-layer-each", "one layer for each chunk").replace("stage * size : (stage + 1) * size", "stage : stage + 1")
 wrong("two-chunks", "rank", hidden=True).replace("range(num_chunks)", "range(num_chunks)][: 3")
 wrong("far-apart", "P v apart").body("""
     return [weights[c * world_size + rank :: world_size * num_chunks] for c in range(num_chunks)]
@@ -467,9 +442,7 @@ wrong("every-pth", "cut into chunks").body("""
     return [mine[c * size : (c + 1) * size] for c in range(num_chunks)]
 """)
 wrong("times-chunks", "is stage c P + r").replace("c * world_size + rank", "c * num_chunks + rank")
-wrong("number-of-the-stage", "which has several layers").replace(
-    "stage * size : (stage + 1) * size", "stage : stage + size"
-)
+wrong("number-of-the-stage", "has several layers").replace("stage * size : (stage + 1) * size", "stage : stage + size")
 wrong("all-stages", "of all ranks").replace(
     "[c * world_size + rank for c in range(num_chunks)]", "range(world_size * num_chunks)"
 )
@@ -522,9 +495,7 @@ in_groups.function("""
 wrong("forwards-in-reverse", "in reverse order").replace(
     "ahead = min(2", "backward = [('B', *step[1:]) for step in reversed(forward)]\nahead = min(2"
 )
-wrong("number-of-the-group", "counts P microbatches").replace(
-    "k // (world_size * num_chunks) * world_size", "k // (world_size * num_chunks)"
-)
+wrong("number-of-the-group", "counts P microbatches").replace("* num_chunks) * world_size", "* num_chunks)")
 wrong("microbatch-by-microbatch", "Microbatches go in groups of P").replace(
     "k // world_size % num_chunks", "k % num_chunks"
 ).replace("k // (world_size * num_chunks) * world_size + k % world_size", "k // num_chunks")

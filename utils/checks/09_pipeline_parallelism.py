@@ -26,6 +26,7 @@ from ..kit.pipeline_schedule import Step, problem, read, timed
 from ..text.units import plural
 from ..worlds.virtual.play_schedule import free_messages, play
 from .answer import Answer, CheckFailed
+from .equality import alike
 from .inputs import Draws
 from .oracles import Case, Judgement, as_tuple, only_at, oracle
 from .recorded import recorded, recorded_par
@@ -121,6 +122,23 @@ def rows_of(counts: list[int]) -> str:
     return f"messages of {', '.join(map(str, counts))} rows" if counts else "no message"
 
 
+def not_into(batches: Sequence[Any]) -> Judgement:
+    """Judge that no rank has received into its batch, or into a view of it. (Rank 0 receives nothing in its place.)"""
+
+    def judge(answer: Answer) -> None:
+        for rank, (batch, [after, *_]) in enumerate(zip(batches, answer.inputs_after, strict=True)):
+            if rank > 0 and isinstance(after, Tensor) and not alike(after, batch):
+                seen = f"rank {rank}: batch is {show(after, batch)} after the call"
+                raise CheckFailed(
+                    seen,
+                    show(batch, after),
+                    "The input must stay as it was. `x = batch`, a slice and the pieces that `split` gives are views: "
+                    "what you receive into one changes `batch`. Receive into a new tensor, torch.empty_like(...).",
+                )
+
+    return judge
+
+
 # ---- forward, in parts 1, 2 and 6
 
 EACH_BOUNDARY = (
@@ -161,6 +179,7 @@ def forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtyp
             ),
         },
         values_first=True,
+        before=not_into(batches),
         **judged,
     )
 
@@ -329,6 +348,7 @@ def backward(
         rtol=RTOL[dtype],
         unpack=unpack,
         values_first=True,
+        before=not_into(inputs[0]),
         **judged,
     )
 
@@ -574,12 +594,9 @@ def expect_steps_taken(
             )
         if got != right:
             row = microbatches[0][0].nbytes
-            raise CheckFailed(
-                f"rank {rank} sent {rows_of([n // row for n in got])}", rows_of([n // row for n in right]), NOT_ITS_ROWS
-            )
-
-
-NOT_ITS_ROWS = "A microbatch has micro_batch_size rows, and only the last one may be shorter."
+            sizes, wanted_sizes = (rows_of([n // row for n in bytes_sent]) for bytes_sent in (got, right))
+            advice = "A microbatch has micro_batch_size rows, and only the last one may be shorter."
+            raise CheckFailed(f"rank {rank} sent {sizes}", wanted_sizes, advice)
 
 
 def first_stuck(mine: list[Event], theirs: list[Event], batches: Mapping[Event, Any]) -> Event | None:
@@ -614,19 +631,16 @@ def expect_few_kept(answer: Answer, schedules: list[list[RawStep]], tensor: int)
     tensor: bytes of the activations between two layers.
     """
     expect_waited(answer)
-    last = len(schedules) - 1
     counts = [max(live_at(steps)) for steps in schedules]
     for rank, live in enumerate(counts):
-        most = most_of(answer, rank, "activations")
-        # Of two layers autograd saves the inputs of each product and each gelu (rank 0's input is part of the batch),
-        # and on the last stage that of the loss.
-        of_one = (3 + (rank > 0) + (rank == last)) * tensor
-        if most > (5 * live + 2) * tensor:  # room for copies, an input arriving and one leaving
+        # Of two layers autograd saves the inputs of each product and each gelu, and on the last stage that of the loss.
+        held, room = math.ceil(most_of(answer, rank, "activations") / tensor), 5 * live + 2  # for one in, one out
+        if held > room:
             raise CheckFailed(
-                f"rank {rank} holds the activations of up to {most / of_one:.2g} microbatches",
-                f"{live}",
-                "Something is kept after its backward: kept.pop(...) returns x and y and forgets them, but a list of "
-                "inputs or outputs keeps them all.",
+                f"rank {rank} holds up to {held} tensors of activations",
+                f"{room} at most, which is enough for the {live} microbatches that are live at a time",
+                "Something is kept after its backward: kept.pop(...) returns x and y and forgets them, but kept[...] "
+                "or a list of inputs or outputs keeps them all.",
             )
     for rank in range(len(schedules)):
         messages = most_of(answer, rank, "communication") // tensor
