@@ -16,7 +16,8 @@ from utils.checks.oracles import Case, every, oracle, side_by_side, vary
 from utils.text.units import quantity
 
 visible: Any = import_module("utils.checks.03_benchmarking")
-RTOL = visible.RTOL
+RTOL, SHORT, LONG = visible.RTOL, visible.SHORT, visible.LONG
+Line = tuple[float, float]  # alpha, beta
 OPS = list(nccl_conventions.OPS)
 
 
@@ -157,7 +158,10 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
         right={"algbw": algbw, "busbw": busbw},
         rtol=RTOL,
         mistakes={
-            "algbw": {"GiB/s, divided by 2**30: GB are 1e9 bytes": algbw * 1e9 / 2**30},
+            "algbw": {
+                "GiB/s, divided by 2**30: GB are 1e9 bytes": algbw * 1e9 / 2**30,
+                "bytes/s: for GB/s, divide by 1e9": algbw * 1e9,
+            },
             "busbw": factors,
         },
         seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes in {quantity(took, 's')}: you returned {{part}}",
@@ -188,7 +192,7 @@ find_the_mistakes = vary(
         ((1, 70, 2, 8),),
         ((33, 4000, 2, 4), (64, 1 << 20, 16, 2)),
     ],
-    if_stuck="a loop that never ends: 0 times `step` is still 0. Keep `nbytes`, and round down in another variable.",
+    if_stuck="whether `nbytes` becomes 0, since 0 times `step` is still 0. Keep `nbytes`, and round down a copy.",
 )
 def sweep_sizes(_: Draws, *sweeps: tuple[int, int, int, int]) -> Case:
     """For each rank (smallest, largest, step, itemsize)."""
@@ -276,6 +280,9 @@ def size_for(share: float, alpha: float, beta: float) -> Case:
         "share * alpha / beta: at that size the latency still takes most of the time": share * half,
         "for the share that is missing: s / (1 - s), not (1 - s) / s": half / odds,
         "1 / (1 - s) times alpha / beta: that is s / (1 - s) and one more": half / (1 - share),
+        "the size for `share` bytes/s: the right-hand side of the equation is share / beta": share
+        * alpha
+        / (1 - share * beta),
         "the right size, rounded: return it as it comes out": math.floor(odds * half * (1 - 1e-12)),
     }
     if alpha:
@@ -288,9 +295,6 @@ def size_for(share: float, alpha: float, beta: float) -> Case:
         advice={"ZeroDivisionError": "alpha may be 0: solve for n so that nothing is divided by alpha."},
         seen=f"share {share}, alpha {quantity(alpha, 's')}, 1 / beta {quantity(1 / beta, 'B/s')}: you returned",
     )
-
-
-Line = tuple[float, float]  # alpha, beta
 
 
 @oracle(
@@ -312,27 +316,24 @@ def crossover(_: Draws, *pairs: tuple[Line, Line, float | None]) -> Case:
 
 def meeting(one: Line, other: Line, right: float | None) -> Case:
     (alpha_one, beta_one), (alpha_other, beta_other) = one, other
-    close = "their betas differ little, as those of real links do. Compare them exactly, at any size"
+    apart = abs(beta_one - beta_other)
     lost = (
-        "is the sign of one difference wrong?"
-        if alpha_one < alpha_other and abs(beta_one - beta_other) > 1e-9
-        else "either may be the one with less latency"
-        if abs(beta_one - beta_other) > 1e-9
-        else close
+        f"their betas differ by {apart:.1e}, and that counts. Test for equality with ==, without a tolerance"
+        if apart <= 1e-9
+        else "is the sign of one difference wrong?"
+        if alpha_one < alpha_other
+        else "the one with less latency may come first or second"
     )
-    mistakes = {
-        f"None though they meet: {lost}": None,
+    mistakes: dict[str, float | None] = {
         "0, and a size must be above 0: return None": 0.0,
         "infinite: with the same beta they never meet, so return None": math.inf,
     }
     if right:
+        mistakes[f"None, but these lines do meet: {lost}"] = None
         mistakes["the fraction upside down: seconds divided by seconds per byte are bytes"] = 1 / right
-        mistakes["the result of adding the betas: subtract them"] = abs(alpha_one - alpha_other) / (
-            beta_one + beta_other
-        )
-        mistakes["the right size, rounded: return it as it comes out"] = (alpha_other - alpha_one) // (
-            beta_one - beta_other
-        )
+        mistakes["the result of adding the betas: subtract them"] = right * apart / (beta_one + beta_other)
+        rounded = (alpha_other - alpha_one) // (beta_one - beta_other)
+        mistakes["the right size, rounded: return it as it comes out"] = rounded
         mistakes["the right size with the wrong sign"] = -right
     elif beta_one != beta_other and alpha_one != alpha_other:
         below = (alpha_other - alpha_one) / (beta_one - beta_other)
@@ -368,7 +369,7 @@ recover_the_link = vary(
 # ---- the challenge
 
 
-def alphas_of_doubling(alpha: float, beta: float, small_are_long: bool) -> float:
+def alphas_of_doubling(alpha: float, beta: float, readings: str) -> float:
     """From one byte on, until a reading is ten times the first one."""
 
     def double(seconds_of: Any) -> None:
@@ -378,14 +379,14 @@ def alphas_of_doubling(alpha: float, beta: float, small_are_long: bool) -> float
             nbytes *= 2
             took = seconds_of(nbytes)
 
-    spent: float = visible.measure_link(double, alpha, beta, small_are_long)["spent"]
+    spent: float = visible.measure_link(double, alpha, beta, readings)["spent"]
     return spent / alpha
 
 
 shortest_benchmark = vary(
     visible.shortest_benchmark,
     par=alphas_of_doubling,
-    score=[(1e-3, 1e-9, False), (1e-6, 2e-12, True), (3e-7, 2e-10, True), (8e-3, 2e-13, False)],
+    score=[(1e-3, 1e-9, LONG), (1e-6, 2e-12, SHORT), (3e-7, 2e-10, SHORT), (8e-3, 2e-13, LONG)],
 )
 
 # ---- what the visible checks of the formulas know

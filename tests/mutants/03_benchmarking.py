@@ -6,9 +6,7 @@ ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("time-once")
 wrong("never-waits", "the time to START it").replace("if handle is not None:\n    handle.wait()\nsynchronize()", "pass")
-wrong("barrier-then-synchronize", "synchronize on each rank, then").replace(
-    "synchronize()\ndist.barrier()", "dist.barrier()\nsynchronize()"
-)
+wrong("barrier-then-synchronize", "then meet").replace("synchronize()\ndist.barrier()", "dist.barrier()\nsynchronize()")
 wrong("old-work-counts", "earlier work still in the queue").replace("synchronize()\ndist.barrier()", "dist.barrier()")
 wrong("no-synchronize-at-the-end", "synchronize at the end, after").replace("synchronize()\nreturn", "return")
 wrong("meets-at-the-end", "including the barrier").replace("return", "dist.barrier()\nreturn")
@@ -28,9 +26,7 @@ wrong("mean-of-two-calls", "the time of 2 calls").function("""
     synchronize()
     return (time.perf_counter() - start) / 2
 """)
-wrong("waits-without-a-handle", "wait only if there is one").replace(
-    "if handle is not None:\n    handle.wait()", "handle.wait()"
-)
+wrong("waits-without-a-handle", "wait only if").replace("if handle is not None:\n    handle.wait()", "handle.wait()")
 right("asks-for-wait").replace("start = time.perf_counter()", "synchronize()\nbefore = time.perf_counter_ns()").replace(
     "handle is not None", 'hasattr(handle, "wait")'
 ).replace("time.perf_counter() - start", "(time.perf_counter_ns() - before) / 1e9")
@@ -45,7 +41,7 @@ wrong("averages", "the mean over the ranks").replace("ReduceOp.MAX", "ReduceOp.A
 wrong("sums", "the sum over the ranks").replace(", op=dist.ReduceOp.MAX", "")
 wrong("fastest", "the fastest rank").replace("ReduceOp.MAX", "ReduceOp.MIN")
 wrong("rank-0-alone", "rank 0's times").replace(
-    "dist.all_reduce(slowest, op=dist.ReduceOp.MAX)", "dist.broadcast(slowest, src=0)"
+    "all_reduce(slowest, op=dist.ReduceOp.MAX)", "broadcast(slowest, src=0)"
 )
 wrong("own-times", "this rank's own times").replace("dist.all_reduce(slowest, op=dist.ReduceOp.MAX)", "pass")
 wrong("one-call-each-repeat", "called all_reduce 5 times", caught_by="traffic").replace(
@@ -54,11 +50,9 @@ wrong("one-call-each-repeat", "called all_reduce 5 times", caught_by="traffic").
 )
 wrong("float32", "rounded to float32").replace("dtype=torch.float64, ", "")
 wrong("one-warm-up-at-least", "time_one was called", hidden=True).replace("range(warmup)", "range(max(1, warmup))")
-wrong("on-rank-0-alone", "though rank 0 has the right one").replace(
-    "dist.all_reduce(slowest, op=", "dist.reduce(slowest, dst=0, op="
-)
-wrong("sorts-first", "sorting before the ranks were compared").replace(
-    "mine = [time_one() for _ in range(repeats)]", "mine = sorted(time_one() for _ in range(repeats))"
+wrong("on-rank-0-alone", "though rank 0 has the right one").replace("all_reduce(slowest", "reduce(slowest, dst=0")
+wrong("sorts-first", "sorting before").replace(
+    "[time_one() for _ in range(repeats)]", "sorted(time_one() for _ in range(repeats))"
 )
 wrong("the-slowest-rank-in-all", "slowest overall").function("""
     for _ in range(warmup):
@@ -99,10 +93,8 @@ wrong("mean-distance", "the mean distance").replace(
 )
 wrong("signed-distances", "absolute values").replace("abs(each - middle)", "each - middle")
 wrong("in-seconds", "divide by the median").replace("for each in seconds)", "for each in seconds) * middle")
-wrong("sorts-in-place", "after the call").replace("middle = median(seconds)", "seconds.sort()\nmiddle = median(seconds)")
-wrong("distances-from-the-mean", "the distance from the mean").replace(
-    "abs(each - middle)", "abs(each - sum(seconds) / len(seconds))"
-)
+wrong("sorts-in-place", "after the call").replace("middle =", "seconds.sort()\nmiddle =")
+wrong("distances-from-the-mean", "the distance from the mean").replace("- middle)", "- sum(seconds) / len(seconds))")
 wrong("percent", "in percent").replace("distance / middle", "100 * distance / middle")
 wrong("largest-distance", "the largest distance").replace("distance = median(", "distance = max(")
 right("torch-quantile").body("""
@@ -141,6 +133,7 @@ wrong("broadcast-like-the-others", "broadcast of 4 ranks").replace('("broadcast"
 wrong("broadcast-to-each", "passes the whole on once").replace("factor = 1", "factor = world_size - 1")
 wrong("only-others", "with 2 (P - 1) instead").replace("(world_size - 1) / world_size", "world_size - 1")
 wrong("gib", "GiB/s").replace("/ 1e9", "/ 2**30")
+wrong("bytes-per-second", "divide by 1e9").replace("/ 1e9", "/ 1")
 wrong("all-ranks-time", "P times too small").replace("factor = 2 * others", "factor = 2 * others / world_size")
 wrong("always-three-quarters", "hidden test", hidden=True).replace("(world_size - 1) / world_size", "0.75")
 wrong("floor-division", "// rounds down").replace("(world_size - 1) / world_size", "(world_size - 1) // world_size")
@@ -163,9 +156,7 @@ wrong("rounds", "Don't round").replace("abs(wrong - claim) <= 0.01 * claim", "ro
 wrong("one-sided", "too large or too small, both count").replace("abs(wrong - claim) <= 0.01", "wrong - claim <= 0.01")
 wrong("returns-the-wrong-number", "with the mistakes in it").replace("busbw, list(mistakes)", "wrong, list(mistakes)")
 wrong("words-instead-of-a-list", "A list of names").replace("list(mistakes)", '", ".join(mistakes)')
-wrong("factor-of-an-all-reduce", "depends on the collective").replace(
-    "algbw / busbw", "world_size / (2 * world_size - 2)"
-)
+wrong("factor-of-an-all-reduce", "depends on").replace("algbw / busbw", "world_size / (2 * world_size - 2)")
 wrong("algbw-times-factors", "Multiply busbw by the factors").replace("busbw * math.prod", "algbw * math.prod")
 wrong("one-mistake-alone", "Try pairs").replace("list(mistakes)", "list(mistakes) if how_many < 2 else None")
 wrong("no-mistake-is-none", "[] says that it is right").replace("return busbw, None", "return busbw, []")
@@ -180,9 +171,7 @@ wrong("whole-numbers-only", "each rank needs a chunk").replace("% (world_size * 
 wrong("forgets-itemsize", "several bytes").replace("% (world_size * itemsize)", "% world_size")
 wrong("rounds-up", "rounded up").replace("nbytes - nbytes %", "nbytes + -nbytes %")
 wrong("keeps-zero", "a size of 0").replace("if possible > 0:", "if True:")
-wrong("four-bytes-each", "hidden test", hidden=True).replace(
-    "% (world_size * itemsize)", "% (world_size * (8 if itemsize == 8 else 4))"
-)
+wrong("four-bytes-each", "hidden test", hidden=True).replace("* itemsize)", "* (8 if itemsize == 8 else 4))")
 wrong("rounds-the-loop-variable", "0 times `step` is still 0").body("""
     nbytes -= nbytes % (world_size * itemsize)
     sizes += [nbytes] * (nbytes > 0)
@@ -191,26 +180,22 @@ wrong("multiples-only", "multiples of P * itemsize already").body("""
     if nbytes % (world_size * itemsize) == 0:
         sizes.append(nbytes)
 """)
-wrong("rounds-before-multiplying", "rounded before they were multiplied").replace(
-    "if possible > 0:", "nbytes = possible or nbytes\nif possible > 0:"
+wrong("rounds-before-multiplying", "before they were").replace(
+    "if possible", "nbytes = possible or nbytes\nif possible"
 )
 wrong("without-the-largest", "without the largest").replace("possible > 0", "possible > 0 and nbytes < largest")
 wrong("floats", "return whole numbers").replace("sizes.append(possible)", "sizes.append(possible / 1)")
 wrong("raises-small-sizes", "leave them out").replace(
-    "if possible > 0:", "possible = max(possible, world_size * itemsize)\nif possible > 0:"
+    "if possible", "possible = max(possible, world_size * itemsize)\nif possible"
 )
 wrong("stops-at-the-first-zero", "go on with the next").replace(
     "if possible > 0:\n    sizes.append(possible)", "if possible == 0:\n    break\nsizes.append(possible)"
 )
-wrong("numbers-instead-of-bytes", "multiply by itemsize").replace(
-    "sizes.append(possible)", "sizes.append(possible // itemsize)"
-)
+wrong("numbers-instead-of-bytes", "multiply by itemsize").replace("append(possible)", "append(possible // itemsize)")
 wrong("rounds-to-the-nearest", "to the nearest").replace(
     "nbytes - nbytes % (world_size * itemsize)", "round(nbytes / world_size / itemsize) * world_size * itemsize"
 )
-wrong("counts-chunks", "the numbers of whole chunks").replace(
-    "append(possible)", "append(possible // world_size // itemsize)"
-)
+wrong("counts-chunks", "whole chunks").replace("append(possible)", "append(possible // world_size // itemsize)")
 wrong("more-than-one-each", "enough").replace("possible > 0", "possible > world_size * itemsize")
 right("floor-division").body("""
     count = nbytes // itemsize // world_size
@@ -218,31 +203,27 @@ right("floor-division").body("""
 """)
 
 wrong, right = ANSWERS.to("fit")
-wrong("unweighted", "ordinary least squares").replace("[1 / t, n / t]", "[torch.ones_like(n), n]").replace(
-    "torch.ones(len(t), 1, dtype=torch.float64)", "t[:, None]"
+ROWS, ONES = "[1 / t, n / t]", "torch.ones(len(t), 1, dtype=torch.float64)"
+wrong("unweighted", "ordinary least squares").replace(ROWS, "[torch.ones_like(n), n]").replace(ONES, "t[:, None]")
+wrong("root-weights", "weighted by 1 / t:").replace(ROWS, "[1 / t.sqrt(), n / t.sqrt()]").replace(
+    ONES, "t.sqrt()[:, None]"
 )
-wrong("root-weights", "weighted by 1 / t:").replace("[1 / t, n / t]", "[1 / t.sqrt(), n / t.sqrt()]").replace(
-    "torch.ones(len(t), 1, dtype=torch.float64)", "t.sqrt()[:, None]"
-)
-wrong("divides-twice", "divided by t once").replace("[1 / t, n / t]", "[1 / t**2, n / t**2]").replace(
-    "torch.ones(len(t), 1, dtype=torch.float64)", "1 / t[:, None]"
-)
-wrong("turned-round", "the latency comes first").replace("[1 / t, n / t]", "[n / t, 1 / t]")
+wrong("divides-twice", "divided by t once").replace(ROWS, "[1 / t**2, n / t**2]").replace(ONES, "1 / t[:, None]")
+wrong("turned-round", "the latency comes first").replace(ROWS, "[n / t, 1 / t]")
 wrong("bandwidth-instead-of-beta", "seconds per byte").replace("return", "beta = 1 / beta\nreturn")
 wrong("two-points", "all sizes count").body("""
     beta = ((t[-1] - t[0]) / (n[-1] - n[0])).item()
     alpha = (t[0] - beta * n[0]).item()
 """)
-wrong("no-alpha-below-zero", "as it comes out", hidden=True).replace("return", "alpha = max(alpha, 0.0)\nreturn")
+wrong("no-alpha-below-zero", "as it comes out").replace("return", "alpha = max(alpha, 0.0)\nreturn")
+wrong("fits-beta-alone", "alpha was set to 0").replace(
+    "return", "if alpha < 0:\n    alpha, beta = 0, ((n / t).sum() / (n / t).square().sum()).item()\nreturn"
+)
 wrong("float32", "compute in float64", varies=True).replace("dim=1", "dim=1).float(").replace(
-    "torch.ones(len(t), 1, dtype=torch.float64)", "torch.ones(len(t), 1, dtype=torch.float32)"
+    ONES, "torch.ones(len(t), 1, dtype=torch.float32)"
 )
-wrong("times-on-the-right", "with t on the right-hand side").replace(
-    "torch.ones(len(t), 1, dtype=torch.float64)", "t[:, None]"
-)
-wrong("relative-to-the-size", "not to its size").replace("[1 / t, n / t]", "[1 / n, n / n]").replace(
-    "torch.ones(len(t), 1, dtype=torch.float64)", "(t / n)[:, None]"
-)
+wrong("times-on-the-right", "with t on the right-hand side").replace(ONES, "t[:, None]")
+wrong("relative-to-the-size", "not to its size").replace(ROWS, "[1 / n, n / n]").replace(ONES, "(t / n)[:, None]")
 wrong("tensors", "holds tensors").replace(".flatten().tolist()", ".flatten()")
 wrong("rows-instead-of-columns", "Stack the two columns").replace(", dim=1)", ")")
 right("normal-equations").body("""
@@ -258,6 +239,8 @@ wrong("missing-share", "(1 - s) / s").replace("share / (1 - share)", "(1 - share
 wrong("upside-down", "upside down").body("return share / (1 - share) * beta / alpha")
 wrong("no-share-above", "and one more").body("return alpha / beta / (1 - share)")
 wrong("rounded", "rounded").body("return int(share / (1 - share) * alpha / beta)")
+wrong("share-of-one", "share / beta").body("return share * alpha / (1 - share * beta)")
+wrong("times-beta", "less than one byte").body("return share / (1 - share) * alpha * beta")
 wrong("in-seconds", "divide by beta").body("return share / (1 - share) * alpha")
 wrong("twice-the-share", "right for a half alone").body("return 2 * share * alpha / beta")
 wrong("wrong-sign", "changes its sign").replace("1 - share", "1 + share")
@@ -273,8 +256,8 @@ wrong("divides-by-zero", "Two lines with the same beta are parallel").replace("b
 wrong("absolute", "only meet below 0").replace("size if size > 0 else None", "abs(size)")
 wrong("infinite", "infinite").replace("return None", "return math.inf")
 wrong("zero-is-a-size", "must be above 0").replace("size > 0", "size >= 0")
-wrong("only-one-order", "None though they meet").replace("beta_one == beta_other", "beta_one <= beta_other")
-wrong("small-betas-are-equal", "differ little").replace("beta_one == beta_other", "abs(beta_one - beta_other) < 1e-9")
+wrong("only-one-order", "may come first or second").replace("beta_one == beta_other", "beta_one <= beta_other")
+wrong("small-betas-are-equal", "a tolerance").replace("beta_one == beta_other", "abs(beta_one - beta_other) < 1e-9")
 wrong("sign", "the sign of one difference").replace("(beta_one - beta_other)", "(beta_other - beta_one)")
 wrong("adds-the-betas", "adding the betas").replace("/ (beta_one - beta_other)", "/ (beta_one + beta_other)")
 wrong("whole-bytes", "as it comes out", hidden=True).replace("/ (beta_one", "// (beta_one")
@@ -295,8 +278,10 @@ wrong("share-of-the-prediction", "a share of the prediction").replace(
 wrong("wrong-sign", "wrong sign").replace("return errors", "return [-error for error in errors]")
 wrong("percent", "in percent").replace("return errors", "return [100 * error for error in errors]")
 wrong("ratio", "subtract 1").replace("/ seconds[held_out] - 1", "/ seconds[held_out]")
-wrong("leaves-out-by-size", "for 4 sizes").replace("index != held_out", "sizes[index] != sizes[held_out]")
-wrong("removes-by-value", "no longer belong together").body("""
+wrong("leaves-out-by-size", "out by value").replace("index != held_out", "sizes[index] != sizes[held_out]")
+wrong("finds-the-size", "out by value").replace("index != held_out", "index != sizes.index(sizes[held_out])")
+wrong("finds-size-and-time", "by value").replace("others =", "held_out = sizes.index(sizes[held_out])\nothers =")
+wrong("removes-by-value", "out by value").body("""
     their_sizes, their_times = sizes[:], seconds[:]
     their_sizes.remove(sizes[held_out])
     their_times.remove(seconds[held_out])
@@ -305,9 +290,7 @@ wrong("removes-by-value", "no longer belong together").body("""
 """)
 wrong("predicts-for-the-place", "for the index in the list").replace("sizes[held_out]", "held_out")
 wrong("leaves-out-the-size-alone", "fit got", varies=True).replace("[seconds[index] for index in others]", "seconds")
-wrong("leaves-out-by-time", "equal times as well", hidden=True).replace(
-    "index != held_out", "seconds[index] != seconds[held_out]"
-)
+wrong("leaves-out-by-time", "by value", hidden=True).replace("index != held_out", "seconds[index] != seconds[held_out]")
 wrong("between-the-neighbours", "called 0 times").body("errors.append(seconds[held_out - 1] / seconds[held_out] - 1)")
 right("puts-it-back").body("""
     size, measured = sizes.pop(held_out), seconds.pop(held_out)
@@ -318,10 +301,11 @@ right("puts-it-back").body("""
 """)
 
 wrong, right = ANSWERS.to("recover-the-link")
+MEASURED = "seconds.append(seconds_of(partial(dist.all_reduce, x)))"
 wrong("the-line-itself", "2 (P - 1) steps").replace("alpha / steps, steps / world_size / beta", "alpha, 1 / beta")
 wrong("one-phase", "two phases").replace("2 * (world_size - 1)", "world_size - 1")
 wrong("one-phase-of-bytes", "2 times too small: an all-reduce").replace(
-    "steps / world_size / beta", "steps / 2 / world_size / beta"
+    "/ world_size / beta", "/ 2 / world_size / beta"
 )
 wrong("whole-each-step", "n / P bytes, not n").replace("steps / world_size / beta", "steps / beta")
 wrong("p-steps", "not P").replace("2 * (world_size - 1)", "2 * world_size")
@@ -329,15 +313,13 @@ wrong("returns-beta", "the bandwidth is 1 / beta").replace("steps / world_size /
 wrong("latency-of-all-steps", "and the link one").replace("return alpha / steps", "return alpha")
 wrong("for-four-ranks", "hidden test", hidden=True).replace("2 * (world_size - 1)", "6")
 wrong("times-it-itself", "Let seconds_of do the timing").replace(
-    "seconds.append(seconds_of(partial(dist.all_reduce, x)))",
-    "start = time.perf_counter(); dist.all_reduce(x); seconds.append(time.perf_counter() - start)",
+    MEASURED, "start = time.perf_counter(); dist.all_reduce(x); seconds.append(time.perf_counter() - start)"
 )
-wrong("calls-it-before", "takes a function that it can call").replace(
-    "partial(dist.all_reduce, x)", "dist.all_reduce(x)"
-)
+wrong("calls-it-before", "that it can call").replace("partial(dist.all_reduce, x)", "dist.all_reduce(x)")
+wrong("microseconds", "return seconds").replace("alpha / steps", "1e6 * alpha / steps")
 wrong("gb-instead-of-bytes", "return bytes/s").replace("steps / world_size / beta", "steps / world_size / beta / 1e9")
 wrong("last-x-in-all-operations", "with the last x").replace(
-    "seconds.append(seconds_of(partial(dist.all_reduce, x)))", "seconds.append(lambda: dist.all_reduce(x))"
+    MEASURED, "seconds.append(lambda: dist.all_reduce(x))"
 ).replace("fit(sizes, seconds)", "fit(sizes, [seconds_of(one) for one in seconds])")
 wrong("for-two-ranks", "only 2 ranks take 2 steps").replace("alpha / steps", "alpha / 2")
 wrong("elements", "takes sizes in bytes").replace("fit(sizes, seconds)", "fit([n // 4 for n in sizes], seconds)")
@@ -354,7 +336,7 @@ wrong("a-little-more", "times par", caught_by="score").replace("10 *", "30 *")
 wrong("too-early", "too small a difference", caught_by="score").replace("10 * smallest", "1.2 * smallest")
 wrong("forgets-alpha", "subtract alpha first", caught_by="score").replace("(took - smallest) / nbytes", "took / nbytes")
 wrong("other-way-round", "the other one", caught_by="score").replace(
-    "return smallest, (took - smallest) / nbytes", "return (took - smallest) / nbytes, smallest"
+    "smallest, (took - smallest) / nbytes", "(took - smallest) / nbytes, smallest"
 )
 wrong("starts-too-large", "take part of the time", caught_by="score").replace(
     "seconds_of(1)", "seconds_of(2**16)"

@@ -8,13 +8,13 @@ are recorded: grader/hidden/03_benchmarking.py has the oracle.
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
-from operator import mul
 from random import Random
 from typing import Any
 
@@ -42,7 +42,10 @@ median_and_spread = recorded("03_benchmarking", "median-and-spread")
 counted_bytes = recorded("03_benchmarking", "counted-bytes")
 bandwidths = recorded("03_benchmarking", "bandwidths")
 sweep_sizes = recorded("03_benchmarking", "sweep-sizes")
-size_for_share = recorded("03_benchmarking", "size-for-share")
+NO_BYTES = "less than one byte, so the units are wrong: seconds divided by seconds per byte give bytes"
+size_for_share = recorded(
+    "03_benchmarking", "size-for-share", explain=lambda got, _: NO_BYTES * (is_number(got) and 0 < abs(got) < 1)
+)
 crossover = recorded("03_benchmarking", "crossover")
 
 
@@ -423,9 +426,10 @@ def disturbed(draws: Draws, alpha: float, bandwidth: float, sizes: list[int], by
 
 
 POWERS = [1024 * 4**power for power in range(9)]
+BELOW = ([1000, 2000, 4000, 16_000], [3e-6, 9e-6, 2.2e-5, 9e-5])  # the best line begins below 0
 
 
-@oracle(values=[{"lines": [(40e-6, 5e9, POWERS, 0.05), (2e-3, 1e8, POWERS[::2], -0.2)]}])
+@oracle(values=[{"lines": [(40e-6, 5e9, POWERS, 0.05), (2e-3, 1e8, POWERS[::2], -0.2)], "measured": [BELOW]}])
 def fit(
     draws: Draws,
     lines: Sequence[tuple[float, float, list[int], float]] = (),
@@ -446,24 +450,27 @@ def fitted(sizes: list[int], times: list[float]) -> Case:
 
     alpha, beta = right = weighted(2)
     slope = (times[-1] - times[0]) / (sizes[-1] - sizes[0])
-    pairs = {
+    pairs: dict[str, Any] = {
         "ordinary least squares: divide each error by its time": weighted(0),
         "the fit weighted by 1 / t: the squares need 1 / t ** 2, so divide the errors, not their squares": weighted(1),
         "the fit weighted by 1 / t ** 4: each row is divided by t once": weighted(4),
         "the solution with t on the right-hand side: divided by t, it is 1": weighted(2, [each**2 for each in t]),
         "(beta, alpha): the latency comes first": (beta, alpha),
         "(alpha, bandwidth): beta is in seconds per byte": (alpha, 1 / beta),
-        "the line with its negative alpha set to 0: return it as it comes out": (0.0, beta),
         "the line through the first and the last point: all sizes count": (times[0] - slope * sizes[0], slope),
         "the fit weighted by 1 / n: an error is relative to its time, not to its size": solve(
             n, t, [1 / each**2 for each in n]
         ),
+        "a line whose negative alpha was set to 0: return it as it comes out": (
+            lambda got: alpha < 0 and isinstance(got, tuple | list) and alike(got[:1], [0])
+        ),
+        "the right line, but rounded: compute in float64": lambda got: alike(got, right, 1e-3),
     }
     return Case(
         [[sizes], [times]],
         right=right,
         rtol=1e-8,
-        mistakes=pairs | {"the right line, but rounded: compute in float64": lambda got: alike(got, right, 1e-3)},
+        mistakes=pairs,
         advice={"lstsq|size of tensor": "Stack the two columns with dim=1; `ones` has the shape (sizes, 1)."},
         seen=f"for {len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,} bytes you returned (alpha, beta) =",
     )
@@ -481,6 +488,9 @@ def solve(n: Sequence[Fraction], t: Sequence[Fraction], weights: Sequence[Fracti
 
 # ---- held-out-errors
 
+Line = tuple[float, float]  # (alpha, beta)
+LeavesOut = Callable[[int, int], bool]  # (a place, that of the error): whether the fit leaves it out
+
 
 @dataclass
 class Average:
@@ -494,7 +504,7 @@ class Average:
                 f"fit got {len(sizes)} sizes and {len(seconds)} times: pass it all sizes but one, and their times"
             )
         self.calls += 1
-        return sum(seconds) / len(seconds), sum(map(mul, sizes, seconds)) / len(sizes) * 1e-6
+        return sum(seconds) / len(seconds), sum(map(operator.mul, sizes, seconds)) / len(sizes) * 1e-6
 
 
 @oracle(
@@ -506,50 +516,52 @@ def held_out_errors(_: Draws, *measured: tuple[list[int], list[float]]) -> Case:
 
 
 def held_out(sizes: list[int], times: list[float]) -> Case:
-    model = Average()
-    seen, places = model(sizes, times), range(len(sizes))
-    lines = [model(sizes[:one] + sizes[one + 1 :], times[:one] + times[one + 1 :]) for one in places]
-    predictions = [alpha + size * beta for size, (alpha, beta) in zip(sizes, lines, strict=True)]
+    model, places = Average(), range(len(sizes))
 
-    def errors(of: Callable[[float, float], float], predicted: Sequence[float] = predictions) -> Any:
+    def fits(of_sizes: LeavesOut, of_times: LeavesOut | None = None) -> list[Line]:
+        """For each place, the fit to the sizes and times that are not left out for it."""
+        those = [
+            (
+                [size for other, size in enumerate(sizes) if not of_sizes(other, place)],
+                [time for other, time in enumerate(times) if not (of_times or of_sizes)(other, place)],
+            )
+            for place in places
+        ]
+        return [model(*pair) if len(pair[0]) > 1 else (math.nan, math.nan) for pair in those]
+
+    right_lines = fits(operator.eq)
+
+    def errors(of: Any = lambda p, m: p / m - 1, lines: list[Line] = right_lines, at: Sequence[int] = sizes) -> Any:
+        predicted = [alpha + n * beta for n, (alpha, beta) in zip(at, lines, strict=True)]
         return every([of(p, m) for p, m in zip(predicted, times, strict=True)])
 
-    def without(left_out: Callable[[int, int], bool]) -> Any:
-        """The errors if the fit for each place sees only the places that are not left out for it."""
-        kept = [[other for other in places if not left_out(other, place)] for place in places]
-        fits = [model([sizes[one] for one in those], [times[one] for one in those]) for those in kept]
-        return errors(lambda p, m: p / m - 1, [a + size * b for size, (a, b) in zip(sizes, fits, strict=True)])
-
-    def removed(values: Sequence[float], place: int) -> list[float]:
-        return [value for other, value in enumerate(values) if other != values.index(values[place])]
-
-    by_value = [model(removed(sizes, place), removed(times, place)) for place in places]
+    by_value = [
+        fits(lambda other, place: sizes[other] == sizes[place]),
+        fits(lambda other, place: times[other] == times[place]),
+        fits(lambda other, place: other == sizes.index(sizes[place]), lambda o, p: o == times.index(times[p])),
+        fits(lambda other, place: other == sizes.index(sizes[place])),
+    ]
+    wrong = [errors(lines=lines).value for lines in by_value]
+    wrong += [[wrong[-1][sizes.index(size)] for size in sizes]]  # its measured time was looked up by the size, too
 
     def expect_called(answer: Answer) -> None:
         if not all(after[2].calls for after in answer.inputs_after):
             raise CheckFailed("`fit` was called 0 times", "once for each size", "Use the `fit` that is passed in.")
 
-    twice = "A size can occur twice: leave out one place of the list, not every size that is equal."
+    twice = "A size can occur twice: leave out one position, not every point of the same size."
     return Case(
         [[sizes], [times], [Average()]],
-        right=errors(lambda p, m: p / m - 1),
+        right=errors(),
         rtol=RTOL,
         before=expect_called,
         advice={r"fit got \d sizes and": twice} if len(set(sizes)) < len(sizes) else {},
         mistakes={
-            "the error of a fit that leaves out equal times as well: leave out one place of the list": without(
-                lambda other, place: times[other] == times[place]
-            ),
-            "the error of a fit to sizes and times that no longer belong together: leave out one place of both": errors(
-                lambda p, m: p / m - 1, [a + size * b for size, (a, b) in zip(sizes, by_value, strict=True)]
+            "the error of a fit that leaves points out by value, and a value can occur twice: leave out a position": (
+                lambda got: any(alike(got, one, RTOL) for one in wrong)
             ),
             "the error in percent: return a share": errors(lambda p, m: 100 * (p / m - 1)),
-            "the error of a fit that has seen the size itself: leave it out": errors(
-                lambda p, m: p / m - 1, [seen[0] + size * seen[1] for size in sizes]
-            ),
-            "the error of a prediction for the index in the list: predict for the size": errors(
-                lambda p, m: p / m - 1, [alpha + place * beta for place, (alpha, beta) in enumerate(lines)]
-            ),
+            "the error of a fit that has seen the size itself: leave it out": errors(lines=fits(lambda *_: False)),
+            "the error of a prediction for the index in the list: predict for the size": errors(at=places),
             "the error in seconds: divide by the measured time": errors(lambda p, m: p - m),
             "the error without its sign: keep it": errors(lambda p, m: abs(p / m - 1)),
             "the error with the wrong sign: return predicted / measured - 1": errors(lambda p, m: 1 - p / m),
@@ -557,7 +569,7 @@ def held_out(sizes: list[int], times: list[float]) -> Case:
             "predicted / measured: subtract 1": errors(lambda p, m: p / m),
             "the error as a share of the prediction: divide by the measured time": errors(lambda p, m: 1 - m / p),
         },
-        seen=f"for {len(sizes)} sizes, with the check's own fit, you returned",
+        seen=f"for the sizes {sizes}, with the check's own fit, you returned",
     )
 
 
@@ -634,6 +646,7 @@ def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, 
             "alpha": off_by_a_factor(
                 alpha,
                 {
+                    "return seconds, as the docstring says": 1e6,
                     "the line has 2 (P - 1) latencies, and the link one": steps,
                     "an all-reduce has two phases of P - 1 steps": 2,
                     "a ring of P ranks has P - 1 steps in each phase, not P": 1 - 1 / world_size,
@@ -678,15 +691,16 @@ def off_by_a_factor(right: float, factors: dict[str, float]) -> dict[str, float]
 # ---- the challenge
 
 OFF = 0.02  # how far each reading is from the truth
+SHORT, LONG = "too short for large sizes", "too long for large sizes"
 
 
-def measure_link(function: Callable[..., Any], alpha: float, beta: float, small_are_long: bool) -> dict[str, Any]:
-    """What the function says of a link whose readings are off: too long where alpha counts, too short where bytes do.
+def measure_link(function: Callable[..., Any], alpha: float, beta: float, readings: str) -> dict[str, Any]:
+    """What the function says of a link whose readings are off.
 
-    small_are_long: or else the other way round. How far off is drawn for each size: if two were off alike, their
-    difference would give beta however small it is. `spent` is the time of all calls.
+    readings: SHORT or LONG; that of one byte is off the other way. How far off is drawn for each size: if two were off
+    alike, their difference would give beta however small it is. `spent` is the time of all calls.
     """
-    sign = 1 if small_are_long else -1
+    sign = 1 if readings == SHORT else -1
 
     def off(nbytes: int) -> float:
         drawn = Random(nbytes).random()
@@ -707,11 +721,11 @@ def measure_link(function: Callable[..., Any], alpha: float, beta: float, small_
 
 
 @oracle(
-    score=[(2e-5, 1e-10, True), (1e-3, 2e-12, False)],
-    if_stuck="a loop that never ends: what it waits for has to change with each reading.",
+    score=[(2e-5, 1e-10, SHORT), (1e-3, 2e-12, LONG)],
+    if_stuck="whether the size changes from call to call, since the same size always gives the same reading.",
     par=recorded_par("03_benchmarking", "shortest-benchmark"),
 )
-def shortest_benchmark(_: Draws, alpha: float, beta: float, small_are_long: bool) -> Case:
+def shortest_benchmark(_: Draws, alpha: float, beta: float, readings: str) -> Case:
     def expect_both(answer: Answer) -> None:
         said = as_tuple(answer.results[0]["said"], ["alpha", "beta"], 0)
         for (name, got), right in zip(said.items(), (alpha, beta), strict=True):
@@ -734,7 +748,7 @@ def shortest_benchmark(_: Draws, alpha: float, beta: float, small_are_long: bool
             )
 
     return Case(
-        same={"alpha": alpha, "beta": beta, "small_are_long": small_are_long},
+        same={"alpha": alpha, "beta": beta, "readings": readings},
         through=measure_link,
         also=expect_both,
         score=Measure(lambda answer: answer.results[0]["spent"] / alpha, "", "times alpha"),
