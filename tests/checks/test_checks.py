@@ -185,6 +185,7 @@ def test_the_right_value_in_the_wrong_type_is_said_to_be_that(got, expected, adv
         (3 * ONE, ONE, "Every number is 3 times the right one."),
         (-ONE / 4, ONE, "Every number is the right one divided by -4."),
         (0.5, 2.0, "That is the right one divided by 4."),
+        (2e9, 2.0, "That is 1e+09 times the right one."),
         (ONE.reshape(2, 1), ONE, "These are the right numbers in a different shape: (2,) is wanted."),
     ],
 )
@@ -194,7 +195,7 @@ def test_a_wrong_factor_or_shape_is_said_to_be_that(got, expected, words):
 
 
 @pytest.mark.parametrize(
-    "got, expected", [(2.3, 1.1), (4, 2), (2.3 * ONE[:1], ONE[:1]), (0 * ONE, ONE), (ONE, 0 * ONE)]
+    "got, expected", [(2.3, 1.1), (4e-6, 20000.0), (4, 2), (2.3 * ONE[:1], ONE[:1]), (0 * ONE, ONE), (ONE, 0 * ONE)]
 )
 def test_what_can_be_chance_is_not_called_a_factor(got, expected):
     assert "right one" not in failure(got, expected)

@@ -14,6 +14,7 @@ from .equality import alike, is_number, near
 from .show import digits_of, rounded, show
 
 Mistakes = Mapping[str, Any]  # {a common mistake, in words: the wrong value that it leads to, or got -> whether it is}
+LARGE = 1000  # a factor from here on is within ROUGHLY of a whole number by chance
 ROUGHLY = 1e-6  # the relative error with which a mistake is recognised, where the right value may have an error at all
 
 
@@ -120,13 +121,17 @@ def almost(got: Any, expected: Any, rtol: float) -> str:
     if not factor or not math.isfinite(factor) or not alike(wide, factor * right, rtol):
         return ""
     size = max(abs(factor), 1 / abs(factor))
-    chance = right[right != 0].unique().numel() < 2 and not near(
-        size, round(size), ROUGHLY
-    )  # one number is a multiple of any
+    chance = right[right != 0].unique().numel() < 2 and not tells(size)  # one number is a multiple of any
     if chance or round(size, 3) == 1 and factor > 0:
         return ""
     times = f"{factor:.6g} times the right one" if abs(factor) >= 1 else f"the right one divided by {1 / factor:.6g}"
     return f"Every number is {times}." if right.numel() > 1 else f"That is {times}."
+
+
+def tells(factor: float) -> bool:
+    """Whether a factor of one number, 1 or more, is hardly chance: a small whole number, or a power of 10 or of 2."""
+    simple = [round(factor)] if factor < LARGE else [10 ** round(math.log10(factor)), 2 ** round(math.log2(factor))]
+    return any(near(factor, one, ROUGHLY) for one in simple)
 
 
 def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
