@@ -203,16 +203,10 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "what log2 P gives if it is rounded down: use `rounds`": (size - 1 - down) / (down - of_ring) * unit,
             "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,
             "what a ring of whole tensors would give: it sends n / P in each step": -unit,
-            "what a ring gives that sends n / P in all: it does so P - 1 times each way": more
-            / (rounds - 1 / size)
-            * unit,
+            "what a ring of n / P in all gives: it sends that P - 1 times each way": more / (rounds - 1 / size) * unit,
             "what a ring gives that sends nothing: it sends (P - 1) / P of the bytes each way": more / rounds * unit,
         }
-        | (
-            {}
-            if right
-            else {"never: with as few rounds as the tree, the ring wins as soon as there is a byte": math.inf}
-        ),
+        | ({} if right else {"never: with as few rounds as the tree, the ring wins from the first byte": math.inf}),
         rtol=1e-9,
         seen=f"crossover(size={size}, alpha={alpha}, bandwidth={bandwidth:.3g}) returned",
         through=visible.zero_or_almost,
@@ -264,10 +258,5 @@ all_reduce = vary(
         ((2, 3, 4), lambda x: x.permute(2, 0, 1)),
         (3, lambda x: x[0]),
     ],
-    traffic=[
-        (7, lambda x: x, F64),
-        (8, lambda x: x, F64),
-        (93, lambda x: x[::3], BF16),
-        (96, lambda x: x[::3], BF16),
-    ],
+    traffic=[*((n, lambda x: x, F64) for n in (7, 8)), *((n, lambda x: x[::3], BF16) for n in (93, 96))],
 )

@@ -52,8 +52,8 @@ wrong, right = ANSWERS.to("tree-all-reduce")
 wrong("goes-on-sending", "A place that has sent its sum up is done").replace(
     "if place % (2 * distance) == distance:\n    dist.send", "if place % (2 * distance):\n    dist.send"
 )
-wrong("down-in-the-order-of-up", "must be the whole sum").replace("in reversed(distances)", "in distances")
-wrong("sends-to-places-not-ranks", "a place is not a rank").replace(
+wrong("down-in-the-order-of-up", "the furthest child first").replace("in reversed(distances)", "in distances")
+wrong("sends-to-places-not-ranks", "In the teams [1, 2] and [3, 0, 4] a place is not a rank").replace(
     "dst=team[place + distance]", "dst=place + distance"
 )
 wrong("all-to-one-rank", "what the naive way takes", caught_by="time").function(
@@ -117,9 +117,9 @@ wrong("a-heap", "partners are 1, 2, 4, ... places apart", caught_by="time").func
         dist.send(total, dst=child)
     return total
 """)
-wrong("partner-wraps-around", "a place without a partner does nothing").replace(
-    " and place + distance < size", ""
-).replace("team[place + distance]", "team[(place + distance) % size]")
+wrong("asks-the-world-for-a-child", "a place whose partner does not exist").replace(
+    "distance < size", "distance < dist.get_world_size()"
+)
 
 wrong, right = ANSWERS.to("ring-reduce-scatter")
 wrong("the-whole-sum", "return chunk `place` of it").function("return naive_all_reduce(x, team, rank)")
@@ -499,11 +499,11 @@ wrong("log2-rounded-down", "if it is rounded down").replace(
 wrong("ring-of-whole-tensors", "it sends n / P in each step").replace(
     "rounds - (size - 1) / size", "rounds - (size - 1)"
 )
-wrong("ring-sends-one-chunk", "it does so P - 1 times each way").replace(
+wrong("ring-sends-one-chunk", "it sends that P - 1 times each way").replace(
     "rounds - (size - 1) / size", "rounds - 1 / size"
 )
 wrong("ring-sends-nothing", "a ring gives that sends nothing").replace("rounds - (size - 1) / size", "rounds")
-wrong("never-for-few-ranks", "as soon as there is a byte").replace(
+wrong("never-for-few-ranks", "from the first byte").replace(
     "more_rounds =", "if size <= 3:\n    return math.inf\nmore_rounds ="
 )
 right("from-the-two-lines").body(
@@ -562,7 +562,7 @@ wrong("the-lessons-choice", "take the algorithm of that name").replace("name = c
 wrong("strided-slices-stay", "flatten x, without gaps").replace(
     "flat = x.reshape(-1).contiguous()", "flat = x if x.dim() == 1 else x.reshape(-1)"
 )
-wrong("storage-bytes", "for each element of x", caught_by="traffic", hidden=True).replace(
+wrong("storage-bytes", "the whole storage that x is a view of", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "x.untyped_storage().nbytes()"
 )
 right("a-copy-first").body("""
