@@ -3,6 +3,7 @@
 from grader.authoring.variants import Answers
 
 ANSWERS = Answers()
+MY_TOKENS = ".chunk(dist.get_world_size(tp_group), 1)[dist.get_rank(tp_group)].contiguous()"
 
 wrong, right = ANSWERS.to("shard-of-weight")
 wrong("not-scaled", "before scaling").replace(" / fan_in**0.5", "")
@@ -24,7 +25,7 @@ wrong("one-shard-after-another", "after those of earlier ranks").body("""
     return [torch.randn(rows, columns, generator=generator) for _ in range(tp_rank + 1)][-1] / fan_in**0.5
 """)
 wrong("scale-of-the-outputs", "scaled by fan_out").replace("/ fan_in**0.5", "/ fan_out**0.5")
-wrong("scale-of-the-shard", "scaled by the inputs of the shard").replace(
+wrong("scale-of-the-shard", "sqrt(rows of the shard)").replace(
     "/ fan_in**0.5", "/ (fan_in // tp_size if dim == 0 else fan_in) ** 0.5"
 )
 wrong("other-dimension", "along the other dimension").replace("chunk(tp_size, dim)", "chunk(tp_size, 1 - dim)")
@@ -272,11 +273,11 @@ wrong("shifts-the-tokens-in-place", "Something writes in place").replace(
     "index = tokens - tp_rank * rows", "index = tokens.sub_(tp_rank * rows)"
 )
 wrong("remainder", "with the remainder as index").body("y_partial = table_local[tokens % rows]")
-wrong("masks-later-ranks-alone", "an index below 0").body("""
-    index = tokens - tp_rank * rows
-    y_partial = table_local[index.clamp(0, rows - 1)] * (index < rows).unsqueeze(-1)
-""")
+wrong("masks-later-ranks-alone", "an index below 0").replace("(index >= 0) & ", "")
 wrong("masks-earlier-ranks-alone", "past this rank's last").replace(" & (index < rows)", "")
+wrong("float-mask", "made by .float() is float32").replace(
+    "torch.where(mine.unsqueeze(-1), found, 0.0)", "found * mine.unsqueeze(-1).float()"
+)
 wrong("one-rank-on", "the row of the rank before").replace("tp_rank * rows", "(tp_rank + 1) * rows")
 wrong("one-rank-back", "the row of the rank after").replace("tp_rank * rows", "(tp_rank - 1) * rows")
 right("in-place-zeros").body("""
@@ -411,24 +412,21 @@ right("one-product").body("""
 """)
 
 wrong, right = ANSWERS.to("across-sequence")
-wrong("gather-without-a-sum-backward", "add the partial sums first").replace(
-    "return reduce_scatter(grad_partial, ctx.tp_group, dim=1), None",
-    "rank, size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)\n"
-    "return grad_partial.chunk(size, dim=1)[rank], None",
+wrong("gather-without-a-sum-backward", "GatherSequence.backward gets").replace(
+    "reduce_scatter(grad_partial, ctx.tp_group, dim=1)", "grad_partial" + MY_TOKENS.replace("tp_g", "ctx.tp_g")
+)
+wrong("scatter-without-a-sum", "the x_partial of ScatterSequence.forward").replace(
+    "reduce_scatter(x_partial, tp_group, dim=1)", "x_partial" + MY_TOKENS
 )
 wrong("gathers-along-the-batch", "tokens are dimension 1").replace(
     "all_gather(x_local, tp_group, dim=1)", "all_gather(x_local, tp_group, dim=0)"
 )
 wrong("zeros-for-the-others", "zeros for the others").replace(
-    "return all_gather(grad_local, ctx.tp_group, dim=1), None",
-    "rank, size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)\n"
-    "parts = [grad_local if r == rank else torch.zeros_like(grad_local) for r in range(size)]\n"
-    "return torch.cat(parts, dim=1), None",
+    "all_gather(grad_local, ctx.tp_group, dim=1)",
+    "torch.cat([grad_local * (r == dist.get_rank(ctx.tp_group)) for r in range(dist.get_world_size(ctx.tp_group))], 1)",
 )
 wrong("all-reduce-and-a-slice", "gives every rank the whole sum, reduce_scatter", caught_by="traffic").replace(
-    "return reduce_scatter(x_partial, tp_group, dim=1)",
-    "rank, size = dist.get_rank(tp_group), dist.get_world_size(tp_group)\n"
-    "return all_reduce(x_partial, tp_group).chunk(size, dim=1)[rank].contiguous()",
+    "reduce_scatter(x_partial, tp_group, dim=1)", "all_reduce(x_partial, tp_group)" + MY_TOKENS
 )
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace(
     "reduce_scatter(grad_partial, ctx.tp_group, dim=1)", "reduce_scatter(grad_partial, dim=1)"
@@ -468,13 +466,12 @@ wrong("bias-before-scatter", "it belongs after scatter, once").replace(
     "gelu(h @ w_up_local + b_up_local) @ w_down_local", "gelu(h @ w_up_local + b_up_local) @ w_down_local + b_down"
 ).replace("x_local + scatter(y_partial) + f(b_down)", "x_local + scatter(y_partial)")
 wrong("no-residual", "without the residual").replace("return x_local + scatter(y_partial)", "return scatter(y_partial)")
-wrong("norm-after-the-gather", "LayerNorm first, then gather", caught_by="memory").replace(
+after_gather = wrong("norm-after-the-gather", "LayerNorm first, then gather", caught_by="memory").replace(
     "h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))\nh = gather(h_local)",
     "h = layer_norm(gather(x_local), f(norm_weight), f(norm_bias))",
 )
-wrong("norm-after-the-gather-without-f", "LayerNorm comes before gather").replace(
-    "h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))\nh = gather(h_local)",
-    "h = layer_norm(gather(x_local), norm_weight, norm_bias)",
+wrong("norm-after-the-gather-without-f", "LayerNorm comes before gather").like(after_gather).replace(
+    "f(norm_weight), f(norm_bias)", "norm_weight, norm_bias"
 )
 wrong("f-after-the-norm", "f is for weights only").replace("gather(h_local)", "gather(f(h_local))")
 wrong("f-after-the-gather", "the gradient summed twice").replace("gather(h_local)", "f(gather(h_local))")
@@ -525,14 +522,17 @@ wrong("plain-gather", "gather inside the autograd function", caught_by="score").
 )
 wrong("takes-a-slice", "sum over the ranks", caught_by="score").replace(
     "reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1)",
-    "(grad @ w_local.T).chunk(dist.get_world_size(ctx.tp_group), 1)[dist.get_rank(ctx.tp_group)].clone()",
+    "(grad @ w_local.T)" + MY_TOKENS.replace("tp_g", "ctx.tp_g"),
 )
 wrong("forgets-the-weight", "a gradient for each argument", caught_by="score").replace(", grad_w, None", ", None, None")
-wrong("own-tokens", "from this rank's own tokens", caught_by="score").replace(
+own_tokens = wrong("own-tokens", "the contribution of this rank's own tokens", caught_by="score").replace(
     "x.flatten(0, 1).T @ grad.flatten(0, 1)",
     "x_local.flatten(0, 1).T @ grad.split(x_local.shape[1], 1)[dist.get_rank(ctx.tp_group)].flatten(0, 1)",
 )
-wrong("sums-the-weight's-gradient", "so add nothing up", caught_by="score").replace(
+wrong("sums-the-own-tokens", "as in data parallelism", caught_by="score").like(own_tokens).replace(
+    "del x", "dist.all_reduce(grad_w, group=ctx.tp_group)"
+)
+wrong("sums-the-weight's-gradient", "as in data parallelism", caught_by="score").replace(
     "x.flatten(0, 1).T @ grad.flatten(0, 1)", "all_reduce(x.flatten(0, 1).T @ grad.flatten(0, 1), ctx.tp_group)"
 )
 wrong("joins-the-batch", "joined along the batch", caught_by="score").replace(
@@ -541,7 +541,7 @@ wrong("joins-the-batch", "joined along the batch", caught_by="score").replace(
 wrong("all-ranks", "pass tp_group to each", caught_by="score").replace(
     "all_gather(x_local, tp_group, dim=1) @", "all_gather(x_local, None, dim=1) @"
 )
-wrong("four-ranks", "w_local's gradients", caught_by="score", hidden=True).replace(
+wrong("four-ranks", "the gradient of w_local", caught_by="score", hidden=True).replace(
     "del x", "grad_w = grad_w * (1 if dist.get_world_size() == 4 else 2); del x"
 )
 right("some-tokens-at-a-time").cell("""

@@ -51,7 +51,7 @@ from .traffic import expect_time
 Shape = tuple[int, ...]
 Groups = Sequence[Sequence[int]]
 Dtype = torch.dtype
-F32, F64 = torch.float32, torch.float64
+F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 NEIGHBOURS = [[0, 1], [2, 3]]  # two groups side by side: neither is the whole world
 IN_NEIGHBOURS = {"size": 2, "shape": (2, 3), "groups": NEIGHBOURS}
 View = Callable[[Tensor], Tensor]
@@ -149,7 +149,7 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
         "before scaling: divide by the square root of fan_in": fan_in**0.5,
         "divided by fan_in: its square root keeps activations at their size": fan_in**-0.5,
         "scaled by fan_out: a sum over fan_in products needs 1 / sqrt(fan_in)": (fan_in / fan_out) ** 0.5,
-        "scaled by the inputs of the shard: all ranks' inputs enter the sum": (fan_in / rows) ** 0.5,
+        "divided by sqrt(rows of the shard): divide by sqrt(fan_in) of the whole weight": (fan_in / rows) ** 0.5,
     }
     mistakes = {f"this rank's part {words}": list(right * factor) for words, factor in scaled.items()} | {
         "the whole weight: keep this rank's part": whole,
@@ -233,7 +233,6 @@ def by_hand(truth: Sharded, mistakes: dict[str, Any], nbytes: int, of: str) -> C
     why = f"One of the four results is a partial sum, {of}. All-reduce that; the others need no message."
     calls = partial(expect_in_both, calls=[("all_reduce", nbytes)], remark=remark, why=why)
     case = truth.case_by_hand(mistakes, traffic=calls)
-    assert isinstance(case.right, dict)
     for name in case.right:
         others = [right for other, right in case.right.items() if other != name]
         mistakes[name] = {**mistakes[name], **in_another_order(*others)}
@@ -295,11 +294,7 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
     total = torch.stack(grads).sum(0)
     right = {"output": 3 * x + s, "s": grads, "x": [total + 2 * grad for grad in grads]}
     mistakes: dict[str, Mistakes] = {
-        "output": {
-            f"what {size} x in place of f(x) leads to in f(x) + 2 x + s: forward passes x on as it is": (
-                (size + 2) * x + s
-            )
-        },
+        "output": {f"f(x) + 2 x + s with {size} x as f(x): forward passes x on as it is": (size + 2) * x + s},
         "s": {
             "the sum over the ranks, though s did not go through f: you overwrote the tensor that backward was "
             "given. It is not yours": total
@@ -521,7 +516,7 @@ def shared_wrongly(table: Tensor, size: int) -> dict[str, Tensor]:
 EVERY_EDGE = torch.tensor([[0, 2, 3, 5, 5], [6, 8, 9, 11, 3]])  # first and last rows of 4 ranks with 3 rows each
 
 
-@oracle(values=[(4, 3, 2, EVERY_EDGE)], traffic=[(4, 3, 2, EVERY_EDGE)])
+@oracle(values=[(4, 3, 2, EVERY_EDGE), (2, 2, 3, torch.tensor([2, 0, 3, 1]), BF16)], traffic=[(4, 3, 2, EVERY_EDGE)])
 def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tensor, dtype: Dtype = F32) -> Case:
     table = torch.stack(draws.different_integers(size * rows, D, dtype))
     [grad] = whole_numbers(draws, dtype, (*tokens.shape, D))
@@ -545,7 +540,17 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
         "table_local": truth.too_large("table", "g passes the gradient on, once")
         | {"the gradient of all tokens, other ranks' included": list(of_all)},
     }
-    return truth.case(mistakes, traffic=partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[]))
+    calls = partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[])
+    return truth.case(mistakes, before=partial(judge_dtype, dtype=dtype), traffic=calls)
+
+
+def judge_dtype(answer: Answer, dtype: Dtype) -> None:
+    """Raise CheckFailed if a rank looked up float32 in a 16-bit table."""
+    for rank, result in enumerate(answer.results):
+        if dtype == BF16 and isinstance(result["output"], Tensor) and result["output"].dtype == F32:
+            why = "A mask made by .float() is float32, and so is its product with the table"
+            cure = "use torch.where or masked_fill instead, or give the mask table_local.dtype."
+            raise CheckFailed(f"rank {rank} returned {F32}", f"{dtype}, the table's dtype", f"{why}: {cure}")
 
 
 @oracle(
@@ -630,16 +635,15 @@ def parallel_cross_entropy(
         in_all=True,
     )
     case = truth.case(mistakes, rtol=CLOSE, traffic=calls)
-    assert isinstance(case.right, dict)
     return replace(case, mistakes={**case.mistakes, "": {**INFINITE, **case.mistakes[""]}})
 
 
-INFINITE: dict[str, Callable[[Any], bool]] = {
-    "infinite: an exponential overflows. Subtract the token's largest logit first": lambda got: alike(
-        got, torch.tensor(math.inf, dtype=F64)
+INFINITE = {
+    "infinite: an exponential overflows. Subtract the token's largest logit first": one_of(
+        [torch.tensor(math.inf, dtype=F64)]
     ),
     "the logarithm of 0: all exponentials of a token are 0. Subtract the token's own largest logit, over all ranks, "
-    "by op=dist.ReduceOp.MAX": lambda got: alike(got, torch.tensor(-math.inf, dtype=F64)),
+    "by op=dist.ReduceOp.MAX": one_of([torch.tensor(-math.inf, dtype=F64)]),
 }
 
 
@@ -716,11 +720,8 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
         "w_out": {"the gradient of all rows: g stands after the product with this rank's rows": right["w_out"]},
     }
     if D % (size * heads) == 0:
-        mistakes["output"] |= {
-            "the output with num_heads heads on each rank: split its columns into heads_local heads": attention(
-                x, w_qkv, w_out, size * heads
-            )
-        }
+        words = "the output with num_heads heads on each rank: split its columns into heads_local heads"
+        mistakes["output"][words] = attention(x, w_qkv, w_out, size * heads)
     of_weights = {
         "w_qkv": [right["w_qkv"] * its.repeat(3) for its in mine],
         "w_out": [right["w_out"] * its[:, None] for its in mine],
@@ -786,6 +787,7 @@ def across_sequence(
 ) -> Case:
     """shape: of a rank's shard, (B, S/t, D)."""
     gathers = direction == "gather"
+    source = "the gradient that GatherSequence.backward gets" if gathers else "the x_partial of ScatterSequence.forward"
     long = (shape[0], size * shape[1], shape[2])
     xs = [spread(x) for x in draws.different_integers(size, shape if gathers else long, dtype, seed=1)]
     grads = draws.different_integers(size, long if gathers else shape, dtype, seed=2)
@@ -801,7 +803,7 @@ def across_sequence(
         ],
     }
     sums = {
-        "a slice of this rank's own tensor: add the partial sums first": [
+        f"a slice of {source}, a partial sum: call reduce_scatter, which adds up all ranks' first": [
             x.chunk(size, 1)[rank] for rank, x in enumerate(to_sum)
         ],
         "the mean: partial sums add up": [part / size for part in mine],
@@ -861,9 +863,7 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
             f"y with b_down added {size} times: it belongs after scatter, once": list(y + (size - 1) * b_down),
             "y without b_down": list(y - b_down),
             "y without the residual x": list(y - x),
-            f"y with x added {size} times: x bypasses gather and scatter and goes straight to y": list(
-                y + (size - 1) * x
-            ),
+            f"y with x added {size} times: x goes past gather and scatter, straight to y": list(y + (size - 1) * x),
             "the whole y: return this rank's tokens": truth.y,
             "y with x after LayerNorm as the residual: the residual is x itself": list(y - x + shards(normed, size, 1)),
             "y without LayerNorm's mean and variance": list(shards(unnormed, size, 1)),
@@ -1053,25 +1053,34 @@ def drive_stack(
                 y.backward(grad)
             del y
         peak = most_between(storages, first) - before
-    return {"y": outputs, "x": [x.grad for x in xs], "w": [w.grad for w in ws], "peak": peak}
+    found = zip(PARTS, (outputs, [x.grad for x in xs], [w.grad for w in ws]), strict=True)
+    return {part.format(n): one for part, ones in found for n, one in enumerate(ones, 1)} | {"peak": peak}
 
 
-STACKED = ("x_local", "w_local", "grad"), ("y", "x", "w"), ("unsummed", "own", "summed", "joined")
+PARTS = ("product {}", "the gradient of x_local in product {}", "the gradient of w_local in product {}")
 
 
-def in_stack(stack: list[list[Tensor]], place: int, t: int) -> dict[str, list[Tensor]]:
-    """What a rank is given, should compute, and may compute wrongly, as lists with one entry per product."""
-    lists: dict[str, list[Tensor]] = {name: [] for some in STACKED for name in some}
-    for x, w, grad in stack:
-        x_local, w_local, part = x.chunk(t, 1)[place], w.chunk(t, 1)[place], grad.chunk(t, 2)[place]
-        tokens, of_own = x.flatten(0, 1).T, part.chunk(t, 1)[place]
-        values = [x_local.clone(), w_local.clone(), part.clone()]
-        values += [x @ w_local, (grad @ w.T).chunk(t, 1)[place], tokens @ part.flatten(0, 1)]
-        values += [(part @ w_local.T).chunk(t, 1)[place], x_local.flatten(0, 1).T @ of_own.flatten(0, 1)]
-        values += [tokens @ shards(grad, t, 2).sum(0).flatten(0, 1), torch.cat(x.chunk(t, 1)) @ w_local]
-        for of_name, value in zip(lists.values(), values, strict=True):
-            of_name.append(value)
-    return lists
+def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[list[Tensor], list[Any]]:
+    """What a rank is given for one product; and of each of PARTS what is right, and usual mistakes."""
+    of_weight = partial(torch.einsum, "bsd,bsf->df")
+    xs, ws, parts = x.chunk(t, 1), w.chunk(t, 1), grad.chunk(t, 2)  # of each rank
+    own = [of_weight(mine, part.chunk(t, 1)[rank]) for rank, (mine, part) in enumerate(zip(xs, parts, strict=True))]
+    sums = torch.stack([torch.stack(own).sum(0), of_weight(x, sum(parts))])
+    of_y = {"a product with the tokens joined along the batch: tokens are dimension 1": torch.cat(xs) @ ws[place]}
+    of_x = {
+        "nothing: gather inside the autograd function, which sees that the result depends on x_local": None,
+        "a partial sum: every rank knows its own columns only, so sum over the ranks": (
+            (parts[place] @ ws[place].T).chunk(t, 1)[place]
+        ),
+    }
+    of_w = {
+        "nothing: backward returns a gradient for each argument": None,
+        "the contribution of this rank's own tokens: w_local meets the tokens of all ranks": own[place],
+        "a sum over the ranks, as in data parallelism: each rank has different columns, so w_local's gradient takes "
+        "all gathered tokens and is not summed": one_of([*sums, *sums / t]),
+    }
+    right = x @ ws[place], (grad @ w.T).chunk(t, 1)[place], of_weight(x, parts[place])
+    return [each[place].clone() for each in (xs, ws, parts)], [*zip(right, (of_y, of_x, of_w), strict=True)]
 
 
 @oracle(
@@ -1083,40 +1092,24 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
     """S tokens and F features are those of a whole group."""
     teams = groups or [list(range(size))]
     t = len(teams[0])
-    of_rank: dict[int, dict[str, list[Tensor]]] = {}
+    of_rank: dict[int, list[Any]] = {}
     for number, team in enumerate(teams):
         seeds = range(PRODUCTS * number, PRODUCTS * (number + 1))
         stack = [whole_numbers(draws.again(seed), F64, (B, S, D), (D, F), (B, S, F)) for seed in seeds]
-        of_rank |= {rank: in_stack(stack, place, t) for place, rank in enumerate(team)}
-    given, right, wrong = ({name: [of_rank[rank][name] for rank in range(size)] for name in some} for some in STACKED)
-    names = {
-        "y": "the list of products",
-        "x": "the list of x_local's gradients",
-        "w": "the list of w_local's gradients",
-    }
+        of_rank |= {rank: [of_product(place, t, *one) for one in stack] for place, rank in enumerate(team)}
+    ranks = [of_rank[rank] for rank in range(size)]
+    right: dict[str, Any] = {}
+    mistakes: dict[str, Mistakes] = {}
+    for (kind, part), number in product(enumerate(PARTS), range(PRODUCTS)):
+        values, wrong = zip(*(of_products[number][1][kind] for of_products in ranks), strict=True)
+        right[part.format(number + 1)] = [*values]
+        mistakes[part.format(number + 1)] = {words: [one[words] for one in wrong] for words in wrong[0]}
     return Case(
-        [*given.values()],
+        [[[given[kind] for given, _ in of_products] for of_products in ranks] for kind in range(3)],
         same={"groups": groups},
-        right={names[name]: of_ranks for name, of_ranks in right.items()},
-        mistakes={
-            names["x"]: {
-                "nothing: gather inside the autograd function, which sees that the result depends on x_local": [
-                    [None] * PRODUCTS
-                ]
-                * size,
-                "a list of partial sums: every rank knows its own columns only, so sum over the ranks": wrong[
-                    "unsummed"
-                ],
-            },
-            names["w"]: {
-                "nothing: backward returns a gradient for each argument": [[None] * PRODUCTS] * size,
-                "a list of gradients from this rank's own tokens: w_local meets the tokens of all ranks": wrong["own"],
-                "a list of sums over the ranks: each rank has its own columns, so add nothing up": wrong["summed"],
-            },
-            names["y"]: {"a list with the tokens joined along the batch: tokens are dimension 1": wrong["joined"]},
-        },
+        right=right,
+        mistakes=mistakes,
         before=partial(expect_own_group, groups=teams),
-        unpack=lambda got, _: {names[name]: got[name] for name in names},
         through=drive_stack,
         unchanged=False,
         clock=CHALLENGE,
