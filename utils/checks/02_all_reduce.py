@@ -445,7 +445,7 @@ IN_A_ROUND = (
     "In each round one place of a pair sends and the other receives. A place that has sent its sum up is done until "
     "the way down, and a place without a partner does nothing in that round."
 )
-DOWN = "on the way down the distances go in reverse, the furthest child first: a place needs the sum before it sends"
+DOWN = "on the way down the distances go in reverse, the furthest child first: no place sends before it has the sum"
 
 
 def nearest_first(me: Member) -> Tensor:
