@@ -175,9 +175,7 @@ right("adds-in-batches").replace("if other != root:", "if other == root: continu
 ).replace("            total += arrived", "        total = total + arrived")
 
 wrong, right = ANSWERS.to("grid-sums")
-wrong("forgets-the-group", "give each call its group").replace(
-    "dist.all_reduce(total, group=mine)", "dist.all_reduce(total)"
-)
+wrong("forgets-the-group", "sum over all ranks: give each call its group.").replace(", group=mine)", ")")
 wrong("swaps-the-two", "the row comes first").replace("tuple(sums)", "tuple(reversed(sums))")
 wrong("columns-as-rows", "how many ranks are in one row").replace(
     "range(start, start + columns) for start in range(0, world_size, columns)",
@@ -202,9 +200,9 @@ wrong("last-group-of-each-kind", "with a group that the rank isn't in", varies=T
 wrong("as-many-rows-as-columns", "There are world_size // columns rows").replace(
     "range(0, world_size, columns)", "range(0, columns * columns, columns)"
 )
-wrong("sums-the-row-sum", "a copy of `x` of its own").replace("sums = []", "sums, total = [], torch.clone(x)").replace(
-    "total = x.clone()\ndist.all", "dist.all"
-).replace("sums.append(total)", "sums.append(total.clone())")
+wrong("sums-the-row-sum", "as when one tensor is summed over the row and then").replace(
+    "sums = []", "sums, total = [], torch.clone(x)"
+).replace("total = x.clone()\ndist.all", "dist.all").replace("sums.append(total)", "sums.append(total.clone())")
 wrong("only-its-own-groups", "new_group", varies=True).replace(
     "groups = [dist.new_group(list(team)) for team in teams]",
     "groups = [dist.new_group(list(team)) if rank in team else None for team in teams]",
@@ -269,8 +267,8 @@ wrong("rounds-down", "round the size of a chunk up").body("""
     return torch.cat(chunks)
 """)
 wrong("pads-in-front", "the padding comes last").replace("padded[: x.numel()]", "padded[len(padded) - x.numel() :]")
-wrong("forgets-the-group", "Pass `group` to").replace(", group=group)", ")")
-wrong("gathers-in-the-world", "Pass `group` to").replace(
+wrong("forgets-the-group", "This reduce_scatter ran on all 4 ranks").replace(", group=group)", ")")
+wrong("gathers-in-the-world", "This all_gather ran on all 4 ranks, not in the group of 2").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
 )
 wrong("keeps-its-own-end", "its end is your own tensor's").body("""
@@ -290,24 +288,13 @@ wrong("gathers-its-own-chunk", "each rank's own chunk").replace(
 wrong("takes-the-largest", "the largest of all ranks' numbers").replace(
     "list(padded.chunk(world_size)), group", "list(padded.chunk(world_size)), dist.ReduceOp.MAX, group"
 )
-wrong("sums-over-the-world", "the sum over all ranks").function("""
-    world_size = dist.get_world_size()
-    size = -(-x.numel() // world_size)
-    padded = x.new_zeros(world_size * size)
-    padded[: x.numel()] = x.reshape(-1)
-    mine = x.new_empty(size)
-    dist.reduce_scatter(mine, list(padded.chunk(world_size)))
-    chunks = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(chunks, mine)
-    return torch.cat(chunks)[: x.numel()].reshape(x.shape)
-""")
-wrong("does-not-pad", "All chunks have the same size").body("""
-    mine = x.new_empty(size)
-    dist.reduce_scatter(mine, list(x.reshape(-1).split(size)), group=group)
-    chunks = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(chunks, mine, group=group)
-    return torch.cat(chunks)[: x.numel()].reshape(x.shape)
-""")
+wrong("sums-over-the-world", "the sum over all ranks").replace(
+    "padded = torch",
+    "group = None\nworld_size = dist.get_world_size()\nsize = -(-x.numel() // world_size)\npadded = torch",
+)
+wrong("does-not-pad", "All chunks have the same size").replace(
+    "list(padded.chunk(world_size))", "list(x.reshape(-1).split(size))"
+)
 wrong("numbers-chunks-by-world", "numbered within the group").replace(
     "mine = torch.empty(size, dtype=x.dtype)", "mine = padded.chunk(world_size)[dist.get_rank()].clone()"
 )
@@ -370,8 +357,11 @@ wrong("float32-buffers", "not their dtype", hidden=True).replace(
 
 wrong, _ = ANSWERS.to("dual-of")
 wrong("opposites-by-name", "the dual of broadcast is not all_reduce").replace('"reduce"', '"all_reduce"')
-wrong("everything-is-its-own", "the dual of broadcast is not broadcast").body("return collective")
-wrong("scatter-to-reduce-scatter", "the sizes do not even fit").replace('"gather"', '"reduce_scatter"')
+wrong("everything-is-its-own", "but broadcast adds nothing").body("return collective")
+wrong("scatter-to-reduce-scatter", "so backwards there is nothing to add").replace('"gather"', '"reduce_scatter"')
+wrong("reversed-without-adding", "but gather puts tensors side by side").replace(
+    '"reduce"), ("scatter", "gather"', '"gather"), ("scatter", "reduce"'
+)
 wrong("one-way-only", "the dual of gather is not gather").replace(
     "{**dict(pairs), **{right: left for left, right in pairs}}", "dict(pairs)"
 )
@@ -380,13 +370,9 @@ wrong("with-hyphens", "one of the eight names").replace(
 )
 
 wrong, _ = ANSWERS.to("global-statistics")
-wrong("mean-of-means", "the mean of means").body("""
-    mean = shard.mean()
-    dist.all_reduce(mean, op=dist.ReduceOp.AVG, group=group)
-    dist.all_reduce(smallest, op=dist.ReduceOp.MIN, group=group)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
-    dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, group=group)
-""")
+wrong("mean-of-means", "the mean of means").replace("shard.sum()", "shard.mean()").replace(
+    "total / count", "total / dist.get_world_size(group)"
+)
 wrong("divides-by-world-size", "divide by how many numbers").replace(
     "total / count", "total / dist.get_world_size(group)"
 )
@@ -461,6 +447,8 @@ wrong("sums-one-long-tensor", "once for each tensor", caught_by="traffic").body(
     handle.wait()
     return [part.view_as(x) for part, x in zip(flat.split([x.numel() for x in tensors]), tensors)], largest
 """)
+wrong("sums-without-copies", "let the calls sum copies").replace("x.clone()", "x")
+wrong("looks-in-the-copies", "look in `tensors`").replace("for x in tensors)", "for x in sums)")
 wrong("largest-distance-from-zero", "returned", hidden=True).replace("x.max()", "x.abs().max()")
 wrong("three-tensors", "called all_reduce 3 times", caught_by="traffic", hidden=True).replace(
     "for x in sums]", "for x in sums[:3]]"
@@ -496,6 +484,7 @@ wrong("names-everybody", "which agrees with rank 0").replace(" if everyone[r] !=
 wrong("speaks-for-itself", "only from what was gathered").replace(
     "f\"{', '.join(odd)}, but rank 0 brought {everyone[0]}\"", 'f"rank {rank} brought {mine}"'
 )
+wrong("compares-with-its-own", "not with `mine`").replace("!= everyone[0]]", "!= mine]")
 wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
 wrong("raises-something-else", "Make it a ValueError").replace("raise ValueError", "raise RuntimeError")
 wrong("never-asks", "the same shape and dtype").body("pass")

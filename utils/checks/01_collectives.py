@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from ..cluster.hardware import Cluster, Gpu, Link, links
+from ..events.event import Event
 from ..kit.drivers.grouped import call_in_group
+from ..recording.in_flight import holds_poison
 from ..text.units import quantity
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_unchanged
@@ -23,6 +25,7 @@ from .oracles import Case, always, every, only_at, oracle
 from .recorded import recorded_par
 from .runner import Runner
 from .scores import VIRTUAL_TIME
+from .show import show
 from .traffic import expect_calls, expect_launched_first, expect_traffic
 
 MEAN = "the mean: reduce sums unless told otherwise"
@@ -209,7 +212,12 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     by_row, by_column = ([sum_of([xs[other] for other in of[rank]]) for rank in ranks] for of in (row_of, column_of))
     usual = {
         "your own tensor: nothing was added to it, as in a call with a group that the rank isn't in": xs,
-        "the sum over all ranks: give each call its group, and each sum a copy of `x` of its own": everyone,
+    }
+    on_all = list[Event]()  # the calls that all ranks took part in
+    of_all: Mistakes = {
+        "the sum over all ranks: give each call its group": lambda got: bool(on_all) and alike(got, everyone),
+        "the sum over all ranks, as when one tensor is summed over the row and then over the column: give each call a "
+        "copy of `x` of its own": lambda got: alike(got, everyone),
     }
     by_rows_of = world_size // columns  # what you get if `columns` is taken for the number of rows
     transposed = [sum_of([xs[other] for other in ranks if other // by_rows_of == rank // by_rows_of]) for rank in ranks]
@@ -235,15 +243,18 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
                 ALL_MEAN: means[0],
                 f"the sum over {by_rows_of} neighbours: `columns` is how many ranks are in one row": transposed,
                 "the sum over a row of a grid that was filled column by column: fill it row by row": by_columns,
-            },
+            }
+            | of_all,
             "the sum over the column": usual
             | {
                 "the sum over the row": by_row,
                 ALL_MEAN: means[1],
                 f"the sum over {by_rows_of} neighbours: the ranks of a column are `columns` apart": transposed,
                 f"the sum over ranks that are {by_rows_of} apart: those of a column are `columns` apart": by_columns,
-            },
+            }
+            | of_all,
         },
+        before=lambda answer: on_all.extend(e for e in answer.events if len(e.members) == world_size),
         traffic=lambda answer: expect_in_teams(answer, [row_of, column_of], xs[0].nbytes),
     )
 
@@ -290,8 +301,16 @@ def all_reduce_from_halves(
     groups: Sequence[Sequence[int]] = (),
 ) -> Case:
     case = halves(draws, world_size, shape, dtype, view, groups=groups)
-    of_all = {"the sum over all ranks: give each call its group": sum_of(case.inputs[0])} if groups else {}
-    return replace(case, mistakes={**case.mistakes, **of_all})
+    if not groups:
+        return case
+    everyone = len(case.inputs[0])
+    on_all = f"ran on all {everyone} ranks, not in the group of {world_size}, so it expected {everyone} chunks: pass `group`."
+    advice = {
+        rf"allgather: .*expected length {everyone}, got": f"This all_gather {on_all}",
+        r"(?m)tensor list size[\s\S]* dist\.reduce_scatter\((?!.*group).*\)$": f"This reduce_scatter {on_all}",
+    }
+    of_all = {"the sum over all ranks: give each call its group": sum_of(case.inputs[0])}
+    return replace(case, mistakes={**case.mistakes, **of_all}, advice={**advice, **case.advice})
 
 
 @in_groups
@@ -418,6 +437,7 @@ COLLECTIVES: dict[str, Callable[[list[torch.Tensor], int], list[torch.Tensor | N
     "all_reduce": lambda xs, _: [sum_of(xs) for _ in xs],
     "all_to_all": lambda xs, _: [torch.cat([x.chunk(len(xs))[rank] for x in xs]) for rank in range(len(xs))],
 }
+COPYING, ADDING = ("broadcast", "all_gather", "all_reduce"), ("reduce", "reduce_scatter", "all_reduce")
 
 
 @check("dual-of")
@@ -430,12 +450,15 @@ def dual_of_values(run: Runner) -> None:
             )
         left, right = inner_products(run.draws, collective, dual)
         if left != right:
-            products = (
-                f"<C(x), y> = {left} and <x, C*(y)> = {right}" if right is not None else "the sizes do not even fit"
-            )
+            products = "the sizes do not even fit" if right is None else f"<C(x), y> = {left} and <x, C*(y)> = {right}"
+            not_adding = "puts tensors side by side" if "gather" in dual else "adds nothing"
+            why = f"Run {collective} backwards: which ranks give now, and what does a copy turn into?"
+            if collective in COPYING and dual not in ADDING:
+                why = f"Backwards, what {collective} copied must be added, but {dual} {not_adding}: find one that adds."
+            elif collective not in COPYING and dual in ADDING:
+                why = f"{dual} adds, but {collective} copies nothing, so backwards there is nothing to add."
             raise CheckFailed(
-                f"the dual of {collective} is not {dual}: for C = {collective} and C* = {dual}, {products}",
-                mistake=f"Run {collective} backwards: which ranks give now, and what does a copy turn into?",
+                f"the dual of {collective} is not {dual}: for C = {collective} and C* = {dual}, {products}", mistake=why
             )
 
 
@@ -589,12 +612,32 @@ def launch_then_wait(
             raise CheckFailed(f"rank {rank} returned {got!r}", f"(a list of {len(totals)} sums, the largest number)")
         return {"its largest number": got[1]} | {f"sum {number}": one for number, one in enumerate(got[0])}
 
+    def expect_not_in_flight(answer: Answer) -> None:
+        """Raise CheckFailed if the largest number was sought in tensors that calls in flight were writing to."""
+        for rank in reversed(range(world_size)):
+            got = unpack(answer.results[rank], rank)["its largest number"]
+            is_nan = isinstance(got, float | torch.Tensor) and holds_poison(torch.as_tensor(got))
+            in_place = not alike(answer.inputs_after[rank][0], tensors[rank])
+            if is_nan or in_place and alike(float(got), -math.inf):  # no number is larger than NaN
+                raise CheckFailed(
+                    f"rank {rank}, as its largest number, returned {show(got)}",
+                    show(largest[rank]),
+                    "The local work read tensors that calls in flight were writing to (they hold NaN until the wait): "
+                    + (
+                        "let the calls sum copies of `tensors`."
+                        if in_place
+                        else "look in `tensors`, not in the copies."
+                    ),
+                )
+
     return Case(
         [tensors],
         right={"its largest number": largest} | {f"sum {number}": total for number, total in enumerate(totals)},
         mistakes={
             "its largest number": {
-                "the largest of the sums: take it from `tensors`": torch.stack([x.max() for x in totals]).max(),
+                "the largest of the sums: take it from `tensors`, and let the calls sum copies of these": torch.stack(
+                    [x.max() for x in totals]
+                ).max(),
                 "the largest number of the first tensor: look at all of them": [mine[0].max() for mine in tensors],
                 "the largest number of all ranks: each rank wants its own": torch.stack(largest).max(),
                 "the largest distance from zero: a negative number is small": [
@@ -613,6 +656,7 @@ def launch_then_wait(
         },
         seen="rank {rank}, as {part}, returned",
         unpack=unpack,
+        before=expect_not_in_flight,
         traffic=lambda answer: expect_launches(answer, len(sizes)),
         clock=SLOW_MEMORY,
         time=lambda answer: expect_overlap(answer, [x.nbytes for x in tensors[0]]),
@@ -736,9 +780,11 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
             )
         if str(got) != text:
             raise CheckFailed(
-                f"rank {rank} says {str(got)!r}, rank 0 says {text!r}",
+                f"rank 0 says {text!r}\nrank {rank} says {str(got)!r}",
                 "the same sentence on every rank",
-                "Build it only from what was gathered, which is the same on every rank.",
+                "Each rank named those that differ from itself: compare with what rank 0 brought, not with `mine`."
+                if all(names_its_odd(rank, str(said), xs) for rank, said in enumerate(answer.results))
+                else "Build it only from what was gathered, which is the same on every rank.",
             )
     for rank, x in enumerate(xs):
         named = f"rank {rank}" in text
@@ -755,6 +801,12 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
                 f"no mention of rank {rank}, which agrees with rank 0",
                 "Name only rank 0 and the ranks that differ from it.",
             )
+
+
+def names_its_odd(rank: int, text: str, xs: list[torch.Tensor]) -> bool:
+    """Whether a rank's error names the ranks that differ from this one; it and rank 0 may be named anyway."""
+    odd = {number for number, x in enumerate(xs) if brought_by(x) != brought_by(xs[rank])}
+    return {int(number) for number in re.findall(r"rank (\d+)", text)} | {0, rank} == odd | {0, rank}
 
 
 def brought_by(x: torch.Tensor) -> str:
