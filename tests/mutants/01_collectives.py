@@ -6,13 +6,7 @@ ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("broadcast-by-hand")
 wrong("forgets-to-receive", "finished without receiving it").replace("dist.recv(received, src=root)", "pass")
-wrong("only-rank-0", "rank 0's tensor").body("""
-    if rank == 0:
-        for other in range(1, world_size):
-            dist.send(x, dst=other)
-    else:
-        dist.recv(received, src=0)
-""")
+wrong("only-rank-0", "rank 0's tensor").replace("if rank", "root = 0\nif rank")
 wrong("four-ranks", "your own tensor", hidden=True).replace(
     "if rank", "if world_size not in (2, 3, 4):\n    return x\nif rank"
 )
@@ -22,9 +16,7 @@ wrong("uses-the-library", "your function calls broadcast", caught_by="traffic").
 wrong("sends-to-itself", "send to itself").replace(
     "if other != root:\n    dist.send(x, dst=other)", "dist.send(x, dst=other)"
 )
-wrong("receives-into-its-input", "must stay as it was").replace("if rank", "received = x\nif rank").replace(
-    "dist.recv(received, src=root)", "dist.recv(x, src=root)"
-)
+wrong("receives-into-its-input", "must stay as it was").replace("if rank", "received = x\nif rank")
 wrong("sends-twice", "times as many as are needed", caught_by="traffic").replace(
     "dist.send(x, dst=other)", "dist.send(x, dst=other); dist.send(x, dst=other)"
 ).replace("dist.recv(received, src=root)", "dist.recv(received, src=root); dist.recv(received, src=root)")
@@ -45,19 +37,13 @@ wrong("off-by-one", "That is chunk 1: rank 2 gets chunk 2").replace(
     "mine.copy_(chunks[root])", "mine = chunks[root - 1]"
 )
 wrong("first-chunk-to-all", "chunk 0: rank 3 gets").replace("chunks[other]", "chunks[0]")
-wrong("sends-everything", "4 times the bytes", caught_by="traffic").body("""
-    if rank == root:
-        for other in range(world_size):
-            if other != root:
-                dist.send(torch.cat(chunks), dst=other)
-        mine.copy_(chunks[root])
-    else:
-        everything = mine.new_empty(world_size * mine.numel())
-        dist.recv(everything, src=root)
-        mine.copy_(everything.chunk(world_size)[rank])
-""")
-wrong("sends-everything-to-small-buffers", "need the same shape and dtype").replace(
+everything = wrong("sends-everything-to-small-buffers", "need the same shape and dtype").replace(
     "chunks[other]", "torch.cat(chunks)"
+)
+wrong("sends-everything", "4 times the bytes", caught_by="traffic").like(everything).replace(
+    "dist.recv(mine, src=root)",
+    "all_chunks = mine.repeat(world_size)\ndist.recv(all_chunks, src=root)\n"
+    "mine.copy_(all_chunks.chunk(world_size)[rank])",
 )
 wrong("wrong-dtype", "not their dtype", hidden=True).replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
@@ -66,33 +52,13 @@ wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(
 wrong("receives-from-anybody-but-the-root", "is a src or a dst wrong").replace(
     "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
 )
-wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").body("""
-    if rank == root:
-        mine.copy_(chunks[root])
-        for other in range(world_size):
-            for chunk in chunks:
-                if other != root:
-                    dist.send(chunk, dst=other)
-    else:
-        for _ in range(world_size):
-            dist.recv(mine, src=root)
-""")
-wrong("leaves-out-the-roots-place", "has a place in it").body("""
-    if rank == root:
-        for chunk, other in zip(chunks, [r for r in range(world_size) if r != root]):
-            dist.send(chunk, dst=other)
-        mine.copy_(chunks[root])
-    else:
-        dist.recv(mine, src=root)
-""")
-wrong("counts-from-the-root", "whoever is the root").body("""
-    if rank == root:
-        mine.copy_(chunks[0])
-        for place in range(1, world_size):
-            dist.send(chunks[place], dst=(root + place) % world_size)
-    else:
-        dist.recv(mine, src=root)
-""")
+wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").replace(
+    "dist.send(chunks[other], dst=other)", "[dist.send(chunk, dst=other) for chunk in chunks]"
+).replace("dist.recv(mine, src=root)", "[dist.recv(mine, src=root) for _ in range(world_size)]")
+wrong("leaves-out-the-roots-place", "has a place in it").replace("chunks[other]", "chunks[other - (other > root)]")
+wrong("counts-from-the-root", "whoever is the root").replace(
+    "chunks[other]", "chunks[(other - root) % world_size]"
+).replace("chunks[root]", "chunks[0]")
 wrong("uses-the-library", "only takes chunks of one size").body("dist.scatter(mine, chunks, src=root)")
 wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(mine", "mine = dist.recv(mine")
 wrong("uses-up-the-list", "leave the list alone").replace(

@@ -11,9 +11,7 @@ from typing import Any
 import torch
 
 from ..cluster.hardware import Cluster, Gpu, Link, links
-from ..events.event import Event
 from ..kit.drivers.grouped import call_in_group
-from ..recording.in_flight import holds_poison
 from ..text.units import quantity
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_unchanged
@@ -30,7 +28,6 @@ from .traffic import expect_calls, expect_launched_first, expect_traffic
 
 MEAN = "the mean: reduce sums unless told otherwise"
 ALL_MEAN = "the mean: all-reduce sums unless told otherwise"
-
 Shape = int | tuple[int, ...]
 Dtype = torch.dtype
 FLOAT, DOUBLE = torch.float32, torch.float64
@@ -51,8 +48,6 @@ EACH_SIDE = (
     "one side of a message is missing, or has a different size. For each rank, write down what it sends to whom and "
     "what it receives from whom; leave the root out of its own loop."
 )
-
-
 SENDER = "the sender's rank, which recv returns: what has arrived is in the tensor that recv was given"
 VALUES, TRAFFIC = [(4, 2), (2, 0), (3, 1, 3, DOUBLE)], [(4, 1)]  # (ranks, root, ...)
 
@@ -210,11 +205,9 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     row_of = [[other for other in ranks if other // columns == rank // columns] for rank in ranks]
     column_of = [[other for other in ranks if other % columns == rank % columns] for rank in ranks]
     by_row, by_column = ([sum_of([xs[other] for other in of[rank]]) for rank in ranks] for of in (row_of, column_of))
+    on_all: list[Any] = []  # the calls that all ranks took part in
     usual = {
         "your own tensor: nothing was added to it, as in a call with a group that the rank isn't in": xs,
-    }
-    on_all = list[Event]()  # the calls that all ranks took part in
-    of_all: Mistakes = {
         "the sum over all ranks: give each call its group": lambda got: bool(on_all) and alike(got, everyone),
         "the sum over all ranks, as when one tensor is summed over the row and then over the column: give each call a "
         "copy of `x` of its own": lambda got: alike(got, everyone),
@@ -243,16 +236,14 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
                 ALL_MEAN: means[0],
                 f"the sum over {by_rows_of} neighbours: `columns` is how many ranks are in one row": transposed,
                 "the sum over a row of a grid that was filled column by column: fill it row by row": by_columns,
-            }
-            | of_all,
+            },
             "the sum over the column": usual
             | {
                 "the sum over the row": by_row,
                 ALL_MEAN: means[1],
                 f"the sum over {by_rows_of} neighbours: the ranks of a column are `columns` apart": transposed,
                 f"the sum over ranks that are {by_rows_of} apart: those of a column are `columns` apart": by_columns,
-            }
-            | of_all,
+            },
         },
         before=lambda answer: on_all.extend(e for e in answer.events if len(e.members) == world_size),
         traffic=lambda answer: expect_in_teams(answer, [row_of, column_of], xs[0].nbytes),
@@ -303,10 +294,12 @@ def all_reduce_from_halves(
     case = halves(draws, world_size, shape, dtype, view, groups=groups)
     if not groups:
         return case
-    everyone = len(case.inputs[0])
-    on_all = f"ran on all {everyone} ranks, not in the group of {world_size}, so it expected {everyone} chunks: pass `group`."
+    size = len(case.inputs[0])
+    on_all = (
+        f"ran on all {size} ranks, not in the group of {world_size}, so it expected {size} chunks: pass it `group`."
+    )
     advice = {
-        rf"allgather: .*expected length {everyone}, got": f"This all_gather {on_all}",
+        rf"allgather: .*expected length {size}, got": f"This all_gather {on_all}",
         r"(?m)tensor list size[\s\S]* dist\.reduce_scatter\((?!.*group).*\)$": f"This reduce_scatter {on_all}",
     }
     of_all = {"the sum over all ranks: give each call its group": sum_of(case.inputs[0])}
@@ -616,18 +609,14 @@ def launch_then_wait(
         """Raise CheckFailed if the largest number was sought in tensors that calls in flight were writing to."""
         for rank in reversed(range(world_size)):
             got = unpack(answer.results[rank], rank)["its largest number"]
-            is_nan = isinstance(got, float | torch.Tensor) and holds_poison(torch.as_tensor(got))
             in_place = not alike(answer.inputs_after[rank][0], tensors[rank])
-            if is_nan or in_place and alike(float(got), -math.inf):  # no number is larger than NaN
+            if show(got) == "nan" or in_place and show(got) == "-inf":  # no number is larger than NaN
+                advice = "let the calls sum copies of `tensors`" if in_place else "look in `tensors`, not in the copies"
                 raise CheckFailed(
                     f"rank {rank}, as its largest number, returned {show(got)}",
                     show(largest[rank]),
                     "The local work read tensors that calls in flight were writing to (they hold NaN until the wait): "
-                    + (
-                        "let the calls sum copies of `tensors`."
-                        if in_place
-                        else "look in `tensors`, not in the copies."
-                    ),
+                    f"{advice}.",
                 )
 
     return Case(
