@@ -571,7 +571,7 @@ def all_reduce_from_halves(x: Tensor, group: dist.ProcessGroup | None) -> Tensor
     dist.reduce_scatter, then one dist.all_gather.
 
     x: same shape (1 element or more) and dtype on every rank, contiguous or not, left
-        unchanged. Returns x.shape.
+        unchanged. Returns that shape and dtype.
     Chunks have ceil(x.numel() / P) elements; the last ones are padded with zeros.
     """
     world_size = dist.get_world_size(group)

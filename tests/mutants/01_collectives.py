@@ -6,13 +6,7 @@ ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("broadcast-by-hand")
 wrong("forgets-to-receive", "finished without receiving it").replace("dist.recv(received, src=root)", "pass")
-wrong("only-rank-0", "rank 0's tensor").body("""
-    if rank == 0:
-        for other in range(1, world_size):
-            dist.send(x, dst=other)
-    else:
-        dist.recv(received, src=0)
-""")
+wrong("only-rank-0", "rank 0's tensor").replace("if rank", "root = 0\nif rank")
 wrong("four-ranks", "your own tensor", hidden=True).replace(
     "if rank", "if world_size not in (2, 3, 4):\n    return x\nif rank"
 )
@@ -22,9 +16,7 @@ wrong("uses-the-library", "your function calls broadcast", caught_by="traffic").
 wrong("sends-to-itself", "send to itself").replace(
     "if other != root:\n    dist.send(x, dst=other)", "dist.send(x, dst=other)"
 )
-wrong("receives-into-its-input", "must stay as it was").replace("if rank", "received = x\nif rank").replace(
-    "dist.recv(received, src=root)", "dist.recv(x, src=root)"
-)
+wrong("receives-into-its-input", "must stay as it was").replace("if rank", "received = x\nif rank")
 wrong("sends-twice", "times as many as are needed", caught_by="traffic").replace(
     "dist.send(x, dst=other)", "dist.send(x, dst=other); dist.send(x, dst=other)"
 ).replace("dist.recv(received, src=root)", "dist.recv(received, src=root); dist.recv(received, src=root)")
@@ -45,19 +37,13 @@ wrong("off-by-one", "That is chunk 1: rank 2 gets chunk 2").replace(
     "mine.copy_(chunks[root])", "mine = chunks[root - 1]"
 )
 wrong("first-chunk-to-all", "chunk 0: rank 3 gets").replace("chunks[other]", "chunks[0]")
-wrong("sends-everything", "4 times the bytes", caught_by="traffic").body("""
-    if rank == root:
-        for other in range(world_size):
-            if other != root:
-                dist.send(torch.cat(chunks), dst=other)
-        mine.copy_(chunks[root])
-    else:
-        everything = mine.new_empty(world_size * mine.numel())
-        dist.recv(everything, src=root)
-        mine.copy_(everything.chunk(world_size)[rank])
-""")
-wrong("sends-everything-to-small-buffers", "need the same shape and dtype").replace(
+everything = wrong("sends-everything-to-small-buffers", "need the same shape and dtype").replace(
     "chunks[other]", "torch.cat(chunks)"
+)
+wrong("sends-everything", "4 times the bytes", caught_by="traffic").like(everything).replace(
+    "dist.recv(mine, src=root)",
+    "all_chunks = mine.repeat(world_size)\ndist.recv(all_chunks, src=root)\n"
+    "mine.copy_(all_chunks.chunk(world_size)[rank])",
 )
 wrong("wrong-dtype", "not their dtype", hidden=True).replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
@@ -66,33 +52,13 @@ wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(
 wrong("receives-from-anybody-but-the-root", "is a src or a dst wrong").replace(
     "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
 )
-wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").body("""
-    if rank == root:
-        mine.copy_(chunks[root])
-        for other in range(world_size):
-            for chunk in chunks:
-                if other != root:
-                    dist.send(chunk, dst=other)
-    else:
-        for _ in range(world_size):
-            dist.recv(mine, src=root)
-""")
-wrong("leaves-out-the-roots-place", "has a place in it").body("""
-    if rank == root:
-        for chunk, other in zip(chunks, [r for r in range(world_size) if r != root]):
-            dist.send(chunk, dst=other)
-        mine.copy_(chunks[root])
-    else:
-        dist.recv(mine, src=root)
-""")
-wrong("counts-from-the-root", "whoever is the root").body("""
-    if rank == root:
-        mine.copy_(chunks[0])
-        for place in range(1, world_size):
-            dist.send(chunks[place], dst=(root + place) % world_size)
-    else:
-        dist.recv(mine, src=root)
-""")
+wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").replace(
+    "dist.send(chunks[other], dst=other)", "[dist.send(chunk, dst=other) for chunk in chunks]"
+).replace("dist.recv(mine, src=root)", "[dist.recv(mine, src=root) for _ in range(world_size)]")
+wrong("leaves-out-the-roots-place", "has a place in it").replace("chunks[other]", "chunks[other - (other > root)]")
+wrong("counts-from-the-root", "whoever is the root").replace(
+    "chunks[other]", "chunks[(other - root) % world_size]"
+).replace("chunks[root]", "chunks[0]")
 wrong("uses-the-library", "only takes chunks of one size").body("dist.scatter(mine, chunks, src=root)")
 wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(mine", "mine = dist.recv(mine")
 wrong("uses-up-the-list", "leave the list alone").replace(
@@ -175,9 +141,7 @@ right("adds-in-batches").replace("if other != root:", "if other == root: continu
 ).replace("            total += arrived", "        total = total + arrived")
 
 wrong, right = ANSWERS.to("grid-sums")
-wrong("forgets-the-group", "give each call its group").replace(
-    "dist.all_reduce(total, group=mine)", "dist.all_reduce(total)"
-)
+wrong("forgets-the-group", "sum over all ranks: give each call its group.").replace(", group=mine)", ")")
 wrong("swaps-the-two", "the row comes first").replace("tuple(sums)", "tuple(reversed(sums))")
 wrong("columns-as-rows", "how many ranks are in one row").replace(
     "range(start, start + columns) for start in range(0, world_size, columns)",
@@ -202,9 +166,9 @@ wrong("last-group-of-each-kind", "with a group that the rank isn't in", varies=T
 wrong("as-many-rows-as-columns", "There are world_size // columns rows").replace(
     "range(0, world_size, columns)", "range(0, columns * columns, columns)"
 )
-wrong("sums-the-row-sum", "a copy of `x` of its own").replace("sums = []", "sums, total = [], torch.clone(x)").replace(
-    "total = x.clone()\ndist.all", "dist.all"
-).replace("sums.append(total)", "sums.append(total.clone())")
+wrong("sums-the-row-sum", "as when one tensor is summed over the row and then").replace(
+    "sums = []", "sums, total = [], torch.clone(x)"
+).replace("total = x.clone()\ndist.all", "dist.all").replace("sums.append(total)", "sums.append(total.clone())")
 wrong("only-its-own-groups", "new_group", varies=True).replace(
     "groups = [dist.new_group(list(team)) for team in teams]",
     "groups = [dist.new_group(list(team)) if rank in team else None for team in teams]",
@@ -269,8 +233,8 @@ wrong("rounds-down", "round the size of a chunk up").body("""
     return torch.cat(chunks)
 """)
 wrong("pads-in-front", "the padding comes last").replace("padded[: x.numel()]", "padded[len(padded) - x.numel() :]")
-wrong("forgets-the-group", "Pass `group` to").replace(", group=group)", ")")
-wrong("gathers-in-the-world", "Pass `group` to").replace(
+wrong("forgets-the-group", "This reduce_scatter ran on all 4 ranks").replace(", group=group)", ")")
+wrong("gathers-in-the-world", "This all_gather ran on all 4 ranks, not in the group of 2").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
 )
 wrong("keeps-its-own-end", "its end is your own tensor's").body("""
@@ -290,24 +254,13 @@ wrong("gathers-its-own-chunk", "each rank's own chunk").replace(
 wrong("takes-the-largest", "the largest of all ranks' numbers").replace(
     "list(padded.chunk(world_size)), group", "list(padded.chunk(world_size)), dist.ReduceOp.MAX, group"
 )
-wrong("sums-over-the-world", "the sum over all ranks").function("""
-    world_size = dist.get_world_size()
-    size = -(-x.numel() // world_size)
-    padded = x.new_zeros(world_size * size)
-    padded[: x.numel()] = x.reshape(-1)
-    mine = x.new_empty(size)
-    dist.reduce_scatter(mine, list(padded.chunk(world_size)))
-    chunks = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(chunks, mine)
-    return torch.cat(chunks)[: x.numel()].reshape(x.shape)
-""")
-wrong("does-not-pad", "All chunks have the same size").body("""
-    mine = x.new_empty(size)
-    dist.reduce_scatter(mine, list(x.reshape(-1).split(size)), group=group)
-    chunks = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(chunks, mine, group=group)
-    return torch.cat(chunks)[: x.numel()].reshape(x.shape)
-""")
+wrong("sums-over-the-world", "the sum over all ranks").replace(
+    "padded = torch",
+    "group = None\nworld_size = dist.get_world_size()\nsize = -(-x.numel() // world_size)\npadded = torch",
+)
+wrong("does-not-pad", "All chunks have the same size").replace(
+    "list(padded.chunk(world_size))", "list(x.reshape(-1).split(size))"
+)
 wrong("numbers-chunks-by-world", "numbered within the group").replace(
     "mine = torch.empty(size, dtype=x.dtype)", "mine = padded.chunk(world_size)[dist.get_rank()].clone()"
 )
@@ -370,8 +323,11 @@ wrong("float32-buffers", "not their dtype", hidden=True).replace(
 
 wrong, _ = ANSWERS.to("dual-of")
 wrong("opposites-by-name", "the dual of broadcast is not all_reduce").replace('"reduce"', '"all_reduce"')
-wrong("everything-is-its-own", "the dual of broadcast is not broadcast").body("return collective")
-wrong("scatter-to-reduce-scatter", "the sizes do not even fit").replace('"gather"', '"reduce_scatter"')
+wrong("everything-is-its-own", "but broadcast adds nothing").body("return collective")
+wrong("scatter-to-reduce-scatter", "so backwards there is nothing to add").replace('"gather"', '"reduce_scatter"')
+wrong("reversed-without-adding", "but gather puts tensors side by side").replace(
+    '"reduce"), ("scatter", "gather"', '"gather"), ("scatter", "reduce"'
+)
 wrong("one-way-only", "the dual of gather is not gather").replace(
     "{**dict(pairs), **{right: left for left, right in pairs}}", "dict(pairs)"
 )
@@ -380,13 +336,9 @@ wrong("with-hyphens", "one of the eight names").replace(
 )
 
 wrong, _ = ANSWERS.to("global-statistics")
-wrong("mean-of-means", "the mean of means").body("""
-    mean = shard.mean()
-    dist.all_reduce(mean, op=dist.ReduceOp.AVG, group=group)
-    dist.all_reduce(smallest, op=dist.ReduceOp.MIN, group=group)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
-    dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, group=group)
-""")
+wrong("mean-of-means", "the mean of means").replace("shard.sum()", "shard.mean()").replace(
+    "total / count", "total / dist.get_world_size(group)"
+)
 wrong("divides-by-world-size", "divide by how many numbers").replace(
     "total / count", "total / dist.get_world_size(group)"
 )
@@ -461,6 +413,8 @@ wrong("sums-one-long-tensor", "once for each tensor", caught_by="traffic").body(
     handle.wait()
     return [part.view_as(x) for part, x in zip(flat.split([x.numel() for x in tensors]), tensors)], largest
 """)
+wrong("sums-without-copies", "let the calls sum copies").replace("x.clone()", "x")
+wrong("looks-in-the-copies", "look in `tensors`").replace("for x in tensors)", "for x in sums)")
 wrong("largest-distance-from-zero", "returned", hidden=True).replace("x.max()", "x.abs().max()")
 wrong("three-tensors", "called all_reduce 3 times", caught_by="traffic", hidden=True).replace(
     "for x in sums]", "for x in sums[:3]]"
@@ -496,6 +450,7 @@ wrong("names-everybody", "which agrees with rank 0").replace(" if everyone[r] !=
 wrong("speaks-for-itself", "only from what was gathered").replace(
     "f\"{', '.join(odd)}, but rank 0 brought {everyone[0]}\"", 'f"rank {rank} brought {mine}"'
 )
+wrong("compares-with-its-own", "not with `mine`").replace("!= everyone[0]]", "!= mine]")
 wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
 wrong("raises-something-else", "Make it a ValueError").replace("raise ValueError", "raise RuntimeError")
 wrong("never-asks", "the same shape and dtype").body("pass")

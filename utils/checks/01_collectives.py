@@ -23,11 +23,11 @@ from .oracles import Case, always, every, only_at, oracle
 from .recorded import recorded_par
 from .runner import Runner
 from .scores import VIRTUAL_TIME
+from .show import show
 from .traffic import expect_calls, expect_launched_first, expect_traffic
 
 MEAN = "the mean: reduce sums unless told otherwise"
 ALL_MEAN = "the mean: all-reduce sums unless told otherwise"
-
 Shape = int | tuple[int, ...]
 Dtype = torch.dtype
 FLOAT, DOUBLE = torch.float32, torch.float64
@@ -48,8 +48,6 @@ EACH_SIDE = (
     "one side of a message is missing, or has a different size. For each rank, write down what it sends to whom and "
     "what it receives from whom; leave the root out of its own loop."
 )
-
-
 SENDER = "the sender's rank, which recv returns: what has arrived is in the tensor that recv was given"
 VALUES, TRAFFIC = [(4, 2), (2, 0), (3, 1, 3, DOUBLE)], [(4, 1)]  # (ranks, root, ...)
 
@@ -207,9 +205,12 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     row_of = [[other for other in ranks if other // columns == rank // columns] for rank in ranks]
     column_of = [[other for other in ranks if other % columns == rank % columns] for rank in ranks]
     by_row, by_column = ([sum_of([xs[other] for other in of[rank]]) for rank in ranks] for of in (row_of, column_of))
+    on_all: list[Any] = []  # the calls that all ranks took part in
     usual = {
         "your own tensor: nothing was added to it, as in a call with a group that the rank isn't in": xs,
-        "the sum over all ranks: give each call its group, and each sum a copy of `x` of its own": everyone,
+        "the sum over all ranks: give each call its group": lambda got: bool(on_all) and alike(got, everyone),
+        "the sum over all ranks, as when one tensor is summed over the row and then over the column: give each call a "
+        "copy of `x` of its own": lambda got: alike(got, everyone),
     }
     by_rows_of = world_size // columns  # what you get if `columns` is taken for the number of rows
     transposed = [sum_of([xs[other] for other in ranks if other // by_rows_of == rank // by_rows_of]) for rank in ranks]
@@ -244,6 +245,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
                 f"the sum over ranks that are {by_rows_of} apart: those of a column are `columns` apart": by_columns,
             },
         },
+        before=lambda answer: on_all.extend(e for e in answer.events if len(e.members) == world_size),
         traffic=lambda answer: expect_in_teams(answer, [row_of, column_of], xs[0].nbytes),
     )
 
@@ -290,8 +292,18 @@ def all_reduce_from_halves(
     groups: Sequence[Sequence[int]] = (),
 ) -> Case:
     case = halves(draws, world_size, shape, dtype, view, groups=groups)
-    of_all = {"the sum over all ranks: give each call its group": sum_of(case.inputs[0])} if groups else {}
-    return replace(case, mistakes={**case.mistakes, **of_all})
+    if not groups:
+        return case
+    size = len(case.inputs[0])
+    on_all = (
+        f"ran on all {size} ranks, not in the group of {world_size}, so it expected {size} chunks: pass it `group`."
+    )
+    advice = {
+        rf"allgather: .*expected length {size}, got": f"This all_gather {on_all}",
+        r"(?m)tensor list size[\s\S]* dist\.reduce_scatter\((?!.*group).*\)$": f"This reduce_scatter {on_all}",
+    }
+    of_all = {"the sum over all ranks: give each call its group": sum_of(case.inputs[0])}
+    return replace(case, mistakes={**case.mistakes, **of_all}, advice={**advice, **case.advice})
 
 
 @in_groups
@@ -418,6 +430,7 @@ COLLECTIVES: dict[str, Callable[[list[torch.Tensor], int], list[torch.Tensor | N
     "all_reduce": lambda xs, _: [sum_of(xs) for _ in xs],
     "all_to_all": lambda xs, _: [torch.cat([x.chunk(len(xs))[rank] for x in xs]) for rank in range(len(xs))],
 }
+COPYING, ADDING = ("broadcast", "all_gather", "all_reduce"), ("reduce", "reduce_scatter", "all_reduce")
 
 
 @check("dual-of")
@@ -430,12 +443,15 @@ def dual_of_values(run: Runner) -> None:
             )
         left, right = inner_products(run.draws, collective, dual)
         if left != right:
-            products = (
-                f"<C(x), y> = {left} and <x, C*(y)> = {right}" if right is not None else "the sizes do not even fit"
-            )
+            products = "the sizes do not even fit" if right is None else f"<C(x), y> = {left} and <x, C*(y)> = {right}"
+            not_adding = "puts tensors side by side" if "gather" in dual else "adds nothing"
+            why = f"Run {collective} backwards: which ranks give now, and what does a copy turn into?"
+            if collective in COPYING and dual not in ADDING:
+                why = f"Backwards, what {collective} copied must be added, but {dual} {not_adding}: find one that adds."
+            elif collective not in COPYING and dual in ADDING:
+                why = f"{dual} adds, but {collective} copies nothing, so backwards there is nothing to add."
             raise CheckFailed(
-                f"the dual of {collective} is not {dual}: for C = {collective} and C* = {dual}, {products}",
-                mistake=f"Run {collective} backwards: which ranks give now, and what does a copy turn into?",
+                f"the dual of {collective} is not {dual}: for C = {collective} and C* = {dual}, {products}", mistake=why
             )
 
 
@@ -589,12 +605,28 @@ def launch_then_wait(
             raise CheckFailed(f"rank {rank} returned {got!r}", f"(a list of {len(totals)} sums, the largest number)")
         return {"its largest number": got[1]} | {f"sum {number}": one for number, one in enumerate(got[0])}
 
+    def expect_not_in_flight(answer: Answer) -> None:
+        """Raise CheckFailed if the largest number was sought in tensors that calls in flight were writing to."""
+        for rank in reversed(range(world_size)):
+            got = unpack(answer.results[rank], rank)["its largest number"]
+            in_place = not alike(answer.inputs_after[rank][0], tensors[rank])
+            if show(got) == "nan" or in_place and show(got) == "-inf":  # no number is larger than NaN
+                advice = "let the calls sum copies of `tensors`" if in_place else "look in `tensors`, not in the copies"
+                raise CheckFailed(
+                    f"rank {rank}, as its largest number, returned {show(got)}",
+                    show(largest[rank]),
+                    "The local work read tensors that calls in flight were writing to (they hold NaN until the wait): "
+                    f"{advice}.",
+                )
+
     return Case(
         [tensors],
         right={"its largest number": largest} | {f"sum {number}": total for number, total in enumerate(totals)},
         mistakes={
             "its largest number": {
-                "the largest of the sums: take it from `tensors`": torch.stack([x.max() for x in totals]).max(),
+                "the largest of the sums: take it from `tensors`, and let the calls sum copies of these": torch.stack(
+                    [x.max() for x in totals]
+                ).max(),
                 "the largest number of the first tensor: look at all of them": [mine[0].max() for mine in tensors],
                 "the largest number of all ranks: each rank wants its own": torch.stack(largest).max(),
                 "the largest distance from zero: a negative number is small": [
@@ -613,6 +645,7 @@ def launch_then_wait(
         },
         seen="rank {rank}, as {part}, returned",
         unpack=unpack,
+        before=expect_not_in_flight,
         traffic=lambda answer: expect_launches(answer, len(sizes)),
         clock=SLOW_MEMORY,
         time=lambda answer: expect_overlap(answer, [x.nbytes for x in tensors[0]]),
@@ -736,9 +769,11 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
             )
         if str(got) != text:
             raise CheckFailed(
-                f"rank {rank} says {str(got)!r}, rank 0 says {text!r}",
+                f"rank 0 says {text!r}\nrank {rank} says {str(got)!r}",
                 "the same sentence on every rank",
-                "Build it only from what was gathered, which is the same on every rank.",
+                "Each rank named those that differ from itself: compare with what rank 0 brought, not with `mine`."
+                if all(names_its_odd(rank, str(said), xs) for rank, said in enumerate(answer.results))
+                else "Build it only from what was gathered, which is the same on every rank.",
             )
     for rank, x in enumerate(xs):
         named = f"rank {rank}" in text
@@ -755,6 +790,12 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
                 f"no mention of rank {rank}, which agrees with rank 0",
                 "Name only rank 0 and the ranks that differ from it.",
             )
+
+
+def names_its_odd(rank: int, text: str, xs: list[torch.Tensor]) -> bool:
+    """Whether a rank's error names the ranks that differ from this one; it and rank 0 may be named anyway."""
+    odd = {number for number, x in enumerate(xs) if brought_by(x) != brought_by(xs[rank])}
+    return {int(number) for number in re.findall(r"rank (\d+)", text)} | {0, rank} == odd | {0, rank}
 
 
 def brought_by(x: torch.Tensor) -> str:
