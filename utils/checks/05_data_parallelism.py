@@ -705,11 +705,10 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
     models = branched(orders, branches, freeze)(draws, len(orders))
     shards = rows_of(draws, [2] * len(orders))
     local = local_gradients(models, shards)
-    by_users = local.nanmean(0)  # NaN where nobody has a gradient
-    right = local.nan_to_num().mean(0).where(by_users.isnan().logical_not(), math.nan)
+    right = mean_of_users(local)[0]
     mistakes = {
         "None, but another rank has used it: every rank needs the mean": math.nan * right,
-        BY_USERS: by_users,
+        BY_USERS: local.nanmean(0),
         BY_ALL_USERS: len(orders) * right / all_users(local, models[0]),
         "all zeros, where no rank has used it (or it is frozen, and `users` leaves those out): leave it None, or AdamW "
         "keeps moving it": right.nan_to_num(),
@@ -759,8 +758,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         f"{name!r} at the start": {not_sent: [held_by(model)[name].detach() for model in models]}
         for name in held_by(models[0])
     }
-    steps = trained_serially(models, of_ranks)
-    for step, (local, last) in enumerate(steps, 1):
+    for step, (local, last) in enumerate(steps := trained_serially(models, of_ranks), 1):
         known, mean = local.isnan().logical_not(), mean_of_users(local)
         usual = {
             "this rank's own gradient: it was in no bucket that was sent (indices in `buckets` count the trained "
