@@ -51,10 +51,9 @@ wrong("forgets-to-divide", "divide by world_size").replace("parameter.grad /= wo
 wrong("averages-parameters", "Average the gradients, not the parameters").replace(
     "dist.all_reduce", "dist.all_reduce(parameter.data)\nparameter.data += 1\ndist.all_reduce"
 )
-wrong("averages-equal-parameters", "or of the weights").body("""
-    dist.all_reduce(parameter.data)
-    parameter.data /= world_size
-""")
+wrong("averages-equal-parameters", "or of the weights").body(
+    "dist.all_reduce(parameter.data)\nparameter.data /= world_size"
+)
 wrong("divides-twice", "divide once").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
 )
@@ -156,7 +155,7 @@ right("flat-by-dtype").body("""
 """)
 
 wrong, right = ANSWERS.to("weigh-uneven-shards")
-wrong("forgets-its-own-rows", "multiply each mean by its own rows first").body("""
+wrong("forgets-its-own-rows", "multiply each by its own rows first").body("""
     rows = torch.tensor(len(shard))
     dist.all_reduce(rows)
     for parameter in model.parameters():
@@ -495,6 +494,7 @@ right("copies-into-views").function("""
 
 wrong, right = ANSWERS.to("average-what-is-used")
 wrong("divides-by-users", "the others count as zero").replace("parameter.grad /= world_size", "parameter.grad /= count")
+wrong("divides-by-all-users", "`users.sum()`").replace("/= world_size", "/= users.sum()")
 wrong("zeros-for-all", "AdamW keeps moving it").replace("if count:", "if True:")
 wrong("sends-copies", "the mean never got into").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad * 1)\nparameter.grad *= world_size"
@@ -543,11 +543,11 @@ wrong("reduces-each-microbatch", "Only the last microbatch", caught_by="traffic"
     "if self.active:", "if True:"
 ).replace("if not last:\n    return", "")
 wrong("hooks-in-earlier-passes", "never waited for it", caught_by="traffic").replace("if self.active:", "if True:")
-wrong("counts-once", "set anew in each step", caught_by="traffic").replace(
-    "self.missing = [len(bucket) for bucket in self.buckets]",
-    "self.missing = getattr(self, 'missing', [len(bucket) for bucket in self.buckets])",
-)
-wrong("counts-in-each-microbatch", "count in a last backward only").replace("if self.active:", "if True:").replace(
+for name, words, by in (("early", "so set the counts", "values"), ("late", "set anew in each step", "traffic")):
+    wrong(f"counts-once-{name}", words, caught_by=by).replace(
+        "self.missing = [", "self.missing = getattr(self, 'missing', None) or ["
+    )
+wrong("counts-in-each-microbatch", "in a last backward only").replace("if self.active:", "if True:").replace(
     "while len(self.flights)", "while self.active and len(self.flights)"
 ).replace("and not self.missing[len(self.flights)]", "and self.missing[len(self.flights)] <= 0").replace(
     "self.missing = [len(bucket) for bucket in self.buckets]",
@@ -572,6 +572,7 @@ wrong("zeros-for-all", "set None there").replace("if users[index] else None", ""
 wrong("divides-by-users", "the others count as zero").replace("flat /= dist.get_world_size()", "pass").replace(
     "piece.view_as(p) if", "piece.view_as(p) / users[index] if"
 )
+wrong("divides-by-all-users", "`users.sum()`").replace("flat /= dist.get_world_size()", "flat /= users.sum()")
 wrong("divides-by-microbatches", "the loss is divided by it already").replace(
     "flat /= dist.get_world_size()", "flat /= 3 * dist.get_world_size()"
 )
@@ -592,13 +593,13 @@ wrong("keeps-the-order-in-which-they-are-ready", "all before it have been starte
     "    flat = torch.cat([self.trained[index].grad.reshape(-1) for index in self.buckets[number]])\n"
     "    self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
 )
-wrong("keeps-the-flights", "though the first step was right").replace(
+wrong("keeps-the-flights", "begin each step with no flights").replace(
     "self.flights = []", "self.__dict__.setdefault('flights', [])"
 )
 wrong("forgets-earlier-microbatches", "leave what earlier ones have put into grad").replace(
     "self.flights = []", "self.flights = []\nfor p in self.trained:\n    p.grad = None"
 )
-wrong("next-when-any-is-complete", "before all gradients in it were complete").replace(
+wrong("next-when-any-is-complete", "before all its gradients had come").replace(
     "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:",
     "if not self.missing[number]:",
 )
@@ -625,27 +626,18 @@ SUMS = """
 """
 wrong("subtracts-the-mean", "minus the mean").body(SUMS + "    var = squares - mean")
 wrong("own-squares", "squares of your own rows alone").body(SUMS + "    var = (x - mean).square().mean(0)")
-wrong("weighted-variances", "the weighted mean of the ranks' variances").body(
-    SUMS
-    + """
-    var = x.var(0, correction=0) * len(x)
-    dist.all_reduce(var)
-    var /= sums[-1]
-"""
+wrong("weighted-variances", "before you square, not your own").body(
+    SUMS + "    var = x.var(0, correction=0) * len(x) / sums[-1]\n    dist.all_reduce(var)"
 )
 wrong("own-mean", "the mean of your own rows, but").body(
     SUMS + "    var = squares - mean.square()\n    mean = x.mean(0)"
 )
 wrong("own-rows-times-ranks", "times world_size: sum that number").body(
-    SUMS
-    + """
-    mean, squares = (sums[:-1] / (len(x) * world_size)).chunk(2)
-    var = squares - mean.square()
-"""
+    SUMS.replace("sums[-1]", "(len(x) * world_size)") + "    var = squares - mean.square()"
 )
 wrong("returns-the-deviation", "return the variance").replace(" + eps), var", " + eps), var.sqrt()")
 wrong("own-rows", "nothing was exchanged").body("mean, var = x.mean(0), x.var(0, correction=0)")
-wrong("mean-of-means", "a short shard counts as much").replace(
+wrong("mean-of-means", "weight each by its number of rows").replace(
     "[x.sum(0), x.square().sum(0), x.new_tensor([len(x)])]", "[x.mean(0), x.square().mean(0)]"
 ).replace("sums[:-1] / sums[-1]", "sums / world_size")
 wrong("mean-of-variances", "leaves out the spread of their means").body("""
@@ -660,6 +652,9 @@ wrong("unbiased", "one less than the number of rows").replace(
 )
 wrong("forgets-the-mean", "subtract the square of the mean").replace(
     "var = mean_of_squares - mean.square()", "var = mean_of_squares"
+)
+wrong("mean-of-mean-squares", "mean squares: weight each").body(
+    SUMS + "    var = (x - mean).square().mean(0) / world_size\n    dist.all_reduce(var)"
 )
 wrong("gathers-the-batch", "your function calls", caught_by="traffic").body("""
     shards = [None] * world_size
@@ -680,9 +675,7 @@ wrong("eps-outside-the-root", "add it to the variance").replace("torch.sqrt(var 
 wrong("squares-of-sums", "square each number, then sum").body(
     SUMS.replace("x.square().sum(0)", "x.sum(0).square()") + "    var = squares - mean.square()"
 )
-wrong("returns-the-deviation-with-eps", "the standard deviation, with eps").replace(
-    "eps), var", "eps), (var + eps).sqrt()"
-)
+wrong("deviation-with-eps", "the standard deviation, with eps").replace("eps), var", "eps), (var + eps).sqrt()")
 wrong("of-each-row", "the variance of each row").body(
     "mean, var = x.mean(1, keepdim=True), x.var(1, correction=0, keepdim=True)"
 )
@@ -721,7 +714,7 @@ wrong("own-rows-times-ranks", "times world_size: sum that number").body(
 wrong("own-rows", "every row of every rank counts").body("mean_g, mean_gx = g.mean(0), (g * x_hat).mean(0)")
 wrong("constant-statistics", "mean and variance depend on x too").body("mean_g = mean_gx = torch.zeros_like(var)")
 wrong("forgets-the-variance", "without the term of the variance").replace("return", "mean_gx = 0 * mean_gx\nreturn")
-wrong("mean-of-means", "a short shard counts as much").replace(
+wrong("mean-of-means", "weight each by its number of rows").replace(
     "[g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])]", "[g.mean(0), (g * x_hat).mean(0)]"
 ).replace("sums[:-1] / sums[-1]", "sums / world_size")
 wrong("own-count", "sum that number too").replace("sums[:-1] / sums[-1]", "sums[:-1] / len(g)")

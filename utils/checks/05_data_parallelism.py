@@ -30,7 +30,7 @@ from .answer import Answer, CheckFailed
 from .equality import alike
 from .inputs import Draws
 from .marking import check
-from .oracles import Case, always, as_tuple, oracle
+from .oracles import Case, as_tuple, oracle
 from .recorded import recorded, recorded_par
 from .runner import Runner
 from .scores import Measure
@@ -122,20 +122,22 @@ def gradient_case(
     """
     world_size, before = len(models), deepcopy(models)
     weights = torch.cat([parameter.flatten() for parameter in models[0].parameters()])
-    total = local.nansum(0).where(local.isnan().all(0).logical_not(), math.nan)  # NaN where nobody has a gradient
-    own, divided = (x.where(local.isnan().logical_not(), right) for x in (local, local / world_size))
+    known = local.isnan().logical_not()
+    shared = known.sum(0) != 1  # one rank's gradient is its sum too; who returns sums fails at a shared one before
+    total = local.nansum(0).where(known.any(0), math.nan)  # NaN where nobody has a gradient
+    own, divided = (x.where(known, right) for x in (local, local / world_size))
     heads = {FIRST_NUMBERS: first_numbers(right, models[0], buckets)} if buckets else {}
     usual = {
         **mistakes,
         **heads,
         f"your own shard's gradient: {unsent}": own,
-        f"the sum over the ranks: divide by world_size{when}": total,
+        f"the sum over the ranks: divide by world_size{when}": total.where(shared, right),
         "the mean divided by world_size once more: divide once": total / world_size**2,
         "your own shard's gradient divided by world_size: it was never added to the others'": divided,
         "the largest of the ranks' gradients: add them": local.nan_to_num().amax(0).where(total == total, math.nan),
         "all zeros: you all-reduced tensors other than those `backward` wrote. `zero_grad` sets `grad` to None, and "
         "then `backward` makes new tensors": 0 * total,
-        "rank 0's gradient: average those of all ranks": own[0],
+        "rank 0's gradient: average those of all ranks": own[0].where(shared, right),
         "the weights: all-reduce the gradients, not the parameters": weights.detach(),
         "right to a few digits only: a factor was float32, as an int divided by an int64 tensor is": (
             right * (1 + 5e-7)  # mistakes are recognised by six digits
@@ -411,9 +413,7 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
         "the mean of the ranks' means: a row of a short shard counts more than one of a long shard": local.mean(0),
         "the sum over all rows: divide by how many rows there are on all ranks": total,
         "the sum over all rows divided by world_size: divide by how many rows there are on all ranks": total / ranks,
-        "the sum of the ranks' means divided by how many rows there are: multiply each mean by its own rows first": (
-            local.sum(0) / rows
-        ),
+        "the sum of means divided by the number of all rows: multiply each by its own rows first": local.sum(0) / rows,
         "the sum over all rows divided by P times the rows of the largest shard: rows of padding don't count": (
             total / (ranks * max(sizes))
         ),
@@ -423,9 +423,7 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
             local.sum(0) * of_rank / rows
         ),
         "the sum divided by your own number of rows: that number must be summed over the ranks too": total / of_rank,
-        "the sum divided by P times your own rows: divide by how many rows there are on all ranks": total
-        / of_rank
-        / ranks,
+        "the sum divided by P times your own rows: divide by the number of all rows": total / of_rank / ranks,
     }
     return averaged(models, shards, mistakes)
 
@@ -459,7 +457,7 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
         )
     fail_if(
         world_size > 1 and sets[0] == sets[1],
-        f"rank 0 sees the same {len(sets[0][0])} samples in both epochs, in a different order",
+        f"rank 0 sees the same {len(sets[0][0])} samples in epochs 0 and 1, in a different order",
         "Shuffle all samples first, then take this rank's part.",
     )
     fail_if(
@@ -693,6 +691,9 @@ def expect_overlap(answer: Answer, case: Case, buckets: Buckets, end: End | None
 
 # ---- part 5
 
+BY_USERS = "the mean over the ranks that have used it: divide by world_size, the others count as zero"
+BY_ALL_USERS = "the sum over the ranks divided by `users.sum()`, all parameters' users together: divide by world_size"
+
 
 @oracle(
     values=[([[0, 2], [2]], 3)],
@@ -704,11 +705,11 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
     models = branched(orders, branches, freeze)(draws, len(orders))
     shards = rows_of(draws, [2] * len(orders))
     local = local_gradients(models, shards)
-    by_users = local.nanmean(0)  # NaN where nobody has a gradient
-    right = local.nan_to_num().mean(0).where(by_users.isnan().logical_not(), math.nan)
+    right = mean_of_users(local)[0]
     mistakes = {
         "None, but another rank has used it: every rank needs the mean": math.nan * right,
-        "the mean over the ranks that have used it: divide by world_size, the others count as zero": by_users,
+        BY_USERS: local.nanmean(0),
+        BY_ALL_USERS: len(orders) * right / all_users(local, models[0]),
         "all zeros, where no rank has used it (or it is frozen, and `users` leaves those out): leave it None, or AdamW "
         "keeps moving it": right.nan_to_num(),
     }
@@ -724,13 +725,11 @@ ANEW = (
     "Or a flat tensor has no zeros for a parameter without a gradient."
 )
 TOO_EARLY = (
-    "the mean without some rank's gradient, or without its last microbatch: its bucket was sent before all gradients "
-    "in it were complete. Register the hooks once, count in a last backward only, and set the counts anew for it"
+    "the mean without some rank's gradient, or a part of it: the bucket was sent before all its gradients had come."
 )
-STALE = (
-    "wrong, though the first step was right: in each step, count the missing gradients anew and begin with no flights; "
-    "register the hooks only once"
-)
+ITSELF = "Start a bucket only when the count of its own missing gradients is 0"
+AGAIN = "In the first step it wasn't, so set the counts of missing gradients anew before each last backward"
+STALE = "the first step's result, divided once more: begin each step with no flights, or no bucket of it is sent"
 
 
 @oracle(
@@ -759,18 +758,19 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         f"{name!r} at the start": {not_sent: [held_by(model)[name].detach() for model in models]}
         for name in held_by(models[0])
     }
-    for step, (local, last) in enumerate(trained_serially(models, of_ranks), 1):
+    for step, (local, last) in enumerate(steps := trained_serially(models, of_ranks), 1):
         known, mean = local.isnan().logical_not(), mean_of_users(local)
         usual = {
             "this rank's own gradient: it was in no bucket that was sent (indices in `buckets` count the trained "
             "parameters only), or the mean was not put into grad": local.where(known, mean),
-            "the sum over the ranks: divide by world_size": ranks * mean,
+            "the sum over the ranks: divide by world_size": (ranks * mean).where(known.sum(0) != 1, mean),
             "the mean divided by world_size once more: divide once": mean / ranks,
             "this rank's own gradient plus the mean: put the mean in its place": local.nan_to_num() + mean,
             FIRST_NUMBERS: first_numbers(mean[0], models[0], buckets),
             "all zeros, where no rank has a gradient: set None there, or the weight decays. Count the users before you "
             "fill in zeros; if a hook filled them in, it started its bucket too early": mean.nan_to_num(),
-            "the mean over the ranks that have used it: the others count as zero": local.nanmean(0),
+            BY_USERS: local.nanmean(0),
+            BY_ALL_USERS: ranks * mean / all_users(local, models[0]),
             "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
             "the result of each rank deciding for itself what has been used, or of leaving out what some rank hasn't: "
             "only where the sum of the users is 0, the result is None": mean.where(known, math.nan),
@@ -780,11 +780,12 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
                 "the mean divided by the number of microbatches: the loss is divided by it already": mean / count,
                 "the last microbatch's gradient alone: leave what earlier ones have put into grad": mean_of_users(last),
             }
+        usual |= {STALE: mean_of_users(steps[0][0]) / ranks} if step > 1 else {}
         for n, (name, pieces) in enumerate(by_piece(usual, models[0], local).items()):
             part = f"{name} in step {step}"
             right[part] = cut(mean[0], models[0])[n]
-            mistakes[part] = {**pieces, TOO_EARLY: partial(lacks_some, local, last, models[0], n)}
-            mistakes[part] |= {STALE: always} if step > 1 else {}
+            why = AGAIN if step > 1 else "Count in a last backward only. " * (count > 1) + ITSELF
+            mistakes[part] = {**pieces, f"{TOO_EARLY} {why}": partial(lacks_some, local, last, models[0], n)}
     return Case(
         [models, of_ranks],
         same={"buckets": buckets},
@@ -806,6 +807,11 @@ def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: 
     added, ranks = torch.stack([local, local - last, 0 * local]).nan_to_num(), range(len(local))
     sums = (added[list(those), ranks].sum(0) for those in itertools.product(range(3), repeat=len(ranks)))
     return any(alike(got, cut(total / len(ranks), model)[number], 1e-6) for total in sums)
+
+
+def all_users(local: Tensor, model: nn.Module) -> int:
+    """The sum over all parameters of how many ranks have a gradient."""
+    return sum(piece is not None for row in local for piece in cut(row, model))
 
 
 def mean_of_users(local: Tensor) -> Tensor:
@@ -901,6 +907,7 @@ def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
 # ---- part 6
 
 EPS = 0.25  # large enough to show when it is forgotten
+SPREAD = "that leaves out the spread of their means. Subtract the mean over all ranks before you square, not your own"
 
 
 @oracle(values=[([3, 1], 3)], traffic=[([5, 4], 3)], if_stuck=SAME_SHAPES)
@@ -919,16 +926,16 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     own_squares = squares.sum(0) / (of_rank * len(sizes)) - by_own.square()
     wrong = {  # what mean and variance are: of all ranks, or with a row for each
         "the statistics of your own rows: nothing was exchanged": (means, variances),
-        "the mean of the ranks' means: a short shard counts as much as a long one": (means.mean(0), spread),
-        "the mean of the ranks' variances: that leaves out the spread of their means": (mean, variances.mean(0)),
-        "the weighted mean of the ranks' variances: that leaves out the spread of their means": (mean, within),
-        "the mean of the ranks' mean squares: a short shard counts as much as a long one": (mean, own_spread.mean(0)),
+        "the mean of the ranks' means: weight each by its number of rows": (means.mean(0), spread),
+        f"the mean of the ranks' variances: {SPREAD}": (mean, variances.mean(0)),
+        f"the weighted mean of the ranks' variances: {SPREAD}": (mean, within),
+        "the mean of the ranks' mean squares: weight each by its number of rows": (mean, own_spread.mean(0)),
         "a variance that divides by one less than the number of rows: use correction=0": (mean, rows.var(0)),
         "the mean of the squares: subtract the square of the mean": (mean, squares.mean(0)),
         "the mean of the squares minus the mean: subtract the square of the mean": (mean, squares.mean(0) - mean),
         "the squares of your own rows alone: sum them over the ranks too": (mean, own_spread),
         "the squares of the ranks' sums: square each number, then sum": (mean, of_sums / len(rows) - mean.square()),
-        "the mean of your own rows, but the variance of all": (means, var),
+        "the mean of your own rows, but the variance of all: use the mean over all ranks": (means, var),
         "sums divided by your own number of rows times world_size: sum that number too": (by_own, own_squares),
         "sums: divide them by the number of all rows": (sums, (squares.sum(0) - sums.square()).clamp(min=0)),
     }
@@ -999,7 +1006,7 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     first, second = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [1.0]])
     wrong = {  # what the means of g and of g * x_hat are
         "the result with the means over your own rows: every row of every rank counts": means,
-        "the result with the mean of the ranks' means: a short shard counts as much as a long one": means.mean(0),
+        "the result with the mean of the ranks' means: weight each by its number of rows": means.mean(0),
         "the incoming gradient divided by the standard deviation: mean and variance depend on x too": 0 * mean,
         "the gradient without the term of the variance, which is the mean of the products g * x_hat (the product of "
         "the two means is zero)": first * mean,
