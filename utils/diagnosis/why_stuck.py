@@ -121,10 +121,10 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
         return (
             f"{what} {ranks_text(finished)} {have} finished {'after fewer of them' if again else 'without it'}: {fix}"
         )
-    return (
-        f"{ranks_text(finished)} {'did not call' if again else 'never called'} this {event.op}{' again' * again} and "
-        f"{have} finished. A collective returns only when every rank of its group has called it: {fix}"
-    )
+    fewer = f"{have} finished after fewer calls of {event.op} than rank {event.rank}"
+    none = f"never called this {event.op} and {have} finished"
+    rule = "A collective returns only when every rank of its group has called it"
+    return f"{ranks_text(finished)} {fewer if again else none}. {rule}: {fix}"
 
 
 def calls_like(event: Event, state: RankState) -> list[Event]:

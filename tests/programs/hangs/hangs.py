@@ -319,7 +319,9 @@ def barrier_inside_an_if(rank, world_size):
         dist.barrier()
 
 
-@hangs("rank 0  waits in barrier", "Rank 1 did not call this barrier again", "more rounds on rank 0")
+@hangs(
+    "rank 0  waits in barrier", "Rank 1 has finished after fewer calls of barrier than rank 0", "more rounds on rank 0"
+)
 def a_barrier_on_each_round(rank, world_size):
     """Download first on rank 0, with one barrier too many there. https://github.com/JIA-Lab-research/LongLoRA/issues/45"""
     for _ in range(2 - rank):
@@ -378,7 +380,7 @@ def gathered_tensors_of_different_length(rank, world_size):
     dist.all_gather([torch.zeros(4 - rank) for _ in range(world_size)], mine)
 
 
-@hangs("rank 1  waits in all_reduce", "Rank 0 did not call this all_reduce again and has finished")
+@hangs("rank 1  waits in all_reduce", "Rank 0 has finished after fewer calls of all_reduce than rank 1")
 def generation_until_end_of_text(rank, world_size):
     """Each rank decodes until its own text ends. https://github.com/deepspeedai/DeepSpeed/issues/8262"""
     for token in itertools.count():
