@@ -50,7 +50,6 @@ from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
 FOLDED = "# What it really is, beside your guess\n"  # the line that JupyterLab shows of a folded cell
-MADE_FROM = "<!-- made from {file} by `make build` -->\n\n"  # in front of the title, for authors: it isn't shown
 NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "markdown": new_markdown_cell,
     "code": new_code_cell,
@@ -101,7 +100,7 @@ def notebook_of(lesson: Lesson) -> NotebookNode:
     hidden = set(hidden_tests(lesson))
     seen: Counter[str] = Counter()
     cells = [notebook_cell(cell, lesson, hidden, seen) for cell in shown_cells(lesson)]
-    cells[0].source = MADE_FROM.format(file=lesson.file) + cells[0].source
+    cells[0].metadata["made_from"] = lesson.file  # for authors: students don't see it
     return new_notebook(cells=cells, metadata=METADATA)
 
 

@@ -19,7 +19,6 @@ from grader.authoring.lesson import BuildError, Lesson
 from grader.authoring.markers import clear_solution, solution_lines
 from grader.inside.statements import cell_statements
 
-COMMENT = re.compile(r"<!--.*?-->\s*")  # in front of the title: which file the notebook was made from
 HEADING = re.compile(r"^#+ ", re.MULTILINE)
 FENCED = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 FOLDED = "<details>"  # starts a hint, or the answer to a prediction
@@ -48,7 +47,7 @@ def lesson_page(lesson: Lesson, released: NotebookNode, executed: NotebookNode, 
                 cell.metadata["mystnb"] = {"code_prompt_show": closed[cell.id], "code_prompt_hide": "Close the output"}
         cell.metadata["tags"] = tags
     title, *rest = cells
-    heading, _, text = COMMENT.sub("", title.source).partition("\n\n")
+    heading, _, text = title.source.partition("\n\n")
     title.source = f"# {lesson.name[:2]} · {heading.removeprefix('# ')}\n\n{links}\n\n{text}"
     nest_parts(rest)
     return new_notebook(cells=cells, metadata=released.metadata)

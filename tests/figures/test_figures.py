@@ -65,8 +65,8 @@ def test_an_all_to_all_is_drawn_as_a_transpose():
 
 def test_the_two_halves_make_up_an_all_reduce():
     before, between, after = figures.halves(4).axes
-    assert texts(between).count("a2+b2+c2+d2") == 1
-    assert texts(after).count("a2+b2+c2+d2") == 4
+    assert texts(between).count("a2+b2\n+c2+d2") == 1
+    assert texts(after).count("a2+b2\n+c2+d2") == 4
     assert [panel.get_title() for panel in (before, between, after)][1:] == ["after reduce-scatter", "after all-gather"]
 
 

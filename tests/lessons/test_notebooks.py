@@ -30,7 +30,7 @@ def test_the_first_cell_names_the_source(folder, lesson):
     notebook = nbformat.read(ROOT / folder / lesson / f"{lesson}.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert notebook.cells[0].cell_type == "markdown"
-    assert f"solutions/{lesson}.py" in notebook.cells[0].source
+    assert notebook.cells[0].metadata.made_from == f"solutions/{lesson}.py"
 
 
 @pytest.mark.parametrize("lesson", LESSONS)

@@ -67,10 +67,12 @@ def halves(world_size: int = 4) -> Picture:
 
 def stages(states: list[State], names: list[str], title: str) -> Picture:
     """One panel per state of the world, side by side; a state is each rank's cells (see `cells_of`)."""
+    states = [[[in_two_lines(cell) for cell in cells] for cells in state] for state in states]
     world_size, deepest = len(states[0]), max(len(cells) for state in states for cells in state)
-    longest = max(len(cell) for state in states for cells in state for cell in cells)
+    lines = [cell.split("\n") for state in states for cells in state for cell in cells]
+    longest, tall = max(len(line) for cell in lines for line in cell), 0.12 + 0.22 * max(map(len, lines))
     wide = 0.55 + 0.05 * max(0, longest - 2)  # inches of a column, with room for a sum such as a0+b0+c0+d0
-    picture = Picture(len(states) * (world_size * wide + 0.5) + 0.2, 1.25 + 0.34 * deepest, title)
+    picture = Picture(len(states) * (world_size * wide + 0.5) + 0.2, 1.25 + tall * deepest, title)
     panels = picture.subplots(1, len(states), squeeze=False)[0]
     for panel, state, name in zip(panels, states, names, strict=True):
         panel.set(xlim=(-0.6, world_size - 0.4), ylim=(deepest - 0.3, -1.1))
@@ -92,6 +94,13 @@ def stages(states: list[State], names: list[str], title: str) -> Picture:
     return picture
 
 
+def in_two_lines(cell: str) -> str:
+    """a0+b0 above +c0+d0: a sum that is too long for its box in one."""
+    parts = cell.split("+")
+    half = len(parts) // 2
+    return cell if len(cell) < 10 else "\n+".join(["+".join(parts[:half]), "+".join(parts[half:])])
+
+
 def draw_cell(panel: Axes, x: float, y: float, text: str) -> None:
     """A box around (x, y), striped in the colours of the ranks whose letters are in `text`; dotted if it is empty."""
     sources = [LETTERS.index(letter) for letter in text if letter in LETTERS]
@@ -110,7 +119,7 @@ def draw_cell(panel: Axes, x: float, y: float, text: str) -> None:
             linewidth=1,
         )
     )
-    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9 if len(text) < 10 else 7.5)
+    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9, linespacing=1)
 
 
 def transpose(world_size: int = 2, rows: int = 2, columns: int = 3) -> Picture:

@@ -407,7 +407,7 @@ def test_both_notebooks_are_made(course):
         nbformat.validate(notebook)
         ids = [cell.id for cell in notebook.cells]
         assert ids[3:6] == ["add-one", "add-one-values", "add-one-types"]
-        assert "solutions/01_tiny.py" in notebook.cells[0].source
+        assert notebook.cells[0].metadata.made_from == "solutions/01_tiny.py"
         assert notebook.metadata == build.METADATA
         flags = {name: cell.metadata.nbgrader for name, cell in by_id(notebook).items() if "nbgrader" in cell.metadata}
         assert [(name, m.grade, m.solution, m.locked, m.get("points")) for name, m in flags.items()] == [

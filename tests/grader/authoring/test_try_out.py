@@ -232,7 +232,7 @@ def test_the_notebook_of_a_lesson_is_written_but_not_run(course):
     assert path == course / "build/preview/01_tiny.ipynb" and not problems
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
-    assert 'hidden_tests_for("01_tiny")(add_one, judges="values")' in notebook.cells[5].source
+    assert 'hidden_tests_for("01_tiny")(add_one, judges="values")' in notebook.cells[4].source
     assert all(not cell.get("outputs") for cell in notebook.cells)
 
 

@@ -30,6 +30,7 @@ from ..real.watchdog import run_world
 from .alike import Representatives, RunsAs
 
 MOST_SECONDS = 600  # of real time
+PATIENCE = 5  # seconds for the process to say where its ranks are
 
 
 def run_virtually(
@@ -125,7 +126,7 @@ class VirtualWorld(ProcessWorld):
     def where_they_are(self) -> list[str]:
         """A line for each rank, from the process itself, if it can still answer."""
         self.signal(signal.SIGUSR1)
-        path, give_up = path_in(self.folder, "where", 0), time.monotonic() + 1
+        path, give_up = path_in(self.folder, "where", 0), time.monotonic() + PATIENCE
         while time.monotonic() < give_up:
             self.listen(0.02)
             try:
