@@ -225,7 +225,7 @@ wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gathe
 wrong("gathers-its-own-numbers", "nothing was added to it").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
 )
-wrong("takes-chunks-for-equal", "whose recv only has room for").replace("x.numel()", "mine.numel() * len(team)")
+wrong("takes-chunks-for-equal", "which need not be P times your chunk").replace("x.numel()", "mine.numel() * len(team)")
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
 wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_by="traffic").body(
     "total = tree_all_reduce(x, team, rank)"
