@@ -484,10 +484,13 @@ def inner_products(
 def global_statistics(
     draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLOAT, sign: int = 1, groups: Sequence[list[int]] = ()
 ) -> Case:
-    """Shards of these lengths; their numbers are small, 0.5 to 5, so that the product stays small."""
+    """Shards of these lengths; their numbers are small, so that the product stays small."""
     columns, ranks = draws.different_integers(len(lengths), max(lengths), dtype), list(range(len(lengths)))
     shards = [sign * (x[:n] % 10 + 1) / 2 for x, n in zip(columns, lengths, strict=True)]
     teams = [next((team for team in groups if rank in team), ranks) for rank in ranks]
+    for number, team in enumerate(groups):  # so that no two have the same smallest or largest number by chance
+        for rank in team:
+            shards[rank] += sign * 5.5 * number
     mine, rtol = [statistics(shard) for shard in shards], 1e-5 if dtype == FLOAT else 1e-12
     right = [statistics(torch.cat([shards[other] for other in team])) for team in teams]
     sums = [torch.stack([shards[other].sum() for other in team]).sum() for team in teams]
