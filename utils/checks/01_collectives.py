@@ -477,6 +477,11 @@ def inner_products(
 # ---- part 5
 
 
+def apart(ranks: Sequence[int], groups: Sequence[list[int]]) -> list[int]:
+    """The number of each rank's group: with it, no two groups have the same smallest or largest number by chance."""
+    return [next((number for number, team in enumerate(groups) if rank in team), 0) for rank in ranks]
+
+
 @oracle(
     values=[((3, 1),), ((1, 2, 4, 2), FLOAT, 1, PAIRS)],
     if_stuck="every rank of the group must make the same calls in the same order, each with group=group.",
@@ -486,11 +491,9 @@ def global_statistics(
 ) -> Case:
     """Shards of these lengths; their numbers are small, so that the product stays small."""
     columns, ranks = draws.different_integers(len(lengths), max(lengths), dtype), list(range(len(lengths)))
-    shards = [sign * (x[:n] % 10 + 1) / 2 for x, n in zip(columns, lengths, strict=True)]
+    places = zip(columns, lengths, apart(ranks, groups), strict=True)
+    shards = [sign * (x[:n] % 10 + 1 + 11 * place) / 2 for x, n, place in places]
     teams = [next((team for team in groups if rank in team), ranks) for rank in ranks]
-    for number, team in enumerate(groups):  # so that no two have the same smallest or largest number by chance
-        for rank in team:
-            shards[rank] += sign * 5.5 * number
     mine, rtol = [statistics(shard) for shard in shards], 1e-5 if dtype == FLOAT else 1e-12
     right = [statistics(torch.cat([shards[other] for other in team])) for team in teams]
     sums = [torch.stack([shards[other].sum() for other in team]).sum() for team in teams]

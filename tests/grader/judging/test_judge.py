@@ -99,14 +99,20 @@ def test_groups_of_ranks_and_gradients_are_judged():
 
 
 OTHER_WORDS = {
+    "rendezvous-by-hand/stays-in-the-first-group": "all_gather on 2 ranks needs a list of 2 tensors",
+    "all-reduce-from-halves/forgets-the-group": "A list needs one chunk for each rank of the group",
+    "all-reduce-from-halves/gathers-in-the-world": "A list needs one chunk for each rank of the group",
+    "distributed-transpose/hands-in-a-view": "Dimension out of range",
+    "halving-doubling-any-size/without-those-that-have-no-partner": "they must match one to one",
+    "all-reduce/storage-bytes": "`choose` got",  # a view comes without what lies around it
     "rendezvous-by-hand/a-world-of-its-own": "rank (1) >= world_size (1)",
     "scatter-by-hand/sends-everything-to-small-buffers": "need the same shape and dtype",
     "ring-reduce-scatter/forgets-the-handle": " move any more",
     "bucketed-gradients/order-differs-by-rank": "needs the same shape and dtype on every rank",
-    "overlap-by-hooks/as-they-are-ready": "started their buckets in different orders",
+    "overlap-by-hooks/as-they-are-ready": "the gradient of parameter",
     "overlap-by-hooks/each-bucket-when-it-is-complete": "started their buckets in different orders",
     "average-what-is-used/only-what-it-has": "skip the call on rank",
-    "replica/keeps-the-order-in-which-they-are-ready": "needs the same shape and dtype on every rank",
+    "replica/keeps-the-order-in-which-they-are-ready": "the gradient of parameter",
     "pieces-over/whole-world": "all_gather on 4 ranks",
     "pieces-over/by-rows": "must have 2 times as many elements",
     "pieces-over/place-in-the-world": "needs the same shape and dtype on every rank",
@@ -122,6 +128,9 @@ OTHER_WORDS = {
 }
 
 
+ENDLESS = {"sweep-sizes/rounds-the-loop-variable"}  # the next tests have one of these
+
+
 def mutants_to_judge() -> list:
     """Two of each lesson, of different exercises, that a visible check catches; all others are thorough.
 
@@ -130,6 +139,8 @@ def mutants_to_judge() -> list:
     found, seen = [], set()
     for name in LESSONS:
         for mutant in mutants_of(name):
+            if str(mutant) in ENDLESS:
+                continue
             exercises = {exercise for lesson, exercise in seen if lesson == name}
             first = mutant.exercise not in exercises and len(exercises) < 2 and not mutant.hidden
             seen |= {(name, mutant.exercise)} if first else set()
