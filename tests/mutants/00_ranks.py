@@ -318,7 +318,7 @@ further.body("""
 wrong("twice-around-a-ring", "times par", caught_by="score").like(further).replace(
     "while distance < world_size:", "for _ in range(2 * world_size):"
 ).replace("distance *= 2", "pass")
-wrong("needs-a-power-of-two", "partners that exist", caught_by="score").like(further).replace(
+wrong("needs-a-power-of-two", "any number of ranks", caught_by="score").like(further).replace(
     "(rank + distance) % world_size", "rank ^ distance"
 ).replace("(rank - distance) % world_size", "rank ^ distance")
 wrong("skips-missing-partners", "learns nothing in that round", caught_by="score").body("""

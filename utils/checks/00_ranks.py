@@ -525,7 +525,7 @@ def barrier_by_hand(_: Draws, world_size: int) -> Case:
         world_size=world_size,
         through=lambda function, rank, world_size: [function(rank, world_size)],
         also=expect_barrier,
-        advice={"there is no rank": "Choose partners that exist for any number of ranks, not only for powers of two."},
+        advice={"does not exist here": "It must work for any number of ranks, not only for powers of two."},
         clock=links(world_size, MESSAGE, 1e18),
         score=Measure(lambda answer: answer.run.elapsed, "s", "of virtual time"),
         limit=MESSAGE * (world_size - 1).bit_length(),

@@ -134,7 +134,7 @@ def of_teams(teams: list[Team]) -> dict[str, str]:
     named = ("team " if len(teams) == 1 else "teams ") + " and ".join(map(str, teams))
     # Two lines below an IndexError is the student's line: if it counts places, it doesn't take ranks for them.
     places = {
-        rf"{TO_ITSELF}|there is no rank|{NOT_IN_IT}|{NO_PLACE}(?!.*\n.*\n.*\[place)": (
+        rf"{TO_ITSELF}|does not exist here|{NOT_IN_IT}|{NO_PLACE}(?!.*\n.*\n.*\[place)": (
             f"In the {named} a place is not a rank: compute with places, then take the rank `team[place]`."
         )
     }

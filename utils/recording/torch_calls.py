@@ -89,7 +89,7 @@ def global_rank_of(group_rank: int, members: Sequence[int]) -> int:
     if not 0 <= group_rank < len(members):
         ring = " In a ring, the right-hand neighbour is (rank + 1) % world_size." * (group_rank == len(members))
         raise ValueError(
-            f"there is no rank {group_rank} among {len(members)}: the last is rank {len(members) - 1}.{ring}"
+            f"rank {group_rank} does not exist here: the ranks are numbered 0 to {len(members) - 1}.{ring}"
         )
     return members[group_rank]
 
