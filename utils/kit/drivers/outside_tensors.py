@@ -34,7 +34,7 @@ from ...recording import storages as record
 from ...recording.storages import Storages, parts
 from ...recording.torch_private import address_of
 from ...text.source_lines import is_students
-from ...worlds.common import rank_environment
+from ...worlds.common import rank_environment, this_rank
 
 ALLOWED = STEP = 1 << 16  # bytes; STEP: more or less before it is worth while to look at each object
 SMALL = 512  # bytes: Python has objects up to this size lie together, each larger one for itself
@@ -165,6 +165,7 @@ def outside_tensors(storages: Storages, counted: bool) -> Iterator[Callable[[], 
     if not judged:
         gc.freeze()
         tracemalloc.start()
+        tracemalloc.clear_traces()  # of what was judged before, if nothing could stop it
     outside = Outside(storages)
     judged.add(outside)
     storages.on_change = lambda: outside.look(closely=False)
@@ -175,5 +176,9 @@ def outside_tensors(storages: Storages, counted: bool) -> Iterator[Callable[[], 
         storages.change(outside.number, 0)
         judged.remove(outside)
         if not judged:
-            tracemalloc.stop()
+            # Before Python 3.12.9 and 3.13.2, a native thread that is about to record an allocation crashes if this
+            # stops meanwhile (python/cpython#128679). Gloo's threads allocate whenever they drop a tensor. A rank with
+            # a process of its own soon ends, so there it goes on.
+            if this_rank.number is None:
+                tracemalloc.stop()
             gc.unfreeze()
