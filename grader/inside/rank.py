@@ -284,8 +284,11 @@ class RemoteRank(VirtualRank):
                 flight.land(self.world.hub.arrived.pop(call.event.index, []))
 
     def handle_created(self, work: Any) -> None:
-        """As with Gloo, a message is lost if its handle is thrown away too early; in virtual time it arrives anyway."""
+        """As with Gloo, a message's handle may be waited for once, and the message is lost if its handle is thrown away
+        too early; in virtual time it arrives anyway.
+        """
         if not self.world.virtual and work.call.event.is_async and work.call.event.op in POINT_TO_POINT:
+            work.only_once = True
             weakref.finalize(work, self.thrown_away, work.call, self.world.hub).atexit = False
 
     def thrown_away(self, call: VirtualCall, hub: HubNetwork) -> None:

@@ -28,6 +28,9 @@ ADVICE = (
     "A tensor belongs to its call until you have waited: call wait() on its handle first, and give each call in flight "
     "a tensor of its own."
 )
+WAITED_TWICE = (
+    "This message's handle was waited for before. With Gloo a second wait() never returns: wait once for each."
+)
 
 poisoning = False  # whether asynchronous calls of this process are watched; see `watched`
 

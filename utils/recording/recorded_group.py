@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 from ..events.matching import POINT_TO_POINT
 from . import in_flight, regions
 from .callers import Caller, who_called
-from .in_flight import Flight, flight_of
+from .in_flight import WAITED_TWICE, Flight, flight_of
 from .notes import CallKind, CallLayout, GroupBegun, GroupMade, GroupMembers, MessageLost, MessageSource
 from .recorder import Recorder
 from .torch_calls import (
@@ -47,11 +47,6 @@ from .torch_private import (
 )
 
 REDUCTIONS = ("all_reduce", "reduce")
-
-
-WAITED_TWICE = (
-    "This message's handle was waited for before. With Gloo a second wait() never returns: wait once for each."
-)
 
 
 class RecordedWork(Work):

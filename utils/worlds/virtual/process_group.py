@@ -14,6 +14,7 @@ from ...events.event import Event
 from ...events.matching import POINT_TO_POINT
 from ...recording import torch_calls
 from ...recording.callers import who_called
+from ...recording.in_flight import WAITED_TWICE
 from ...recording.torch_calls import ASYNCHRONOUS, OPERATIONS, OUTPUT_FIRST, TAKEN_AS_DENSE, WITHOUT_HANDLE
 from ...recording.torch_private import (
     Work,
@@ -35,15 +36,22 @@ class VirtualWork(Work):
     """The handle of a call: `wait()` brings the rank's clock to the moment at which the call is complete.
 
     from_python   whether a function of torch.distributed made the call, rather than C++ (DDP)
+    only_once     whether a second wait is an error, as for a message of Gloo's
     """
+
+    only_once = False
 
     def __init__(self, call: VirtualCall, rank: VirtualRank, tensors: Sequence[torch.Tensor], from_python: bool):
         super().__init__()
         self.call, self.rank, self.tensors, self.from_python = call, rank, tensors, from_python
         self.future: VirtualFuture | None = None
+        self.arrived = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        return wait(self.rank, self.call)
+        if self.only_once and self.arrived:
+            raise RuntimeError(WAITED_TWICE)
+        self.arrived = wait(self.rank, self.call)
+        return self.arrived
 
     def is_completed(self) -> bool:
         return is_completed(self.rank, self.call)
@@ -55,17 +63,17 @@ class VirtualWork(Work):
         return None
 
     def result(self) -> list[torch.Tensor]:
-        self.wait()
+        wait(self.rank, self.call)
         return list(self.tensors)
 
     def synchronize(self) -> None:
-        self.wait()
+        wait(self.rank, self.call)
 
     def block_current_stream(self) -> None:
-        self.wait()
+        wait(self.rank, self.call)
 
     def source_rank(self) -> int:
-        self.wait()
+        wait(self.rank, self.call)
         event = self.call.event
         return event.members.index(event.peer if self.call.source is None else self.call.source)
 
@@ -83,11 +91,11 @@ class VirtualWork(Work):
             self.future = VirtualFuture(self.rank, self.call)
             self.rank.pending_futures[self.call] = self.future, self.tensors
             if self.call.end is not None and self.rank.clock >= self.call.end:
-                self.wait()
+                wait(self.rank, self.call)
             elif current_autograd_node() is not None:
                 when_backward_ends(self.synchronize)
             elif not self.from_python or current_graph_task_id() != -1:
-                self.wait()
+                wait(self.rank, self.call)
         return self.future
 
 
