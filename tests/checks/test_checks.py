@@ -1,6 +1,7 @@
 """utils/checks: what `expect` accepts and reports, what a check tells a student, and how it runs their function."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -117,7 +118,7 @@ def test_tensors_without_values_and_complex_numbers_are_wrong_answers(numel):
     )
     seen = failure(ones + 1j, ones, {"the right sum": ones})
     assert "[(1+1j) (1+1j)" in seen and "right sum" not in seen
-    assert ("first difference at index 0" in seen) == (numel > 16)
+    assert ("first difference at [0]" in seen) == (numel > 16)
     expect(ones + 1j, ones + 1j, 0)
 
 
@@ -130,8 +131,8 @@ def test_a_long_tensor_is_abbreviated_and_says_where_it_differs():
     wrong = right.clone()
     wrong[17] = -1
     text = failure(wrong, right)
-    assert "[0 1 2 3 4 5 ... 998 999] (first difference at index 17: -1)\n  expected        [0 1" in text
-    assert text.endswith("[0 1 2 3 4 5 ... 998 999] (first difference at index 17: 17)")
+    assert "[0 1 2 3 4 5 ... 998 999] (first difference at [17]: -1)\n  expected        [0 1" in text
+    assert text.endswith("[0 1 2 3 4 5 ... 998 999] (17 there)")
     assert len(text) < 200
 
 
@@ -140,8 +141,8 @@ def test_a_tensor_whose_numbers_fill_more_than_a_line_is_abbreviated_too():
     wrong = right * (1 + 1e-12)
     wrong[2, 3] = 7
     text = failure(wrong, right, rtol=1e-9)
-    assert "1.33333 ... 1.93333 2] (first difference at index 2, 3: 7)\n  expected        [1 1.06667 " in text
-    assert "(first difference at index 2, 3: 1.73333) to 9 digits" in text
+    assert "1.33333 ... 1.93333 2] (first difference at [2, 3]: 7)\n  expected        [1 1.06667 " in text
+    assert "(1.73333 there) to 9 digits" in text
 
 
 def test_numbers_that_differ_late_are_shown_with_enough_digits():
@@ -259,6 +260,20 @@ def test_a_function_that_takes_no_rank_is_not_told_which_ranks_called_it():
             Runner(function)(2, [1, 2])
 
 
+def test_an_endless_loop_is_shown_with_the_inputs_on_which_it_does_not_end(monkeypatch):
+    def halve(largest, step):
+        while largest > 1:
+            largest -= step
+        return largest
+
+    monkeypatch.setattr("utils.checks.runner.TIMEOUT", 1)
+    with pytest.raises(CheckFailed) as caught:
+        Runner(halve)(3, [4, 2, 6], [1, 0, 2])
+    first, where, *_ = caught.value.saw.splitlines()
+    assert first == "your function has not finished after 1 s."
+    assert re.fullmatch(r"  largest 2, step 0: it is running .*line \d+: .*", where)
+
+
 def test_messages_and_bytes_are_counted():
     sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0)]
     assert (
@@ -305,6 +320,8 @@ def test_virtual_time_is_compared():
 def test_a_collective_is_not_a_message():
     with pytest.raises(CheckFailed, match="your function calls broadcast, expected only send, recv"):
         expect_traffic(answered([], [], [event(0, "broadcast")]), 0, 0)
+    with pytest.raises(CheckFailed, match="your function calls barrier.*\n.*a recv waits until it is there"):
+        expect_traffic(answered([], [], [event(0, "barrier")]), 0, 0)
 
 
 def test_calls_are_compared_rank_by_rank():

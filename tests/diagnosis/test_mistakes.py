@@ -229,8 +229,7 @@ def wrong_source(rank, world_size):
 
 @loud(
     3,
-    "No send matches a receive: rank 0 is in recv from 1; rank 1 is in recv from 2; rank 2 is in recv from 0. "
-    "Each send needs a recv on the other rank, with the same tag. "
+    "No send matches a receive: nobody has sent what these ranks wait for. "
     "Rank 0 waits for rank 1, but it is rank 2 that sends to rank 0: is a src or a dst wrong?",
 )
 def wrong_neighbour(rank, world_size):

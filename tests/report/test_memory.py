@@ -2,12 +2,13 @@
 
 import re
 import time
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from utils import spawn, track_memory
+from utils import simulate, spawn, track_memory
 from utils.events.memory_samples import MemoryNote, peak_of, totals
 from utils.recording.recorder import Recorder
 from utils.report.memory import Memory
@@ -85,6 +86,24 @@ def test_a_storage_counts_once_until_its_last_view_is_gone():
         assert tracker.live == 140
         del half
         assert tracker.live == 60
+
+
+def gradient_by_torch_func(rank, world_size):
+    w, x = torch.ones(6, 3), torch.ones(4, 6)
+    with track_memory(w, x) as tracker, torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), torch.sin):
+        y = (x @ w.requires_grad_()).square().sum()  # these hooks stay
+    with track_memory(w, x) as tracker:
+        before = tracker.live
+        gradient, value = torch.func.grad_and_value(lambda w: (x @ w).square().sum())(w.detach())
+        left = tracker.live - before
+        of_y = torch.autograd.grad((x @ w).sin().sum(), w)[0]  # saved as before
+    return value.item(), y.item(), gradient.sum().item(), left, of_y.shape
+
+
+@pytest.mark.parametrize("world", [spawn, partial(simulate, device="cpu")], ids=["spawn", "simulate"])
+def test_torch_func_works_where_memory_is_followed(world):
+    sizes = world(gradient_by_torch_func, 2).results[1]
+    assert sizes == (432.0, 432.0, 864.0, (6 * 3 + 1) * FLOAT, (6, 3))
 
 
 def test_nothing_is_followed_after_the_block():

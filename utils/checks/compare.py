@@ -150,7 +150,7 @@ def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
                     "Work on a copy, x.detach().clone(), and call requires_grad_() or backward() there.",
                 )
             seen = f"rank {rank}: {which} is {show(has_become, was)} after the call"
-            raise CheckFailed(seen, show(was, has_become), "The input must stay as it was: work on a copy.")
+            raise CheckFailed(seen, rounded(was, has_become, 0), "The input must stay as it was: work on a copy.")
 
 
 def expect_own_memory(answer: Answer) -> None:

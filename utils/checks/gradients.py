@@ -341,9 +341,11 @@ def what_is_wrong(seen: Sequence[Call], wanted: Sequence[Call], why: str) -> str
     if len(seen) < len(wanted):
         return "Fewer calls than are needed: some rank's part is missing."
     if len(seen) > len(wanted):
-        needed_calls = f"{len(wanted)} will do" if wanted else "none is needed"
-        seen_calls = plural(len(seen), "call")
-        return f"That is {seen_calls} where {needed_calls}: which of these results did the rank already have?"
+        if not wanted:
+            return "No call is needed there: the rank has all that it takes already."
+        return (
+            f"That is {plural(len(seen), 'call')} where {len(wanted)} will do: which result did the rank already have?"
+        )
     if got != needed:
         return f"That is not the collective that is needed: it takes {got:,} bytes instead of {needed:,}."
     ops = [Counter(op for op, _ in calls) for calls in (seen, wanted)]

@@ -23,6 +23,7 @@ from .answer import Answer, CheckFailed
 from .closed_forms import simulate
 from .inputs import Draws
 from .scores import Score
+from .show import show
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of a second
 
@@ -100,7 +101,8 @@ class Runner:
         except RankError as error:
             failed = explained(error, self.if_stuck, self.quiet)
             if "rank" not in inspect.signature(function).parameters:  # which rank called it says nothing
-                failed.saw = RANKS_THAT.sub(lambda at: f"your function {at[1] or 'has ' + at[2]}", failed.saw)
+                given = dict(zip(input_names(self.function, function, len(inputs)), inputs, strict=True))
+                failed.saw = without_ranks(failed.saw, error.rank or 0, given)
             failed.deadlock = error if isinstance(error, WorldStuck) else None
             raise failed from None
         self.runs.append(run)
@@ -163,6 +165,19 @@ def describe(
     return ", ".join(words)
 
 
+def without_ranks(report: str, rank: int, given: dict[str, Sequence[Any]]) -> str:
+    """A report on a function that knows no ranks: each has called it with other inputs, which say more than a number.
+
+    rank   the one to look at
+    given  {name of an input: it, on each rank}
+    """
+    report = RANKS_THAT.sub(lambda at: f"your function {at[1] or 'has ' + at[2]}", report)
+    if running := RUNNING.search(report):
+        inputs = ", ".join(f"{name} {show(values[rank])}" for name, values in given.items() if name)
+        report = ALL_RANKS.sub(f"  {inputs}: it is running {running[1]}\n".replace("  : it", "  it"), report)
+    return report
+
+
 # ---- turning errors into advice
 
 NO_CONNECTION = (
@@ -170,6 +185,8 @@ NO_CONNECTION = (
     "except in a ring, where the last rank does."
 )
 RANKS_THAT = re.compile(r"^ranks? \d[\d, and]* (?:(raised)|(?:has|have) (not finished))", re.MULTILINE)
+RUNNING = re.compile(r"^  ranks? .* (?:is|are) running +(.*)$", re.MULTILINE)
+ALL_RANKS = re.compile(r"(?:^  ranks? .*\n)+", re.MULTILINE)  # a line for each, where they are
 # In place of the advice to give the ranks more time: a check has its own time-out.
 NEVER_ENDS = "A right answer takes a fraction of a second. Is there a loop that never ends?"
 # Pattern in the report of a failed run -> advice. The texts are those of torch 2.13 and of its Gloo, and one of ours.

@@ -13,13 +13,14 @@ LONGEST = 120  # characters of a value that is not a tensor
 LONGEST_TENSOR = 80  # characters of a tensor that is shown whole
 
 
-def show(value: Any, other: Any = None, digits: int | None = None) -> str:
+def show(value: Any, other: Any = None, digits: int | None = None, expected: bool = False) -> str:
     """A value in a few characters, with its type, dtype or shape where those of `other` differ.
 
-    digits   of a float; all of them by default, and where the two values differ only later
+    digits    of a float; all of them by default, and where the two values differ only later
+    expected  whether it stands below the other one, which says where the first difference is
     """
     if isinstance(value, torch.Tensor):
-        return show_tensor(value, other, digits)
+        return show_tensor(value, other, digits, expected)
     text = plain(value, digits)
     if digits and text == plain(other, digits):
         text = plain(value)
@@ -54,10 +55,10 @@ def plain(value: Any, digits: int | None = None) -> str:
 def rounded(value: Any, other: Any, rtol: float) -> str:
     """What is expected, where a relative error is allowed: `153.6 to 12 digits`."""
     if not rtol or not holds_floats(value):
-        return show(value, other)
+        return show(value, other, expected=True)
     digits = digits_of(rtol)
     other = None if is_number(other) else other  # a whole number will do for a float
-    return f"{show(value, other, digits)} to {digits} digits"
+    return f"{show(value, other, digits, expected=True)} to {digits} digits"
 
 
 def digits_of(rtol: float) -> int:
@@ -75,7 +76,7 @@ def holds_floats(value: Any) -> bool:
     return isinstance(value, float)
 
 
-def show_tensor(value: torch.Tensor, other: Any = None, right_digits: int | None = None) -> str:
+def show_tensor(value: torch.Tensor, other: Any = None, right_digits: int | None = None, expected: bool = False) -> str:
     if value.is_meta:
         return "a tensor without values: its memory was freed, or it is on the device meta"
     if not isinstance(other, torch.Tensor):
@@ -85,21 +86,21 @@ def show_tensor(value: torch.Tensor, other: Any = None, right_digits: int | None
     digits = 6
     if value.shape == other.shape and not other.is_meta:
         if is_long(value) or is_long(other):
-            remarks += first_difference(value, other, right_digits)
+            remarks += first_difference(value, other, right_digits, expected)
         else:
             digits = enough_digits(value, other)
     return numbers(value, digits) + (f" ({', '.join(remarks)})" if remarks else "")
 
 
-def first_difference(value: torch.Tensor, other: torch.Tensor, right_digits: int | None) -> list[str]:
-    """Where two tensors begin to differ, and the number there."""
+def first_difference(value: torch.Tensor, other: torch.Tensor, right_digits: int | None, expected: bool) -> list[str]:
+    """Where two tensors begin to differ, and the number there; of the expected one only the number."""
     here, there = widest(value, other)
     tolerance = 10.0**-right_digits * max(largest_of(here), largest_of(there)) if right_digits else 0.0
     for atol in (tolerance, 0.0):
         for index in (~torch.isclose(here, there, rtol=0, atol=atol, equal_nan=True)).nonzero().tolist():
             at, other_at = value[tuple(index)], other[tuple(index)]
             number = every_number(at, enough_digits(at, other_at))
-            return [f"first difference at index {', '.join(map(str, index))}: {number}"]
+            return [f"{number} there" if expected else f"first difference at {index}: {number}"]
     return []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections import Counter
 
 from ..events.event import Event
 from ..events.failure import Failure, Frame
@@ -52,38 +51,38 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], die
     """
     to_blame = {rank: failure for rank, failure in failures.items() if not is_innocent(failure)}
     to_blame = to_blame or failures
-    same: dict[tuple[str, str, tuple[Frame, ...]], list[int]] = {}
+    alike: dict[tuple[str, tuple[Frame, ...]], dict[str, list[int]]] = {}
     for rank, failure in sorted(to_blame.items(), key=lambda item: item[1].time):
         message = STAMP.sub("", failure.message).rstrip()
-        same.setdefault((failure.kind, message, tuple(failure.frames)), []).append(rank)
-    parts = []
-    alike: Counter[tuple[str, tuple[Frame, ...]]] = Counter()
-    left_out: dict[str, list[int]] = {}
-    for (kind, message, frames), ranks in same.items():
-        alike[kind, frames] += 1
-        if alike[kind, frames] > MOST_ALIKE:
-            left_out.setdefault(kind, []).extend(ranks)
-            continue
-        lines = [f"{ranks_text(sorted(ranks)).lower()} raised {kind}: {message}".rstrip(": ")]
-        shown = students_frames(frames)
-        lines += [line for frame in shown[:MOST_FRAMES] for line in frame_lines(frame)]
-        if len(shown) > 2 * MOST_FRAMES:
-            lines.append(f"  ... {len(shown) - 2 * MOST_FRAMES} more calls ...")
-        lines += [line for frame in shown[MOST_FRAMES:][-MOST_FRAMES:] for line in frame_lines(frame)]
-        parts.append("\n".join(lines))
-    for kind, ranks in left_out.items():
-        parts.append(f"({ranks_text(sorted(ranks))} raised {kind} on the same line, with different messages.)")
+        alike.setdefault((failure.kind, tuple(failure.frames)), {}).setdefault(message, []).append(rank)
+    parts = [raised(kind, frames, messages) for (kind, frames), messages in alike.items()]
     places: dict[str, list[int]] = {}
     for rank, event in waiting.items():
         if rank not in to_blame:
             places.setdefault("waiting in " + call_text(event), []).append(rank)
     for rank in sorted(set(failures) - set(to_blame) - set(waiting)):
         places.setdefault("cut off in the middle of a message", []).append(rank)
-    for what, ranks in places.items():
-        parts.append(f"({ranks_text(ranks)} {'was' if len(ranks) == 1 else 'were'} {what}.)")
-    parts += [f"(Rank {rank} {how_it_died(code)}.)" for rank, code in died.items()]
+    footnotes = [
+        f"({ranks_text(ranks)} {'was' if len(ranks) == 1 else 'were'} {what}.)" for what, ranks in places.items()
+    ]
+    footnotes += [f"(Rank {rank} {how_it_died(code)}.)" for rank, code in died.items()]
+    parts += ["\n".join(footnotes)] * bool(footnotes)
     first = min(to_blame, key=lambda rank: to_blame[rank].time)
     return RankFailed("\n\n".join(parts), rank=first)
+
+
+def raised(kind: str, frames: tuple[Frame, ...], messages: dict[str, list[int]]) -> str:
+    """The exceptions of one kind from one place. messages: {what they say: the ranks that raised it}."""
+    said = sorted(messages.items(), key=lambda item: min(item[1]))
+    lines = [f"{ranks_text(sorted(ranks)).lower()} raised {kind}: {message}".rstrip(": ") for message, ranks in said]
+    if left_out := sorted(rank for _, ranks in said[MOST_ALIKE:] for rank in ranks):
+        lines[MOST_ALIKE:] = [f"({ranks_text(left_out)} raised {kind} on the same line, with different messages.)"]
+    shown = students_frames(frames)
+    lines += [line for frame in shown[:MOST_FRAMES] for line in frame_lines(frame)]
+    if len(shown) > 2 * MOST_FRAMES:
+        lines.append(f"  ... {len(shown) - 2 * MOST_FRAMES} more calls ...")
+    lines += [line for frame in shown[MOST_FRAMES:][-MOST_FRAMES:] for line in frame_lines(frame)]
+    return "\n".join(lines)
 
 
 def frame_lines(frame: Frame) -> list[str]:
@@ -97,7 +96,8 @@ def students_frames(frames: tuple[Frame, ...]) -> list[Frame]:
     return [frame for frame in frames if source_lines.is_students(frame.file)] or list(frames[-1:])
 
 
-def how_it_died(exit_code: int) -> str:
+def how_it_died(exit_code: int, guess: bool = True) -> str:
+    """guess: whether to say what most often leads to that."""
     if exit_code == 0:
         return "exited with code 0 before its function had returned: something called os._exit"
     if exit_code > 0:
@@ -106,7 +106,9 @@ def how_it_died(exit_code: int) -> str:
         name = signal.Signals(-exit_code).name
     except ValueError:  # a real-time signal has no name
         name = f"signal {-exit_code}"
-    return f"was killed by {name}" + (f" ({SIGNALS[-exit_code]})" if -exit_code in SIGNALS else "")
+    happened, _, usually = SIGNALS.get(-exit_code, "").partition("; ")
+    why = f"{happened}; {usually}" if usually and guess else happened
+    return f"was killed by {name}" + f" ({why})" * bool(why)
 
 
 def report_crash(
@@ -115,9 +117,9 @@ def report_crash(
     """The report of a rank that died without an exception: what ended it, its last line and its last call.
 
     last_words   what its C++ library printed before it aborted
-    hint         how its last call differs from those of other ranks, or ""
+    hint         how calls of the ranks differ, or "". Where that is known, the library's words add nothing
     """
-    lines = [f"rank {rank} {how_it_died(exit_code)}."]
+    lines = [f"rank {rank} {how_it_died(exit_code, guess=not hint)}."]
     if last_place:
         lines.append(f"  it was at {last_place}")
     if events:
@@ -127,7 +129,5 @@ def report_crash(
         lines.append(f"  its last call to the network, {state}: {call_text(last_event)} at {where}")
     else:
         lines.append("  it had not called the network yet")
-    lines += [f"  the library's last words: {words}" for words in last_words]
-    if hint:
-        lines += ["", hint]
+    lines += ["", hint] if hint else [f"  the library's last words: {words}" for words in last_words]
     return RankCrashed("\n".join(lines), rank=rank)

@@ -6,6 +6,7 @@ from ..events.event import Event
 from ..events.matching import POINT_TO_POINT, Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
+from ..text.units import plural
 from .mismatch import difference, mixed_gradients
 from .words import call_text, group_text, inside_which_if, ordinal, ranks_text
 from .wrappers import what_it_does, what_they_do
@@ -121,8 +122,11 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
         return (
             f"{what} {ranks_text(finished)} {have} finished {'after fewer of them' if again else 'without it'}: {fix}"
         )
-    fewer = f"{have} finished after fewer calls of {event.op} than rank {event.rank}"
     none = f"never called this {event.op} and {have} finished"
+    fewer = f"{have} finished after fewer calls of {event.op} than rank {event.rank}"
+    if len(counts := {len(theirs) for theirs in calls}) == 1 and (count := counts.pop()) < before:
+        done = f"{have} finished after {plural(count, 'call')} of this {event.op}"
+        fewer = f"{done}; rank {event.rank} is in its {ordinal(before)}"
     rule = "A collective returns only when every rank of its group has called it"
     return f"{ranks_text(finished)} {fewer if again else none}. {rule}: {fix}"
 
@@ -192,8 +196,15 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
     for event in messages:
         if event.peer is not None and states[event.peer].finished:
             return left_alone(event, states[event.peer]) + hint
-    seen = "; ".join(f"rank {rank} is in {call_text(event)}" for rank, event in blocked.items())
-    return f"{NO_CAUSE}: {seen}. Each send needs a recv on the other rank, with the same tag." + hint
+    return no_cause(blocked, sends) + hint
+
+
+def no_cause(blocked: dict[int, Event], sends: list[Event]) -> str:
+    """What can be said when nothing else can."""
+    if all(event.op == "recv" for event in blocked.values()):
+        return f"{NO_CAUSE}: nobody has sent what these ranks wait for."
+    same_tag = ", with the same tag" if any(event.tag for event in (*blocked.values(), *sends)) else ""
+    return f"{NO_CAUSE}: each send needs a recv on the other rank{same_tag}."
 
 
 def left_alone(event: Event, finished: RankState) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from .torch_private import (
     alias_of,
     base_of,
     parts_of_sparse,
+    top_saved_hooks,
     tree_leaves,
     version_of,
 )
@@ -190,7 +192,7 @@ class StorageTracker(TorchDispatchMode):
             self.undo += hold(thing, self.storages)
         saved = saved_tensors_hooks(self.storages.save, restore)
         saved.__enter__()
-        self.undo.append(lambda: saved.__exit__(None, None, None))
+        self.undo += [lambda: saved.__exit__(None, None, None), let_torch_func_run()]
         resize = torch.UntypedStorage.resize_  # how FSDP frees what it has gathered
 
         def resize_and_see(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -229,6 +231,30 @@ def restore(saved: tuple[Tensor, int]) -> Tensor:
             f"{version_of(tensor)}; expected version {version} instead."
         )
     return tensor
+
+
+def let_torch_func_run() -> Callable[[], None]:
+    """torch.func's gradients refuse to run where tensors are saved by hooks: take ours away meanwhile. Returns a
+    function that undoes this.
+    """
+    graph = torch.autograd.graph
+    disable = graph.disable_saved_tensors_hooks
+
+    @contextmanager
+    def without_ours(error_message: str) -> Iterator[None]:
+        top = top_saved_hooks(True)
+        ours = saved_tensors_hooks(*top) if top and top[1] is restore else None
+        if ours:
+            ours.__exit__()
+        try:
+            with disable(error_message):
+                yield
+        finally:
+            if ours:
+                ours.__enter__()
+
+    graph.disable_saved_tensors_hooks = without_ours
+    return lambda: setattr(graph, "disable_saved_tensors_hooks", disable)
 
 
 def hold(thing: object, storages: Storages) -> list[Callable[[], object]]:

@@ -89,6 +89,7 @@ __all__ = [
     "source_rank_of",
     "state_of_object",
     "take_for",
+    "top_saved_hooks",
     "tree_leaves",
     "unsafe_view",
     "version_of",
@@ -121,6 +122,7 @@ with needed():
     from torch._C import _current_autograd_node as current_autograd_node
     from torch._C import _current_graph_task_id as current_graph_task_id
     from torch._C import _get_dispatch_mode as get_dispatch_mode
+    from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_hooks
     from torch._C._distributed_c10d import Backend, FakeProcessGroup, ProcessGroupGloo, Work
     from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
         _set_thread_isolation_mode as set_thread_isolation_mode,

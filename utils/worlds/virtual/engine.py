@@ -28,7 +28,7 @@ from ...cluster.hardware import Cluster
 from ...events.event import Event, Region
 from ...recording import regions
 from ...recording.callers import who_called
-from ...recording.storages import Storages
+from ...recording.storages import Storages, let_torch_func_run
 from ...recording.torch_private import NewGroup, set_thread_isolation_mode, wrap_making_of_groups
 from ...text import source_lines
 from ..common import pickling, rank_environment
@@ -369,6 +369,7 @@ def patch_torch(world: Engine) -> None:
     wrap_making_of_groups(make_group)
     share_stores(world.store_named)
     torch_wrappers.save_checkpoints_at_once()
+    let_torch_func_run()
     Joining(
         world.new_store, BACKENDS, "gloo", f"a virtual cluster's network answers to {' and '.join(sorted(BACKENDS))}."
     )
