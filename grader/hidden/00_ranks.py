@@ -1,7 +1,4 @@
-"""The hidden tests of lesson 00, and the oracles of the exercises whose answer is a formula.
-
-World sizes 1 to 5; empty lists; sizes that do not divide evenly; other dtypes; other machines.
-"""
+"""The hidden tests of lesson 00, and the oracles of the exercises whose answer is a formula."""
 
 from __future__ import annotations
 
@@ -51,12 +48,7 @@ A100, SMALL = (80e9, 125e12), (24e9, 60e12)  # bytes, FLOP per second
 
 
 @oracle(
-    values=[
-        (1e9, 20e9, 7.0, *SMALL),
-        (3e9, 60e9, 30.0, *SMALL),
-        (175e9, 300e9, 50.0, *A100),
-        (1e6, 1e6, 1.0, *A100),
-    ]
+    values=[(1e9, 20e9, 7.0, *SMALL), (3e9, 60e9, 30.0, *SMALL), (175e9, 300e9, 50.0, *A100), (1e6, 1e6, 1.0, *A100)]
 )
 def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, memory: float, flops: float) -> Case:
     state, work, seconds = 16 * parameters, 6 * parameters * tokens, days * 24 * 3600
@@ -92,15 +84,19 @@ def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, me
         right={"GPUs by memory": by_memory, "GPUs by time": by_time},
         rtol=1e-9,
         mistakes={
-            "": {
-                "the two the other way round: memory comes first": (by_time, by_memory),
-                "the larger of the two: each wall has its own number": (max(by_memory, by_time),) * 2,
-            },
+            "": {"the two the other way round: memory comes first": (by_time, by_memory)},
             "GPUs by memory": {
+                "the number for the time: the first number counts the state alone, however long so few GPUs would "
+                "train. Return it as it is, without max or min": by_time,
                 **{words: math.ceil(nbytes / memory) for words, nbytes in memories.items()},
                 **rounding(state / memory),
             },
-            "GPUs by time": {**times, **rounding(work / (flops * seconds))},
+            "GPUs by time": {
+                "the number for the memory: the second number counts the time alone, even if so few GPUs couldn't hold "
+                "the state. Return it as it is, without max or min": by_memory,
+                **times,
+                **rounding(work / (flops * seconds)),
+            },
         },
         seen=f"{parameters / 1e9:g} billion parameters, {tokens / 1e9:g} billion tokens, {days:g} days, GPUs of "
         f"{memory / 1e9:g} GB and {flops / 1e12:g} TFLOP/s: {{part}} is",
@@ -112,13 +108,12 @@ def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, me
 
 def seconds_by_way_of_rank_0(world_size: int) -> float:
     """Rank 0 takes the messages of all others one after another, and then answers one after another."""
-    seconds: float = visible.MESSAGE * 2 * (world_size - 1)
-    return seconds
+    return float(visible.MESSAGE * 2 * (world_size - 1))
 
 
 barrier_by_hand = vary(visible.barrier_by_hand, par=seconds_by_way_of_rank_0, score=[(8,), (5,), (16,), (2,)])
 
 RECORDED = (
     vary(visible.barrier_by_hand, par=seconds_by_way_of_rank_0),
-    vary(smallest_cluster, values=[(13e9, 1e12, 50.0, *A100), (20e9, 1e9, 90.0, *A100)]),  # the second: 4 GPUs exactly
+    vary(smallest_cluster, values=[(103e9, 126e9, 50.0, *A100), (100e9, 1e9, 90.0, *A100)]),  # then 20 GPUs exactly
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import shutil
@@ -9,15 +10,19 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ..cluster.hardware import links
 from ..events.event import Event
 from ..kit import mlp
+from ..recording import in_flight
 from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .compare import holds_tensors
@@ -36,6 +41,22 @@ smallest_cluster = recorded("00_ranks", "smallest-cluster")
 
 # ---- part 1
 
+ON_GPUS = "device on a machine with GPUs"
+ASK = "take str(get_device())"
+
+
+def here_and_on_gpus(function: Callable[[], Any]) -> Any:
+    """What the function returns, and as one more entry the device it names where get_device() is the rank's GPU."""
+    me = function()
+    if not isinstance(me, dict):
+        return me
+    on_gpus = f"cuda:{dist.get_rank()}"  # also of an answer that needs a real GPU there
+    cuda = patch.multiple(torch.cuda, current_device=dist.get_rank, device_count=dist.get_world_size)
+    nccl = patch.multiple(dist, get_backend=lambda *_: "nccl", get_backend_config=lambda *_: "cuda:nccl")
+    with contextlib.suppress(Exception), cuda, nccl:
+        on_gpus = function()["device"]
+    return {**me, ON_GPUS: on_gpus}
+
 
 @oracle(values=[(4,), (2,)])
 def hello_ranks(_: Draws, world_size: int) -> Case:
@@ -48,7 +69,7 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
         if isinstance(device := got.get("device"), torch.device):
             seen, advice = f"its device is {device!r} (a torch.device)", "That isn't a string: take str(...) of it."
             raise CheckFailed(f"rank {rank} says that {seen}", "'cpu' (a str)", advice, lead=31)
-        return taken_apart(got, ["rank", "world_size", "device"], rank)
+        return taken_apart(got, ["rank", "world_size", "device", ON_GPUS], rank)
 
     def explain(got: Any, rank: int) -> str:
         if callable(got) or str(got).startswith("<function"):
@@ -63,10 +84,10 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
 
     return Case(
         world_size=world_size,
-        through=operator.call,  # without rank and world_size
+        through=here_and_on_gpus,  # without rank and world_size
         advice={"positional argument": "Your function takes an argument, and gets none. Ask `dist` instead."},
         unpack=entries,
-        right={"rank": ranks, "world_size": world_size, "device": "cpu"},
+        right={"rank": ranks, "world_size": world_size, "device": "cpu", ON_GPUS: [f"cuda:{rank}" for rank in ranks]},
         mistakes={
             "rank": {
                 "how many ranks there are: ask get_rank()": world_size,
@@ -77,6 +98,11 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
                 "this rank's own number: ask get_world_size()": ranks,
                 "the number of ranks in a different run: ask get_world_size()": 4,
             },
+            "device": {f"not what get_device() says: {ASK}": lambda got: not callable(got)},
+            ON_GPUS: {
+                f"the kind of device without the GPU's number, as .type gives it: {ASK}": "cuda",
+                f"the CPU, where get_device() names a GPU: {ASK}": "cpu",
+            },
         },
         explain=explain,
         seen="rank {rank} says that its {part} is",
@@ -85,29 +111,47 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
     )
 
 
-def removed_with(case: Case, folder: str) -> Case:
-    """The case; when it goes, so does the folder with the files of its run."""
-    weakref.finalize(case, shutil.rmtree, folder, ignore_errors=True)
-    return case
-
-
 def items(got: Any) -> list[str]:
     """The items of a list, as text; none of anything else."""
     return [str(item) for item in got] if isinstance(got, list) else []
 
 
-@oracle(
-    values=[(2, 3, 3), (4, 2, 2)],
-    if_stuck="a rank has made fewer all-reduces than the others, or all-reduces of different tensors. All make the "
-    "same ones, in the same order, at every step.",
-)
+NO_SUM = {"MAX", "MIN", "PRODUCT"}
+EARLY = "what you get if you read before the call has delivered: call wait() on its handle first"
+
+
+def told_by_calls(answers: list[Answer], summed: Any = None, rights: Sequence[Any] = ()) -> Mapping[str, Any]:
+    """Mistakes that the calls of a run explain. summed, rights: the first thing a rank returns, wrong and right."""
+
+    def is_one(got: Any, values: Sequence[Any]) -> bool:
+        return isinstance(got, list | tuple) and any(alike(got[:1], [value], 1e-6) for value in values)
+
+    def collects(got: Any, op: str) -> bool:
+        ops = {event.op for event in answers[0].events}
+        alone = any(is_one(other, rights) for other in answers[0].results) and not is_one(got, rights)
+        return op in ops and (alone if rights else not ops & {"broadcast", "scatter", "send"})
+
+    leads = "leads to: it gives what it collects to one rank alone,"
+    return {
+        f"what `reduce` {leads} all_reduce to all": partial(collects, op="reduce"),
+        f"what `gather` {leads} all_gather to all": partial(collects, op="gather"),
+        "what the SUM leads to: what you divide before wait() is overwritten by the sum that arrives. Wait first, then "
+        "divide": lambda got: is_async(answers) and is_one(got, [summed]),
+    }
+
+
+def is_async(answers: list[Answer]) -> bool:
+    return any(event.is_async for event in answers[0].events)
+
+
+@oracle(values=[(2, 3, 3), (4, 2, 2)], if_stuck="do all ranks make the same all-reduces, in the same order, each step?")
 def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr: float = 4.0) -> Case:
     """Three rows on each rank at each step. What is right is what one process computes on the whole batches."""
     weights = mlp.make_weights(layers, 2, draws.salted(), torch.float64)
     batches = [mlp.make_batch(3 * world_size, 2, draws.salted(step), torch.float64) for step in range(steps)]
     shares = [list(mine) for mine in zip(*(batch.chunk(world_size) for batch in batches), strict=True)]
     cut_again = [[batch.tensor_split(world_size)[rank] for batch in mine] for rank, mine in enumerate(shares)]
-    events: list[Event] = []
+    answers: list[Answer] = []
 
     def trained(factor: float = 1, on: Sequence[list[Tensor]] = shares, **how: Any) -> list[list[Tensor]]:
         return descend(weights, on, factor * lr, **how)
@@ -116,35 +160,36 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     apart, apart_divided, [right] = trained(mix=alone), trained(1 / world_size, mix=alone), trained(on=[batches])
 
     def explain(got: Any, rank: int) -> str:
-        if {event.op for event in events} & {"reduce", "broadcast"} == {"reduce"} and rank > 0:
-            return "what `reduce` leaves on a rank that is not its root: all_reduce gives every rank the sum"
         advice = "all-reduce each weight.grad itself, not a copy, after backward() and before optimizer.step()"
-        if 0 < max((event.bytes for event in events), default=0) < weights[0].nbytes:
+        if 0 < max((event.bytes for event in answers[0].events), default=0) < weights[0].nbytes:
             advice = "averaging the losses brings in no other rank's gradient, so all-reduce each weight.grad"
+        if ops := {event.reduce_op.upper() for event in answers[0].events} & NO_SUM:
+            return f"what ReduceOp.{ops.pop()} leads to: leave op= out, and the gradients are summed"
         ways = {"": apart, ", with the gradient divided by the number of ranks": apart_divided}
         fitting = (how for how, ends in ways.items() if any(alike(got, own, 1e-6) for own in ends[rank]))
         return next((f"what this rank gets from its own rows alone{how}: {advice}" for how in fitting), "")
 
-    rows = "the loss is already a mean over rows, so divide by the number of ranks"
+    rows, sums = "the loss is already a mean over rows, so divide by the number of ranks", trained(world_size)
+    before_last = trained(on=[mine[:-1] for mine in shares])
+    one_by_one = trained(mix=[(n, layers - n) for n in range(layers)])
     mistakes = {
-        "what the SUM of the gradients leads to: divide it by the number of ranks": trained(world_size),
+        "what the SUM of the gradients leads to: divide it by the number of ranks": sums,
         "what the sum of the gradients divided by 2 leads to: divide it by world_size": trained(world_size / 2),
         f"what the sum divided by a rank's number of rows leads to: {rows}": trained(world_size / 3),
         f"what the sum divided by the number of rows of all ranks leads to: {rows}": trained(1 / 3),
-        "what you get if you divide by the number of ranks twice: AVG, for example, does it already": trained(
-            1 / world_size
-        ),
+        "what a second division leads to: AVG, for example, divides already": trained(1 / world_size),
         "what you get if the gradient is multiplied by lr twice: the optimizer does that": trained(lr),
         "the mean of replicas that trained apart: average the gradients at every step": [mean_of(apart)] * world_size,
         "what you get if you cut each batch once more: `batches` has this rank's rows only": trained(on=cut_again),
         "what rank 0's gradients alone lead to: average those of all ranks": trained(on=shares[:1]) * world_size,
         "what you get if gradients add up from step to step: zero them at the start of each": trained(add_up=True),
         "what you get if you average the last weight's gradient only": trained(mix=[*alone[1:], MEAN]),
-        "what you get if the optimizer steps once for each weight: call step() after the loop over them": trained(
-            mix=[(n, layers - n) for n in range(layers)]
-        ),
-        "the weight before the first step: call optimizer.step(), and zero the gradients before backward(), not "
-        "between it and the step": [weights] * world_size,
+        "what you get if the optimizer steps once for each weight: call step() after the loop over them": one_by_one,
+        "the weight before the first step: call zero_grad(), backward() and step() in this order": [weights]
+        * world_size,
+        "what you get if the last step is not averaged: average the gradients between backward() and step()": [
+            descend(one, [mine[-1:]], lr, alone)[0] for one, mine in zip(before_last, shares, strict=True)
+        ],
         "the weight after the first step: return after the loop": trained(on=[mine[:1] for mine in shares]),
     }
     names = {f"weight {n}": n for n in range(layers)}
@@ -153,10 +198,12 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
         same={"lr": lr},
         right={name: right[n] for name, n in names.items()},
         mistakes={
-            name: {words: [replica[n] for replica in replicas] for words, replicas in mistakes.items()}
-            for name, n in names.items()
+            "": told_by_calls(answers, sums[0][0]),
+            **{
+                name: {words: [one[n] for one in ends] for words, ends in mistakes.items()} for name, n in names.items()
+            },
         },
-        before=lambda answer: events.extend(answer.events),
+        before=answers.append,
         explain=explain,
         advice={
             "NoneType": "A weight has no gradient there: call loss.backward() first, and zero_grad() before that.",
@@ -173,10 +220,7 @@ OWN, MEAN = (1, 0), (0, 1)
 def descend(
     weights: list[Tensor], shares: Sequence[list[Tensor]], lr: float, mix: Mix = (), add_up: bool = False
 ) -> list[list[Tensor]]:
-    """Gradient descent by replicas, by default with the mean of their gradients: each replica's weights at the end.
-
-    shares: each replica's batches. add_up: whether the gradients of one step are added to those of the next.
-    """
+    """Gradient descent by replicas on their shares: the weights of each at the end. add_up: gradients of all steps."""
     mix = mix or [MEAN] * len(weights)
     replicas, kept = [weights] * len(shares), [[torch.zeros_like(weight) for weight in weights] for _ in shares]
     for batches in zip(*shares, strict=True):
@@ -198,17 +242,13 @@ MEET = (
     "meeting and the number who come? init_process_group waits until that many have called it."
 )
 LEAVE = "Leave each meeting before the next one: call dist.destroy_process_group() after each gathering."
-WRONG_ORDER = (
-    "the right numbers in the wrong order: they should be in the order of the ranks in the meeting. Give rank= the "
-    "rank that this process has there, and leave the list as all_gather fills it"
-)
+WRONG_ORDER = "the right numbers in the wrong order: give rank= the rank in that meeting, and keep all_gather's order"
 TENSORS = "made of tensors, where numbers are wanted: take .item() of each"
 STILL_THERE = "the group of the last meeting: call dist.destroy_process_group() after that one too"
 MEETING = {  # what torch means by its errors
     "default process group twice": LEAVE,
     "rank < size": "rank= takes the rank of this process in the meeting, and world_size= the number who come to it.",
-    "invalid output tensor list": "The list needs one tensor for each rank of the group. Or is that still the group of "
-    f"an earlier meeting? {LEAVE}",
+    "invalid output tensor list": f"The list needs one tensor per rank. Is it the group of an earlier meeting? {LEAVE}",
     "different dtypes": "The tensors of the list need the dtype of `mine`: torch.empty_like(mine) has it.",
     "has not been initialized": "There is no process group at this point: call dist.init_process_group before the "
     "gathering and dist.destroy_process_group after it.",
@@ -217,8 +257,10 @@ MEETING = {  # what torch means by its errors
     "EADDRINUSE": "A server's port can be taken: meet at a file, dist.FileStore(path, world_size).",
     "incompatible constructor": "store= takes the store, dist.FileStore(path, world_size), and not its path.",
     "must be positive": "With a store, PyTorch needs rank= and world_size= too.",
+    "float NaN": f"That is {EARLY}.",
     "Wait timeout": f"A rank did not come: {MEET}",
 }
+POISON = [in_flight.poison_of(dtype) for dtype in (torch.int32, torch.int64)]  # while a call is in flight
 Team = tuple[int, ...]
 PAIRS, ALL = ((2, 0), (1, 3)), ((1, 3, 2, 0),)  # who meets at the same time; in each meeting, in the order there
 
@@ -226,7 +268,7 @@ PAIRS, ALL = ((2, 0), (1, 3)), ((1, 3, 2, 0),)  # who meets at the same time; in
 def go_to_meetings(function: Callable[..., Any], number: int, meetings: list[tuple[str, int, int]]) -> Any:
     """What the function returns; but that a process group is left is seen here, whatever the function says."""
     result = function(number, meetings)
-    return (result[0], True) if torch.distributed.is_initialized() and isinstance(result, tuple) else result
+    return (result[0], True) if dist.is_initialized() and isinstance(result, tuple) else result
 
 
 @oracle(values=[(4, PAIRS, ALL)], if_stuck=MEET)
@@ -235,6 +277,7 @@ def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> 
     folder, numbers = tempfile.mkdtemp(), [7 * rank + 3 for rank in range(world_size)]
     meetings: list[list[tuple[str, int, int]]] = [[] for _ in range(world_size)]
     right: list[list[list[int]]] = [[] for _ in range(world_size)]
+    answers: list[Answer] = []
     for number, teams in enumerate(rounds):
         for place, team in enumerate(teams):
             for rank_there, rank in enumerate(team):
@@ -244,13 +287,16 @@ def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> 
     case = Case(
         [numbers, meetings],
         right={"gathered": right, "still has a process group:": False},
+        mistakes={"": told_by_calls(answers, rights=right)},
+        before=answers.append,
         explain=lambda got, rank: STILL_THERE if got is True else misread(got, right[rank]),
         seen="rank {rank} {part}",
         through=go_to_meetings,
         also=lambda answer: expect_groups(answer, meetings),
         advice=MEETING,
     )
-    return removed_with(case, folder)
+    weakref.finalize(case, shutil.rmtree, folder, ignore_errors=True)
+    return case
 
 
 def misread(got: Any, right: list[list[int]]) -> str:
@@ -265,6 +311,10 @@ def misread(got: Any, right: list[list[int]]) -> str:
         return "the ranks of all who came: gather `number`"
     if got == [met[-1:] * len(met) for met in right]:
         return "the last number several times: [tensor] * n is the SAME tensor n times, so make n of them"
+    if sorted(map(items, got)) == sorted(map(items, right)):
+        return "the meetings in a different order: append each one's list at the end of `gathered`"
+    if any(number in met for met in got for number in POISON):
+        return EARLY
     in_order = [sorted(items(met)) for met in got] == [sorted(items(met)) for met in right]
     return WRONG_ORDER if in_order else ""
 
@@ -274,11 +324,11 @@ def expect_groups(answer: Answer, meetings: list[list[tuple[str, int, int]]]) ->
     for rank, mine in enumerate(meetings):
         sizes = {1, *(len(event.members) for event in answer.events if event.rank == rank)}
         for size in (size for _, _, size in mine if size not in sizes):
-            raise CheckFailed(
+            seen, expected = (
                 f"rank {rank} made no call of `dist` in a group of {size}",
-                "that it joins the group of each meeting and gathers there",
-                "Call dist.init_process_group with the store, then dist.all_gather.",
+                "that it joins each and gathers there",
             )
+            raise CheckFailed(seen, expected, "Call dist.init_process_group with the store, then dist.all_gather.")
 
 
 @oracle(
@@ -288,45 +338,58 @@ def expect_groups(answer: Answer, meetings: list[list[tuple[str, int, int]]]) ->
 )
 def take_turns(_: Draws, order: list[int]) -> Case:
     folder, right = tempfile.mkdtemp(), [f"rank {rank}" for rank in order]
-    backwards = [f"rank {order.index(turn)}" for turn in range(len(order))]
-    barriers: Counter[int] = Counter()  # of each rank
+    answers: list[Answer] = []
 
     def explain(got: Any, rank: int) -> str:
-        if sorted(items(got)) != sorted(right):
+        if not set(items(got)) <= set(right):
             return ""
-        advice = "in each turn, counted from 0, the rank order[turn] writes"
-        if min(barriers[rank] for rank in order) < len(order) - 1:
-            advice = "after each turn, let ALL ranks call the barrier, outside the `if`"
-        return f"the right lines in the wrong order: {advice}"
+        incomplete = len(items(got)) < len(right)
+        words = barrier_missing(answers[0], order, rank, incomplete)
+        if words:
+            return f"{'incomplete' if incomplete else 'the right lines in the wrong order'}: {words}"
+        if got == sorted(right):
+            return "in the order of the ranks: `order` says whose turn it is, and each writes its own rank"
+        if got == [f"rank {order.index(turn)}" for turn in range(len(order))]:
+            return "what order[rank] leads to: in each turn, the rank order[turn] writes its own number"
+        return "the right lines in the wrong order: in each turn, counted from 0, the rank order[turn] writes"
 
     mistakes = {
-        "in the order of the ranks: `order` says whose turn it is, and each writes its own rank": every(sorted(right)),
-        "what order[rank] leads to: in each turn, the rank order[turn] writes its own number": every(backwards),
         'a line without the word "rank" in each turn: write f"rank {rank}"': every([str(rank) for rank in order]),
         "the same lines several times: only one rank writes in each turn": (
             lambda got: set(items(got)) == set(right) and len(got) > len(right)
         ),
-        "incomplete: you read before every rank had written": lambda got: len(items(got)) < len(right),
     }
     case = Case(
         [[os.path.join(folder, "lines")] * len(order)],
         same={"order": order},
         right=every(right),
         mistakes=mistakes,
-        before=lambda answer: barriers.update(event.rank for event in answer.events if event.op == "barrier"),
+        before=answers.append,
         explain=explain,
         seen=f"order {order}: rank {{rank}} read",
         traffic=lambda answer: expect_turns(answer, order),
     )
-    return removed_with(case, folder)
+    weakref.finalize(case, shutil.rmtree, folder, ignore_errors=True)
+    return case
+
+
+def barrier_missing(answer: Answer, order: list[int], rank: int, reads: bool) -> str:
+    """What is wrong with the barriers, if a rank's last read comes too early or (not `reads`) a turn; "" if unknown."""
+    barriers = [event for event in answer.events if event.op == "barrier"]
+    counts = Counter(event.rank for event in barriers)
+    read = max((one.start for one in answer.run.regions if (one.rank, one.name) == (rank, "read")), default=0.0)
+    if any(event.is_async and event.waited is None for event in barriers):
+        return "a barrier with async_op=True holds nobody up until you call wait() on its handle"
+    if min(counts[one] for one in order) < len(order) - reads:
+        return "after each turn, let ALL ranks call the barrier, outside the `if`"
+    if reads and any(event.rank == rank and event.start > read for event in barriers):
+        return "you read before the last barrier. Read after it"
+    return "a barrier after the last turn is missing. In each turn, it belongs after the write" * reads
 
 
 def expect_turns(answer: Answer, order: list[int]) -> str:
-    """Raise CheckFailed unless barriers keep each append after the one before, and each read after the last append.
-
-    An access certainly follows another one if its rank has left more barriers before it than the other's rank had
-    entered by the end of its own.
-    """
+    """Raise CheckFailed unless barriers keep each append after the one before, and each read after the last append."""
+    # An access certainly follows another if its rank has left more barriers than the other's had entered by its end.
     barriers, turns, reads = dict(calls_of_ranks(answer, "barrier", besides=SHARED_FILE)), [], []
     for rank in order:
         mine = [region for region in answer.run.regions if region.rank == rank]
@@ -342,12 +405,11 @@ def expect_turns(answer: Answer, order: list[int]) -> str:
         entered = sum(event.start <= one.end for event in barriers[one.rank])
         left = sum(event.end is not None and event.end <= other.start for event in barriers[other.rank])
         if one.rank != other.rank and left <= entered:
-            verb = "reads" if other.name == "read" else "writes"
-            raise CheckFailed(
-                f"rank {other.rank} {verb} without a barrier after the turn of rank {one.rank}",
-                "a barrier between them",
-                "In this run the order may have been right by luck: nothing guarantees it.",
-            )
+            does, reads_early = ("reads", True) if other.name == "read" else ("writes", False)
+            seen = f"rank {other.rank} {does} without a barrier after the turn of rank {one.rank}"
+            words = barrier_missing(answer, order, other.rank, reads_early) or "nothing guarantees it"
+            luck = f"If the order was right in this run, that was luck: {words}."
+            raise CheckFailed(seen, "a barrier between them", luck)
     return "there is a barrier between each turn and the next, and before the reading."
 
 
@@ -355,6 +417,7 @@ def expect_turns(answer: Answer, order: list[int]) -> str:
 
 CALLS_ALL = "a rank with an empty list still has to make the calls that the others make."
 STOPS = "Did a rank leave the loop while others stayed? All must decide by the same number, this step's average."
+BY_REDUCE = "`reduce` gives the sum to one rank alone, all_reduce to all. All must decide by the same number."
 LISTS: list[list[float]] = [[10, 20], [30], [], [40, 50, 60]]  # of the lesson's two programs
 LOSSES = [[6.0, 4.0, 2.0, 0.9], [5.0, 0.5, 1.0, 0.3], [7.0, 3.0, 0.6, 0.3]]
 
@@ -366,12 +429,21 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
     lists = [[number + more for number in x[:n].tolist()] for x, n in zip(columns, counts, strict=True)]
     sums, total = [sum(numbers) for numbers in lists], sum(map(sum, lists))
     own = [one / max(1, n) for one, n in zip(sums, counts, strict=True)]
-    longer = "longer lists must count for more"
+    longer, both, right = "longer lists must count for more", "sum the numbers and the counts", total / sum(counts)
+    answers: list[Answer] = []
+
+    def explain(got: Any, rank: int) -> str:
+        if is_number(got) and got % 1 == 0 and abs(got - right) < 1:
+            return "the average without its fraction: divide by /, and don't round"
+        if not is_number(got) or got == got:
+            return ""
+        return EARLY if is_async(answers) else f"NaN: an empty list has no average, so {both}, and divide once"
+
     mistakes = {
         f"the average of the ranks' averages: {longer}": sum(own) / world_size,
-        f"the sum of the ranks' averages: sum the numbers and the counts, since {longer}": sum(own),
+        f"the sum of the ranks' averages: {both}, since {longer}": sum(own),
         f"the average of the averages of ranks that have numbers: {longer}": sum(own) / sum(n > 0 for n in counts),
-        "the sum of all numbers": total,
+        "the sum of all numbers: divide it by the sum of the counts": total,
         "the average per rank, not per number: divide by the sum of the counts": total / world_size,
         "this rank's own average: sum over the ranks by all_reduce, so that all have the sums": own,
         "the sum of all numbers divided by one rank's count: sum the counts too": [total / max(1, n) for n in counts],
@@ -381,8 +453,10 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
     }
     return Case(
         [lists],
-        right={"the average": total / sum(counts)},
-        mistakes={"the average": mistakes},
+        right={"the average": right},
+        mistakes={"": told_by_calls(answers, total, [right]), "the average": mistakes},
+        before=answers.append,
+        explain=explain,
         rtol=1e-6,
         unpack=lambda got, rank: as_tuple(got, ["the average", "the reading"], rank),
     )
@@ -405,12 +479,13 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
         """The averages up to the first step that is small."""
         return averages[: [*small, True].index(True) + 1]
 
-    right = until([average < 1 for average in averages])
+    right, sums = until([average < 1 for average in averages]), [average * len(losses) for average in averages]
+    answers: list[Answer] = []
     decides = "below 1, but the average decides"
     mistakes = {
         f"too short: you stop when one of the losses is {decides}": until([min(step) < 1 for step in steps]),
         f"too long: you stop when all of the losses are {decides}": until([max(step) < 1 for step in steps]),
-        f"too long: you stop when the sum of the losses is {decides}": until([sum(step) < 1 for step in steps]),
+        f"too long: you stop when the sum of the losses is {decides}": until([one < 1 for one in sums]),
         "too short: you stop at an average of 1, which is not below 1": until([average <= 1 for average in averages]),
         "too short: the step whose average is below 1 is the last one, and it counts too": right[:-1],
         "the last average alone: return those of all steps": right[-1:],
@@ -419,8 +494,10 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     def explain(got: Any, rank: int) -> str:
         if not isinstance(got, list) or not got or not all(map(is_number, got)):
             return TENSORS * holds_tensors(got)
+        if any(one != one for one in got):
+            return EARLY
         instead = {
-            "the sums: divide each by the number of ranks": [average * len(losses) for average in averages],
+            "the sums: divide each by the number of ranks": sums,
             "the averages divided by the number of ranks again": [average / len(losses) for average in averages],
             "this rank's own losses: sum each over the ranks, by all_reduce": losses[rank],
         }
@@ -441,8 +518,12 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     return Case(
         [losses],
         right={"the averages": every(right)},
-        mistakes={"the averages": {words: every(wrong) for words, wrong in mistakes.items()}},
-        advice={"waits in barrier": STOPS},
+        mistakes={
+            "": told_by_calls(answers, sums[: len(until([one < 1 for one in sums]))], [right]),
+            "the averages": {words: every(wrong) for words, wrong in mistakes.items()},
+        },
+        before=answers.append,
+        advice={r"waits in reduce \(root": BY_REDUCE, "waits in barrier": STOPS},
         explain=explain,
         rtol=1e-6,
         seen="rank {rank}: {part} are",
@@ -487,13 +568,11 @@ def expect_reading(run: Runner, inputs: list[list[float]], right: dict[str, tupl
         raise CheckFailed(f"the reading is {show(reading)}", f"a dict with the entries {', '.join(right)}")
     for name, (wanted, advice) in right.items():
         got: Any = reading.get(name)
-        if (sorted(got) if are_numbers(got) else got) != wanted:
+        if isinstance(got, list | tuple | set) and all(map(is_number, got)):
+            got = sorted(got)
+        if got != wanted:
             says = f"your reading says {name!r}: {show(got)}, which is not what happened"
             raise CheckFailed(f"your reading leaves {name!r} empty" if got is None else says, mistake=advice)
-
-
-def are_numbers(got: Any) -> bool:
-    return isinstance(got, list | tuple | set) and all(isinstance(item, int) for item in got)
 
 
 # ---- the challenge
