@@ -50,7 +50,7 @@ wrong("averages-the-weights-only", "and not the weights").replace("weight.grad",
 wrong("divides-twice", "AVG, for example, divides").replace("grad)", "grad, op=dist.ReduceOp.AVG)")
 wrong("broadcasts", "rank 0's gradients").replace(SUM, "dist.broadcast(weight.grad, src=0)").replace(DIVIDE, "")
 wrong("for-two-ranks", "SUM of the", hidden=True).replace("/= world_size", "/= {2: 2, 4: 4}.get(world_size, 1)")
-wrong("divides-before-it-waits", "overwritten by the sum").replace(
+wrong("divides-before-it-waits", "written to while it was in flight").replace(
     SUM, "handle = dist.all_reduce(weight.grad, async_op=True)"
 ).replace(DIVIDE, f"{DIVIDE}; handle.wait()")
 wrong("gathers-at-rank-0", "`gather` leads to").replace(

@@ -99,6 +99,23 @@ def adds_to_what_it_receives(x, rank, world_size):
     return other
 
 
+def divides_early(x, rank, world_size):
+    total = x.clone()
+    work = dist.all_reduce(total, async_op=True)
+    total /= world_size  # poison, divided, is poison
+    work.wait()
+    return total
+
+
+def writes_beside(x, rank, world_size):
+    """Into another part of the same memory, which is no race."""
+    both = torch.stack([x, x])
+    work = dist.all_reduce(both[0], async_op=True)
+    both[1] *= 2
+    work.wait()
+    return both
+
+
 def is_right(x, rank, world_size):
     """All of it in order, views and several kinds of handles included."""
     other, gathered = torch.empty(2, *x.shape, dtype=x.dtype), [torch.empty_like(x) for _ in range(2)]
@@ -131,7 +148,7 @@ def test_reading_in_flight_fails(function):
     assert all(holds_poison(result) for result in judged(function))
 
 
-@pytest.mark.parametrize("function", [overwrites_what_it_sends, adds_to_what_it_receives])
+@pytest.mark.parametrize("function", [overwrites_what_it_sends, adds_to_what_it_receives, divides_early])
 def test_writing_in_flight_raises(function):
     with pytest.raises(CheckFailed, match="a tensor was written to while it was in flight"):
         judged(function)
@@ -142,6 +159,11 @@ def test_an_answer_without_races_is_undisturbed():
     for result, pair in zip(judged(is_right), ((mine, other), (other, mine)), strict=True):
         right = torch.cat([pair[1], pair[1], mine, other, 2 * (mine + other), mine + other, mine])
         assert torch.equal(result, right)
+
+
+def test_writing_beside_what_is_in_flight_is_no_race():
+    for x, result in zip(XS, judged(writes_beside), strict=True):
+        assert torch.equal(result, torch.stack([sum(XS), 2 * x]))
 
 
 def gathers_in_place(x, rank, world_size):

@@ -120,8 +120,8 @@ NO_SUM = {"MAX", "MIN", "PRODUCT"}
 EARLY = "what you get if you read before the call has delivered: call wait() on its handle first"
 
 
-def told_by_calls(answers: list[Answer], summed: Any = None, rights: Sequence[Any] = ()) -> Mapping[str, Any]:
-    """Mistakes that the calls of a run explain. summed, rights: the first thing a rank returns, wrong and right."""
+def told_by_calls(answers: list[Answer], rights: Sequence[Any] = ()) -> Mapping[str, Any]:
+    """Mistakes that the calls of a run explain. rights: the first thing a rank returns, where it is right."""
 
     def is_one(got: Any, values: Sequence[Any]) -> bool:
         return isinstance(got, list | tuple) and any(alike(got[:1], [value], 1e-6) for value in values)
@@ -135,8 +135,6 @@ def told_by_calls(answers: list[Answer], summed: Any = None, rights: Sequence[An
     return {
         f"what `reduce` {leads} all_reduce to all": partial(collects, op="reduce"),
         f"what `gather` {leads} all_gather to all": partial(collects, op="gather"),
-        "what the SUM leads to: what you divide before wait() is overwritten by the sum that arrives. Wait first, then "
-        "divide": lambda got: is_async(answers) and is_one(got, [summed]),
     }
 
 
@@ -198,7 +196,7 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
         same={"lr": lr},
         right={name: right[n] for name, n in names.items()},
         mistakes={
-            "": told_by_calls(answers, sums[0][0]),
+            "": told_by_calls(answers),
             **{
                 name: {words: [one[n] for one in ends] for words, ends in mistakes.items()} for name, n in names.items()
             },
@@ -287,7 +285,7 @@ def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> 
     case = Case(
         [numbers, meetings],
         right={"gathered": right, "still has a process group:": False},
-        mistakes={"": told_by_calls(answers, rights=right)},
+        mistakes={"": told_by_calls(answers, right)},
         before=answers.append,
         explain=lambda got, rank: STILL_THERE if got is True else misread(got, right[rank]),
         seen="rank {rank} {part}",
@@ -454,7 +452,7 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
     return Case(
         [lists],
         right={"the average": right},
-        mistakes={"": told_by_calls(answers, total, [right]), "the average": mistakes},
+        mistakes={"": told_by_calls(answers, [right]), "the average": mistakes},
         before=answers.append,
         explain=explain,
         rtol=1e-6,
@@ -519,7 +517,7 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
         [losses],
         right={"the averages": every(right)},
         mistakes={
-            "": told_by_calls(answers, sums[: len(until([one < 1 for one in sums]))], [right]),
+            "": told_by_calls(answers, [right]),
             "the averages": {words: every(wrong) for words, wrong in mistakes.items()},
         },
         before=answers.append,

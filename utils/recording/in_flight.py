@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .torch_calls import OUTPUT_FIRST, tensors_in
+from .torch_private import base_of, version_of
 
 # NaNs with a payload of our own in the bits that all floats share, so that they are recognised after arithmetic too.
 BITS = {
@@ -66,6 +67,7 @@ class Flight:
         self.instead = [*zip(self.receives, self.stand_ins, strict=True), *shared]
         for tensor in self.receives:
             poison(tensor)
+        self.versions = list(map(whole_version, self.receives))
 
     def land(self, results: Sequence[torch.Tensor]) -> None:
         """Write what the call has delivered. Raises RuntimeError if the program has changed a tensor in flight."""
@@ -73,7 +75,8 @@ class Flight:
             return
         self.landed = True
         changed = [tensor for tensor, before in self.sends if not same_bits(tensor, before)]
-        overwritten = [tensor for tensor in self.receives if not is_poison(tensor)]
+        versions = list(map(whole_version, self.receives))
+        overwritten = versions != self.versions or not all(map(is_poison, self.receives))
         for tensor, result in zip(self.receives, results, strict=True):
             tensor.data.copy_(result)
         if changed or overwritten:
@@ -117,6 +120,14 @@ def poison(tensor: torch.Tensor) -> None:
 
 def is_poison(tensor: torch.Tensor) -> bool:
     return bool((as_bits(tensor) == poison_of(tensor.dtype)).all())
+
+
+def whole_version(tensor: torch.Tensor) -> int:
+    """Changes with each write into a tensor, also if it leaves poison behind (a NaN that is divided stays that NaN).
+
+    Always 0 for a view, since it would also change with writes into other parts of what it is a view of.
+    """
+    return 0 if base_of(tensor) is not None or tensor.is_inference() else version_of(tensor)
 
 
 def holds_poison(tensor: torch.Tensor) -> bool:
