@@ -139,19 +139,21 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
         "twice the right one: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
         "P times the right one: `nbytes` is already the size of the whole": busbw * world_size,
         "P times too small: divide one rank's bytes by its time, not by P times that": busbw / world_size,
-        "algbw with a factor of 2: P ranks need 2 (P - 1) / P": algbw * 2,
-        "algbw with 2 (P - 1) instead of 2 (P - 1) / P": algbw * 2 * (world_size - 1),
         "0, because // rounds down: use /": 0.0,
     }
+    if collective in ("broadcast", "reduce"):
+        whole = f"In a {collective} nothing is cut into chunks: a rank passes on the whole, so busbw is algbw"
+        factors["algbw times P - 1: a rank passes the whole on once"] = algbw * (world_size - 1)
+        factors[f"algbw times (P - 1) / P, the factor of an all-gather. {whole}"] = algbw * others
+        factors[f"algbw times 2 (P - 1) / P, the factor of an all-reduce. {whole}"] = algbw * 2 * others
+    elif others:
+        factors["algbw with (P - 1) / P upside down: a rank sends less than S in each phase"] = busbw / others**2
+        factors["algbw with P - 1 / P: write (P - 1) / P"] = busbw / others * (world_size - 1 / world_size)
     if collective == "all_reduce":
         factors["half the right one: an all-reduce has two phases"] = busbw / 2
         factors["the result of rounding the factor down by //: use /"] = algbw * (2 * (world_size - 1) // world_size)
-    elif collective in ("broadcast", "reduce"):
-        factors["algbw times P - 1: a rank passes the whole on once"] = algbw * (world_size - 1)
-        factors["algbw times the factor of an all-gather, (P - 1) / P"] = algbw * others
-        factors["algbw times the factor of an all-reduce, 2 (P - 1) / P"] = algbw * 2 * others
-    if busbw and others:
-        factors["algbw with (P - 1) / P upside down"] = 2 * algbw / others
+        factors["algbw with a factor of 2: P ranks need 2 (P - 1) / P"] = algbw * 2
+        factors["algbw with 2 (P - 1) instead of 2 (P - 1) / P"] = algbw * 2 * (world_size - 1)
     return Case(
         [[collective]],
         same={"nbytes": nbytes, "seconds": took},
@@ -174,7 +176,7 @@ find_the_mistakes = vary(
         (
             ("all_reduce", ["GiB", "one chunk", "algbw"], 0.005),
             ("all_gather", ["GiB", "both ways"], -0.005),
-            ("all_to_all", ["one chunk"], 0),
+            ("all_to_all", ["one chunk", "algbw"], 0),
             ("gather", None, 0.03),
             ("all_reduce", ["GiB", "one chunk", "both ways", "algbw"], 0),
         ),
@@ -279,7 +281,8 @@ def size_for(share: float, alpha: float, beta: float) -> Case:
         "s / (1 + s) * alpha / beta: what changes sides in the equation changes its sign": share / (1 + share) * half,
         "share * alpha / beta: at that size the latency still takes most of the time": share * half,
         "for the share that is missing: s / (1 - s), not (1 - s) / s": half / odds,
-        "1 / (1 - s) times alpha / beta: that is s / (1 - s) and one more": half / (1 - share),
+        "1 / (1 - s) times alpha / beta. Solve again: n = s * (alpha / beta + n), and collect n on the left. "
+        "For s = 0.5 it must give alpha / beta": half / (1 - share),
         "the size for `share` bytes/s: the right-hand side of the equation is share / beta": share
         * alpha
         / (1 - share * beta),
@@ -337,7 +340,10 @@ def meeting(one: Line, other: Line, right: float | None) -> Case:
         mistakes["the right size with the wrong sign"] = -right
     elif beta_one != beta_other and alpha_one != alpha_other:
         below = (alpha_other - alpha_one) / (beta_one - beta_other)
-        mistakes["a size though they only meet below 0: return None"] = -below
+        mistakes[
+            "the size without its sign, but these lines only meet below 0: keep the sign (no abs(), no larger minus "
+            "smaller), and return None unless the size is above 0"
+        ] = -below
         mistakes["a size below 0, which can't be sent: return None"] = below
     return Case(
         [[one], [other]],
