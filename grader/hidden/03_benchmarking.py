@@ -226,7 +226,7 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
         "the sizes rounded to the nearest multiple: round down": sorted(
             {round(nbytes / grain) * grain for nbytes in powers} - {0}
         ),
-        "only multiples of P * itemsize already: round the others down": [n for n in powers if n % grain == 0],
+        "only the multiples of P * itemsize: round the others down": [n for n in powers if n % grain == 0],
         "the result of nbytes % P * itemsize, which is (nbytes % P) * itemsize: use P * itemsize in parentheses": [
             size for size in (nbytes - nbytes % world_size * itemsize for nbytes in powers) if size > 0
         ],

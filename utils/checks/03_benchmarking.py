@@ -369,7 +369,7 @@ class Review:
             ("Multiply busbw by the factors; don't divide it.", {"combine": lambda several: 1 / math.prod(several)}),
             ("Try pairs, too: people make several mistakes at once.", {"sizes": range(2)}),
             ("Try the subsets of three and of four mistakes, too.", {"sizes": range(3)}),
-            ("Return None only when all subsets have been tried: behind both loops.", {"sizes": range(1)}),
+            ("Return None only when all subsets have been tried: after both loops.", {"sizes": range(1)}),
             ("Begin with the empty subset: a claim can be right.", {"sizes": range(1, 5)}),
             (loose, {"fits": lambda a, b: abs(a - b) <= 0.05 * b}),
             (loose, {"fits": lambda a, b: abs(a - b) <= 0.1 * b}),
