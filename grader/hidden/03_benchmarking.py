@@ -70,7 +70,11 @@ def summarised(times: list[float]) -> Case:
                 "the range: the outlier decides it": (max(times) - min(times)) / middle,
                 "the largest distance: the outlier decides it": max(distances) / middle,
                 "the standard deviation: it follows the outlier": pstdev(times) / middle,
+                "the distance between quartiles: take the median of the distances": (
+                    (sorted(times)[3 * len(times) // 4] - sorted(times)[len(times) // 4]) / middle
+                ),
                 "the mean distance: take the median of the distances, too": mean(distances) / middle,
+                "a share of each time: divide by the median": median(abs(each - middle) / each for each in times),
                 "the distance from the mean: take the distances from the median": (
                     median(abs(each - average) for each in times) / middle
                 ),
@@ -139,19 +143,22 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
         "twice the right one: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
         "P times the right one: `nbytes` is already the size of the whole": busbw * world_size,
         "P times too small: divide one rank's bytes by its time, not by P times that": busbw / world_size,
-        "algbw with a factor of 2: P ranks need 2 (P - 1) / P": algbw * 2,
-        "algbw with 2 (P - 1) instead of 2 (P - 1) / P": algbw * 2 * (world_size - 1),
         "0, because // rounds down: use /": 0.0,
     }
+    if collective in ("broadcast", "reduce"):
+        whole = "In a broadcast or reduce nothing is cut into chunks: a rank passes on the whole, so busbw is algbw"
+        factors["algbw times P - 1: a rank passes the whole on once"] = algbw * (world_size - 1)
+        factors[f"algbw times (P - 1) / P, the factor of an all-gather. {whole}"] = algbw * others
+        factors[f"algbw times 2 (P - 1) / P, the factor of an all-reduce. {whole}"] = algbw * 2 * others
+    elif others:
+        factors["algbw with (P - 1) / P upside down: a rank sends less than S in each phase"] = busbw / others**2
+        factors["algbw / P, for one chunk: the least that must be sent is P - 1 chunks"] = algbw / world_size
+        factors["algbw with P - 1 / P: write (P - 1) / P"] = busbw / others * (world_size - 1 / world_size)
     if collective == "all_reduce":
         factors["half the right one: an all-reduce has two phases"] = busbw / 2
         factors["the result of rounding the factor down by //: use /"] = algbw * (2 * (world_size - 1) // world_size)
-    elif collective in ("broadcast", "reduce"):
-        factors["algbw times P - 1: a rank passes the whole on once"] = algbw * (world_size - 1)
-        factors["algbw times the factor of an all-gather, (P - 1) / P"] = algbw * others
-        factors["algbw times the factor of an all-reduce, 2 (P - 1) / P"] = algbw * 2 * others
-    if busbw and others:
-        factors["algbw with (P - 1) / P upside down"] = 2 * algbw / others
+        factors["algbw with a factor of 2: P ranks need 2 (P - 1) / P"] = algbw * 2
+        factors["algbw with 2 (P - 1) instead of 2 (P - 1) / P"] = algbw * 2 * (world_size - 1)
     return Case(
         [[collective]],
         same={"nbytes": nbytes, "seconds": took},
@@ -174,7 +181,7 @@ find_the_mistakes = vary(
         (
             ("all_reduce", ["GiB", "one chunk", "algbw"], 0.005),
             ("all_gather", ["GiB", "both ways"], -0.005),
-            ("all_to_all", ["one chunk"], 0),
+            ("all_to_all", ["one chunk", "algbw"], 0),
             ("gather", None, 0.03),
             ("all_reduce", ["GiB", "one chunk", "both ways", "algbw"], 0),
         ),
@@ -219,19 +226,19 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
         "the sizes rounded to the nearest multiple: round down": sorted(
             {round(nbytes / grain) * grain for nbytes in powers} - {0}
         ),
-        "only the sizes that are multiples of P * itemsize already: round the others down": [
-            nbytes for nbytes in powers if nbytes % grain == 0
+        "only the multiples of P * itemsize: round the others down": [n for n in powers if n % grain == 0],
+        "the result of nbytes % P * itemsize, which is (nbytes % P) * itemsize: use P * itemsize in parentheses": [
+            size for size in (nbytes - nbytes % world_size * itemsize for nbytes in powers) if size > 0
+        ],
+        "the result of // P * itemsize, which divides by P alone: use P * itemsize in parentheses": [
+            size for size in (nbytes // world_size * itemsize * grain for nbytes in powers) if size
         ],
         "the numbers of whole chunks: multiply by P * itemsize again": [nbytes // grain for nbytes in right],
         "a list without the smallest: one element for each rank is enough": [n for n in right if n > grain],
         "the sizes rounded up: round down": sorted({-(-nbytes // grain) * grain for nbytes in powers}),
-        "a list where the sizes that are too small were raised: leave them out": [
-            max(nbytes // grain, 1) * grain for nbytes in powers
-        ],
+        "a list with small sizes raised: leave them out": [max(n // grain, 1) * grain for n in powers],
         "the numbers of elements: multiply by itemsize": [nbytes // itemsize for nbytes in right],
-        "an empty list: leave out a size that is too small, and go on with the next": (
-            [] if smallest < grain else right
-        ),
+        "an empty list: leave out a small size, and go on with the next": [] if smallest < grain else right,
         "a list with a size of 0: leave it out": [0, *right],
         "a list without the largest: `largest` itself counts": [
             nbytes for nbytes in right if nbytes < largest - largest % grain
@@ -279,10 +286,10 @@ def size_for(share: float, alpha: float, beta: float) -> Case:
         "s / (1 + s) * alpha / beta: what changes sides in the equation changes its sign": share / (1 + share) * half,
         "share * alpha / beta: at that size the latency still takes most of the time": share * half,
         "for the share that is missing: s / (1 - s), not (1 - s) / s": half / odds,
-        "1 / (1 - s) times alpha / beta: that is s / (1 - s) and one more": half / (1 - share),
-        "the size for `share` bytes/s: the right-hand side of the equation is share / beta": share
-        * alpha
-        / (1 - share * beta),
+        "1 / (1 - s) times alpha / beta. Solve again: n = s * (alpha / beta + n), and collect n on the left. "
+        "For s = 0.5 it must give alpha / beta": half / (1 - share),
+        "(1 - s) * alpha / beta: the closer s is to 1, the larger the size must be": (1 - share) * half,
+        "the size for `share` bytes/s: set it equal to share / beta": share * alpha / (1 - share * beta),
         "the right size, rounded: return it as it comes out": math.floor(odds * half * (1 - 1e-12)),
     }
     if alpha:
@@ -331,13 +338,17 @@ def meeting(one: Line, other: Line, right: float | None) -> Case:
     if right:
         mistakes[f"None, but these lines do meet: {lost}"] = None
         mistakes["the fraction upside down: seconds divided by seconds per byte are bytes"] = 1 / right
+        mistakes["the time that both take there: return the size"] = alpha_one + right * beta_one
         mistakes["the result of adding the betas: subtract them"] = right * apart / (beta_one + beta_other)
         rounded = (alpha_other - alpha_one) // (beta_one - beta_other)
         mistakes["the right size, rounded: return it as it comes out"] = rounded
         mistakes["the right size with the wrong sign"] = -right
     elif beta_one != beta_other and alpha_one != alpha_other:
         below = (alpha_other - alpha_one) / (beta_one - beta_other)
-        mistakes["a size though they only meet below 0: return None"] = -below
+        mistakes[
+            "the size without its sign, but these lines only meet below 0: keep the sign (no abs(), no larger minus "
+            "smaller), and return None unless the size is above 0"
+        ] = -below
         mistakes["a size below 0, which can't be sent: return None"] = below
     return Case(
         [[one], [other]],

@@ -10,22 +10,15 @@ wrong("barrier-then-synchronize", "then meet").replace("synchronize()\ndist.barr
 wrong("old-work-counts", "earlier work still in the queue").replace("synchronize()\ndist.barrier()", "dist.barrier()")
 wrong("no-synchronize-at-the-end", "synchronize at the end, after").replace("synchronize()\nreturn", "return")
 wrong("meets-at-the-end", "including the barrier").replace("return", "dist.barrier()\nreturn")
+wrong("barrier-still-under-way", "has to be waited for").replace("barrier()", "barrier(async_op=True)")
 wrong("no-barrier-at-all", "called all_reduce", caught_by="traffic").replace("dist.barrier()", "pass")
 wrong("longest-of-all-ranks", "the longest time of any rank", hidden=True).replace(
     "return time.perf_counter() - start",
     "slowest = torch.tensor(time.perf_counter() - start, dtype=torch.float64)\n"
     "dist.all_reduce(slowest, op=dist.ReduceOp.MAX)\nreturn slowest.item()",
 )
-wrong("mean-of-two-calls", "the time of 2 calls").function("""
-    synchronize()
-    dist.barrier()
-    start = time.perf_counter()
-    for handle in (operation(), operation()):
-        if handle:
-            handle.wait()
-    synchronize()
-    return (time.perf_counter() - start) / 2
-""")
+wrong("times-two-calls", "the time of 2 calls").replace("handle = operation()", "operation()\nhandle = operation()")
+wrong("polls", "Call handle.wait()").replace("handle.wait()", "\n    while not handle.is_completed(): pass")
 wrong("waits-without-a-handle", "wait only if").replace("if handle is not None:\n    handle.wait()", "handle.wait()")
 right("asks-for-wait").replace("start = time.perf_counter()", "synchronize()\nbefore = time.perf_counter_ns()").replace(
     "handle is not None", 'hasattr(handle, "wait")'
@@ -51,26 +44,18 @@ wrong("one-call-each-repeat", "called all_reduce 5 times", caught_by="traffic").
 wrong("float32", "rounded to float32").replace("dtype=torch.float64, ", "")
 wrong("one-warm-up-at-least", "time_one was called", hidden=True).replace("range(warmup)", "range(max(1, warmup))")
 wrong("on-rank-0-alone", "though rank 0 has the right one").replace("all_reduce(slowest", "reduce(slowest, dst=0")
-wrong("sorts-first", "sorting before").replace(
-    "[time_one() for _ in range(repeats)]", "sorted(time_one() for _ in range(repeats))"
+wrong("sorts-first", "sorting before").replace("slowest =", "mine.sort()\nslowest =")
+wrong("the-slowest-rank-in-all", "slowest overall").replace(
+    "slowest =",
+    "got = [None] * dist.get_world_size(); dist.all_gather_object(got, mine); return max(got, key=sum)\nslowest =",
 )
-wrong("the-slowest-rank-in-all", "slowest overall").function("""
-    for _ in range(warmup):
-        time_one()
-    everyone = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, [time_one() for _ in range(repeats)])
-    return max(everyone, key=sum)
-""")
 wrong("largest-of-all", "the largest time of all").replace("slowest.tolist()", "[slowest.max().item()] * repeats")
-wrong("keeps-the-first-calls", "the warm-up's among them").replace("range(warmup)", "range(0)").replace(
+wrong("keeps-the-first-calls", "warm-up included").replace("range(warmup)", "range(0)").replace(
     "range(repeats)]", "range(warmup + repeats)][:repeats]"
 )
 wrong("one-time-of-all", "a list of 1:").replace("slowest.tolist()", "[slowest.max().item()]")
-wrong("times-it-again", "shorter than any").replace(
-    "mine = [time_one() for _ in range(repeats)]",
-    "start = time.perf_counter(); [time_one() for _ in range(repeats)]\n"
-    "mine = [(time.perf_counter() - start) / repeats] * repeats",
-)
+wrong("a-thousandth", "shorter than any").replace("slowest.tolist()", "[one / 1000 for one in slowest.tolist()]")
+wrong("sorts-at-the-end", "keep the order").replace("slowest.tolist()", "sorted(slowest.tolist())")
 right("cuts-the-warm-up-off").function("""
     slowest = torch.tensor([time_one() for _ in range(warmup + repeats)][warmup:], dtype=torch.double)
     dist.all_reduce(slowest, dist.ReduceOp.MAX, async_op=True).wait()
@@ -84,14 +69,17 @@ wrong("unsorted", "sort first").replace("median(seconds)", "seconds[len(seconds)
 wrong("upper-median", "the upper of the two").replace("median(seconds)", "sorted(seconds)[len(seconds) // 2]")
 wrong("torch-median", "the lower of the two").replace("median(seconds)", "torch.tensor(seconds).median().item()")
 wrong("standard-deviation", "the standard deviation").replace(
-    "median(abs(each - middle) for each in seconds)",
-    "torch.tensor(seconds, dtype=torch.double).std(correction=0).item()",
+    "distance =", "from statistics import pstdev\ndistance = pstdev(seconds) or"
 )
 wrong("range", "the range: the outlier").replace("distance = median(", "distance = max(seconds) - min(seconds); (")
 wrong("mean-distance", "the mean distance").replace(
-    "median(abs(each - middle) for each in seconds)", "sum(abs(each - middle) for each in seconds) / len(seconds)"
+    "distance =", "distance = sum(abs(each - middle) for each in seconds) / len(seconds) or"
 )
+wrong("shares-of-each-time", "share of each time").replace("middle) for", "middle) / each * middle for")
 wrong("signed-distances", "absolute values").replace("abs(each - middle)", "each - middle")
+wrong("quartiles", "between quartiles").replace(
+    "distance =", "t = torch.tensor(seconds).double()\ndistance = (t.quantile(0.75) - t.quantile(0.25)).item() or"
+)
 wrong("in-seconds", "divide by the median").replace("for each in seconds)", "for each in seconds) * middle")
 wrong("sorts-in-place", "after the call").replace("middle =", "seconds.sort()\nmiddle =")
 wrong("distances-from-the-mean", "the distance from the mean").replace("- middle)", "- sum(seconds) / len(seconds))")
@@ -111,15 +99,11 @@ wrong("of-all-ranks", "only to all-gather and gather").body("return world_size *
 wrong("bytes-sent", "that comes later, in busbw").replace(
     "return handed_in", 'return handed_in * (world_size - 1) / world_size if collective == "all_to_all" else handed_in'
 )
-wrong("forgets-gather", "one chunk of the whole").body(
-    'return world_size * handed_in if collective == "all_gather" else handed_in'
-)
+wrong("forgets-gather", "one chunk of the whole").replace('in ("all_gather", "gather")', '== "all_gather"')
 wrong("always-four-ranks", "gather of 3 ranks", hidden=True).replace("world_size * handed_in", "4 * handed_in")
-wrong("two-phases", "the two phases come later").body("""
-    if collective == "all_reduce":
-        return 2 * handed_in
-    return world_size * handed_in if collective in ("all_gather", "gather") else handed_in
-""")
+wrong("two-phases", "the two phases come later").replace(
+    "return handed_in", 'return handed_in * (2 if collective == "all_reduce" else 1)'
+)
 wrong("of-the-others", "this rank's own counts").replace("world_size * handed_in", "(world_size - 1) * handed_in")
 right("table").body('return handed_in * {"all_gather": world_size, "gather": world_size}.get(collective, 1)')
 
@@ -129,8 +113,11 @@ wrong("no-factor", "as if the factor were 1").body("factor = 1")
 wrong("send-and-receive", "twice the right one").replace("factor = others", "factor = 2 * others")
 wrong("all-reduce-once", "two phases").replace("factor = 2 * others", "factor = others")
 wrong("upside-down", "upside down").replace("(world_size - 1) / world_size", "world_size / (world_size - 1)")
-wrong("broadcast-like-the-others", "broadcast of 4 ranks").replace('("broadcast", "reduce")', "()")
+wrong("broadcast-like-the-others", "passes on the whole, so busbw").replace('("broadcast", "reduce")', "()")
 wrong("broadcast-to-each", "passes the whole on once").replace("factor = 1", "factor = world_size - 1")
+wrong("chunks-upside-down", "less than S").replace("factor = others", "factor = 1 / others")
+wrong("one-chunk", "is P - 1 chunks").replace("factor = others", "factor = 1 / world_size")
+wrong("no-parentheses", "write (P - 1) / P").replace("(world_size - 1) /", "world_size - 1 /")
 wrong("only-others", "with 2 (P - 1) instead").replace("(world_size - 1) / world_size", "world_size - 1")
 wrong("gib", "GiB/s").replace("/ 1e9", "/ 2**30")
 wrong("bytes-per-second", "divide by 1e9").replace("/ 1e9", "/ 1")
@@ -160,7 +147,16 @@ wrong("factor-of-an-all-reduce", "depends on").replace("algbw / busbw", "world_s
 wrong("algbw-times-factors", "Multiply busbw by the factors").replace("busbw * math.prod", "algbw * math.prod")
 wrong("one-mistake-alone", "Try pairs").replace("list(mistakes)", "list(mistakes) if how_many < 2 else None")
 wrong("no-mistake-is-none", "[] says that it is right").replace("return busbw, None", "return busbw, []")
+wrong("largest-subset", "alone explains it").replace("range(len(factors) + 1)", "(4, 3, 2, 1, 0)")
+wrong("gives-up-at-once", "after both loops").replace("if abs(", "if how_many: return busbw, None\nif abs(")
+wrong("none-if-there-is-no-mistake", "so return []").replace("list(mistakes)", "list(mistakes) or None")
+wrong("two-factors", "what your loop tries").replace("1e9 / 2**30", "2**30 / 1e9").replace('ways": 2', 'ways": 1 / 2')
+wrong("never-starts-again", "start again at busbw").replace("wrong = busbw *", "wrong *=").replace(
+    "for how_many", "wrong = busbw\nfor how_many"
+)
+wrong("near-it", "only near").replace("return busbw, list", "return busbw * claim / wrong, list")
 wrong("returns-algbw", "the first number must be").replace("return busbw, list", "return algbw, list")
+right("tuple").replace("list(mistakes)", "mistakes")
 right("isclose").replace("abs(wrong - claim) <= 0.01 * claim", "math.isclose(wrong / claim, 1, abs_tol=0.01)").replace(
     "return busbw, list(mistakes)", "return [busbw, set(mistakes)]"
 )
@@ -172,29 +168,19 @@ wrong("forgets-itemsize", "several bytes").replace("% (world_size * itemsize)", 
 wrong("rounds-up", "rounded up").replace("nbytes - nbytes %", "nbytes + -nbytes %")
 wrong("keeps-zero", "a size of 0").replace("if possible > 0:", "if True:")
 wrong("four-bytes-each", "hidden test", hidden=True).replace("* itemsize)", "* (8 if itemsize == 8 else 4))")
-wrong("rounds-the-loop-variable", "0 times `step` is still 0").body("""
-    nbytes -= nbytes % (world_size * itemsize)
-    sizes += [nbytes] * (nbytes > 0)
-""")
-wrong("multiples-only", "multiples of P * itemsize already").body("""
-    if nbytes % (world_size * itemsize) == 0:
-        sizes.append(nbytes)
-""")
-wrong("rounds-before-multiplying", "before they were").replace(
-    "if possible", "nbytes = possible or nbytes\nif possible"
-)
+wrong("rounds-the-loop-variable", "0 times `step` is still 0", varies=True).replace("possible =", "possible = nbytes =")
+wrong("multiples-only", "only the multiples").replace("possible > 0", "possible == nbytes")
+wrong("no-parentheses", "is (nbytes % P) * itemsize").replace("(world_size * itemsize)", "world_size * itemsize")
+wrong("floor-precedence", "divides by P alone").replace("nbytes - nbytes %", "nbytes // world_size * itemsize *")
+wrong("rounds-first", "before they were").replace("if possible", "nbytes = possible or nbytes\nif possible")
 wrong("without-the-largest", "without the largest").replace("possible > 0", "possible > 0 and nbytes < largest")
 wrong("floats", "return whole numbers").replace("sizes.append(possible)", "sizes.append(possible / 1)")
-wrong("raises-small-sizes", "leave them out").replace(
-    "if possible", "possible = max(possible, world_size * itemsize)\nif possible"
-)
+wrong("raises-small-sizes", "leave them out").replace("* itemsize)", "* itemsize) or world_size * itemsize")
 wrong("stops-at-the-first-zero", "go on with the next").replace(
     "if possible > 0:\n    sizes.append(possible)", "if possible == 0:\n    break\nsizes.append(possible)"
 )
 wrong("numbers-instead-of-bytes", "multiply by itemsize").replace("append(possible)", "append(possible // itemsize)")
-wrong("rounds-to-the-nearest", "to the nearest").replace(
-    "nbytes - nbytes % (world_size * itemsize)", "round(nbytes / world_size / itemsize) * world_size * itemsize"
-)
+wrong("rounds-to-nearest", "to the nearest").replace("nbytes - nbytes %", "round(nbytes / world_size / itemsize) *")
 wrong("counts-chunks", "whole chunks").replace("append(possible)", "append(possible // world_size // itemsize)")
 wrong("more-than-one-each", "enough").replace("possible > 0", "possible > world_size * itemsize")
 right("floor-division").body("""
@@ -223,6 +209,10 @@ wrong("float32", "compute in float64", varies=True).replace("dim=1", "dim=1).flo
     ONES, "torch.ones(len(t), 1, dtype=torch.float32)"
 )
 wrong("times-on-the-right", "with t on the right-hand side").replace(ONES, "t[:, None]")
+wrong("regresses-1-over-t", "near the best line").body("""
+    slope, start = linear_regression((n / t).tolist(), (1 / t).tolist())
+    alpha, beta = 1 / start, -slope / start
+""")
 wrong("relative-to-the-size", "not to its size").replace(ROWS, "[1 / n, n / n]").replace(ONES, "(t / n)[:, None]")
 wrong("tensors", "holds tensors").replace(".flatten().tolist()", ".flatten()")
 wrong("rows-instead-of-columns", "Stack the two columns").replace(", dim=1)", ")")
@@ -237,7 +227,8 @@ wrong("always-half", "the half-bandwidth size").body("return alpha / beta")
 wrong("share-of-it", "most of the time").replace("share / (1 - share)", "share")
 wrong("missing-share", "(1 - s) / s").replace("share / (1 - share)", "(1 - share) / share")
 wrong("upside-down", "upside down").body("return share / (1 - share) * beta / alpha")
-wrong("no-share-above", "and one more").body("return alpha / beta / (1 - share)")
+wrong("no-share-above", "collect n on the left").body("return alpha / beta / (1 - share)")
+wrong("rest-of-it", "the closer s is to 1").replace("share / (1 - share)", "(1 - share)")
 wrong("rounded", "rounded").body("return int(share / (1 - share) * alpha / beta)")
 wrong("share-of-one", "share / beta").body("return share * alpha / (1 - share * beta)")
 wrong("times-beta", "less than one byte").body("return share / (1 - share) * alpha * beta")
@@ -248,18 +239,17 @@ wrong("divides-by-alpha", "alpha may be 0", hidden=True).body("return 1 / ((1 / 
 right("solved-otherwise").body("return alpha / (beta / share - beta)")
 
 wrong, right = ANSWERS.to("crossover")
-wrong("turned-round", "wrong sign").replace("(beta_one - beta_other)", "(beta_other - beta_one)").replace(
-    "size if size > 0 else None", "size"
-)
+wrong("turned-round", "wrong sign").replace("(beta_one - beta_other)", "(beta_other - beta_one)").replace("> 0", "")
 wrong("negative-sizes", "below 0").replace("size if size > 0 else None", "size")
 wrong("divides-by-zero", "Two lines with the same beta are parallel").replace("beta_one == beta_other", "False")
-wrong("absolute", "only meet below 0").replace("size if size > 0 else None", "abs(size)")
+wrong("absolute", "without its sign").replace("size if size > 0 else None", "abs(size)")
 wrong("infinite", "infinite").replace("return None", "return math.inf")
 wrong("zero-is-a-size", "must be above 0").replace("size > 0", "size >= 0")
 wrong("only-one-order", "may come first or second").replace("beta_one == beta_other", "beta_one <= beta_other")
 wrong("small-betas-are-equal", "a tolerance").replace("beta_one == beta_other", "abs(beta_one - beta_other) < 1e-9")
 wrong("sign", "the sign of one difference").replace("(beta_one - beta_other)", "(beta_other - beta_one)")
 wrong("adds-the-betas", "adding the betas").replace("/ (beta_one - beta_other)", "/ (beta_one + beta_other)")
+wrong("time-there", "return the size").replace("return size if", "return alpha_one + size * beta_one if")
 wrong("whole-bytes", "as it comes out", hidden=True).replace("/ (beta_one", "// (beta_one")
 right("asks-first").body("""
     if (alpha_one - alpha_other) * (beta_one - beta_other) >= 0:
@@ -272,22 +262,17 @@ wrong("sees-everything", "has seen the size").replace(" if index != held_out", "
 wrong("in-seconds", "in seconds").replace("/ seconds[held_out] - 1", "- seconds[held_out]")
 wrong("no-sign", "without its sign").replace("return errors", "return [abs(error) for error in errors]")
 wrong("measured-over-predicted", "the other way round").replace("return", "return [1 / (1 + e) - 1 for e in errors] or")
-wrong("share-of-the-prediction", "a share of the prediction").replace(
-    "return", "return [e / (1 + e) for e in errors] or"
-)
+wrong("share-of-predicted", "of the prediction").replace("return", "return [e / (1 + e) for e in errors] or")
 wrong("wrong-sign", "wrong sign").replace("return errors", "return [-error for error in errors]")
 wrong("percent", "in percent").replace("return errors", "return [100 * error for error in errors]")
 wrong("ratio", "subtract 1").replace("/ seconds[held_out] - 1", "/ seconds[held_out]")
 wrong("leaves-out-by-size", "out by value").replace("index != held_out", "sizes[index] != sizes[held_out]")
 wrong("finds-the-size", "out by value").replace("index != held_out", "index != sizes.index(sizes[held_out])")
 wrong("finds-size-and-time", "by value").replace("others =", "held_out = sizes.index(sizes[held_out])\nothers =")
-wrong("removes-by-value", "out by value").body("""
-    their_sizes, their_times = sizes[:], seconds[:]
-    their_sizes.remove(sizes[held_out])
-    their_times.remove(seconds[held_out])
-    alpha, beta = fit(their_sizes, their_times)
-    errors.append((alpha + beta * sizes[held_out]) / seconds[held_out] - 1)
-""")
+wrong("removes-by-value", "out by value").replace("index != held_out", "index != sizes.index(sizes[held_out])").replace(
+    "for index in others])", "for index in range(len(seconds)) if index != seconds.index(seconds[held_out])])"
+)
+wrong("alpha-per-byte", "beta is the time per byte").replace("alpha, beta = fit", "beta, alpha = fit")
 wrong("predicts-for-the-place", "for the index in the list").replace("sizes[held_out]", "held_out")
 wrong("leaves-out-the-size-alone", "fit got", varies=True).replace("[seconds[index] for index in others]", "seconds")
 wrong("leaves-out-by-time", "by value", hidden=True).replace("index != held_out", "seconds[index] != seconds[held_out]")
@@ -304,11 +289,11 @@ wrong, right = ANSWERS.to("recover-the-link")
 MEASURED = "seconds.append(seconds_of(partial(dist.all_reduce, x)))"
 wrong("the-line-itself", "2 (P - 1) steps").replace("alpha / steps, steps / world_size / beta", "alpha, 1 / beta")
 wrong("one-phase", "two phases").replace("2 * (world_size - 1)", "world_size - 1")
-wrong("one-phase-of-bytes", "2 times too small: an all-reduce").replace(
-    "/ world_size / beta", "/ 2 / world_size / beta"
-)
+wrong("one-phase-of-bytes", "2 times too small").replace("/ world_size / beta", "/ 2 / world_size / beta")
 wrong("whole-each-step", "n / P bytes, not n").replace("steps / world_size / beta", "steps / beta")
 wrong("p-steps", "not P").replace("2 * (world_size - 1)", "2 * world_size")
+wrong("steps-without-parentheses", "2 P - 1").replace("2 * (world_size - 1)", "2 * world_size - 1")
+wrong("alpha-per-rank", "number of ranks").replace("alpha / steps", "alpha / world_size")
 wrong("returns-beta", "the bandwidth is 1 / beta").replace("steps / world_size / beta", "beta * world_size / steps")
 wrong("latency-of-all-steps", "and the link one").replace("return alpha / steps", "return alpha")
 wrong("for-four-ranks", "hidden test", hidden=True).replace("2 * (world_size - 1)", "6")
