@@ -9,11 +9,6 @@ wrong("pieces-of-ceil", "pieces of ceil(layers / P)").body("""
     size = -(-len(weights) // world_size)
     return weights[rank * size : (rank + 1) * size]
 """)
-wrong("starts-after-itself", "count those of the ranks before it").function("""
-    sizes = [len(weights) // world_size + (r < len(weights) % world_size) for r in range(world_size)]
-    start = sum(sizes[: rank + 1])
-    return weights[start : start + sizes[rank]]
-""")
 wrong("rest-on-the-last", "all leftover layers on the last rank").body("""
     size = len(weights) // world_size
     return weights[rank * size :] if rank == world_size - 1 else weights[rank * size : (rank + 1) * size]
@@ -27,22 +22,14 @@ wrong("larger-last", "the larger ones are not on the first ranks").body(
     "return weights[rank * len(weights) // world_size : (rank + 1) * len(weights) // world_size]"
 )
 wrong("never-empty", "rank", hidden=True).replace("(rank < more)]", "(rank < more)] or weights[-1:]")
-wrong("starts-not-shifted", "leaves out the extra layers").replace(" + min(rank, more)", "")
-wrong("rank-times-own", "times the rank's own number").replace("size + min(rank, more)", "(size + (rank < more))")
-wrong("starts-shifted-too-far", "only ranks with a layer more").replace("min(rank, more)", "rank")
-wrong("one-rank-too-many", "count the ranks from 0").replace("(rank < more)", "(rank <= more)")
+wrong("starts-not-shifted", "after all stages before it").replace(" + min(rank, more)", "")
+wrong("one-rank-too-many", "until none is left over").replace("(rank < more)", "(rank <= more)")
 right("deals-them-out").body("""
     sizes = [len(weights[r::world_size]) for r in range(world_size)]
     start = sum(sizes[:rank])
     return tuple(weights[start : start + sizes[rank]])
 """)
-right("halves-what-is-left").body("""
-    for other in range(world_size):
-        size = -(-len(weights) // (world_size - other))
-        mine, weights = weights[:size], weights[size:]
-        if other == rank:
-            return mine
-""")
+
 
 wrong, right = ANSWERS.to("naive-forward")
 wrong("sends-its-input-on", "each rank applies its layers before it sends").replace("send(y", "send(x.contiguous()")
@@ -59,6 +46,7 @@ wrong("broadcasts", "your function calls broadcast", caught_by="traffic").body("
     y = x
     return x if rank == world_size - 1 else None
 """)
+wrong("barrier", "leave the barrier out", caught_by="traffic").replace("return y", "dist.barrier()\nreturn y")
 wrong("receives-into-its-input", "must stay as it was. `x = batch`").replace("recv(x", "recv(x := batch")
 wrong("buffer-of-one-dtype", "to have the same dtype", hidden=True).replace(
     "dist.recv(x, src=rank - 1)", "x = torch.empty(batch.shape, dtype=torch.float64)\ndist.recv(x, src=rank - 1)"
@@ -76,11 +64,17 @@ wrong("equal-microbatches-only", "that tensor stays as it was").replace(
     "like(microbatch)", "like(batch[:micro_batch_size])"
 )
 wrong("sends-the-input-on", "each rank applies its layers before it sends").replace("send(y", "send(x")
-wrong("sends-at-the-end", "the time of one GPU", caught_by="time").replace(
+wrong("sends-at-the-end", "one after another. Send", caught_by="time").replace(
     "dist.send(y, dst=rank + 1)", "pass"
 ).replace(
     "return torch", "for y in outputs if rank < world_size - 1 else []:\n    dist.send(y, dst=rank + 1)\nreturn torch"
 )
+wrong("one-behind", "rank 0 computes more than its first microbatch", caught_by="time").replace(
+    "dist.send(y, dst=rank + 1)", "[dist.send(x, dst=rank + 1) for x in outputs[-1:]]"
+).replace("return torch", "if rank < world_size - 1:\n    dist.send(y, dst=rank + 1)\nreturn torch")
+wrong("one-behind-later", "rank 1 receives the next microbatch before", caught_by="time").replace(
+    "dist.send(y, dst=rank + 1)", "[dist.send(x, dst=rank + 1) for x in ([y] if rank == 0 else outputs[-1:])]"
+).replace("return torch", "if 0 < rank < world_size - 1:\n    dist.send(y, dst=rank + 1)\nreturn torch")
 wrong("whole-batch-at-once", "the whole batch at once").function(
     "return naive_forward(batch, weights, rank, world_size)"
 )
@@ -127,7 +121,6 @@ wrong("one-too-many", "one fewer would do").replace("microbatches, enough", "mic
 wrong("int-plus-one", "is exactly `most`, which is enough").replace(
     "return idle", "enough = int(idle * (1 - most) / most) + 1\nreturn idle"
 )
-wrong("doubles", "a power of two").replace("enough += 1", "enough *= 2")
 wrong("begins-at-m", "begin with one").replace("enough = 1", "enough = num_microbatches")
 wrong("idle-both-ways", "2 (P - 1) idle slots").replace("idle = num_stages - 1", "idle = 2 * (num_stages - 1)")
 wrong("at-least-p", "the smallest M", hidden=True).replace("enough = 1", "enough = min(num_stages, 3)")
@@ -363,11 +356,13 @@ wrong("zeroed-in-between", "don't zero the gradients in between").replace(
 )
 wrong("activation-to-the-rank-before", "rank").replace("y.detach(), after", "y.detach(), before")
 wrong("keeps-without-the-chunk", "with the chunk in it").replace("kept[c, m]", "kept[m]").replace("(c, m)", "m")
-wrong("first-rank-instead-of-first-stage", "rank").replace("x, before)] if stage > 0", "x, before)] if rank > 0")
-wrong("buffer-of-one-dtype", "same shape and dtype", hidden=True).replace(
+wrong("first-rank-instead-of-first-stage", "Ask for `stage`").replace(
+    "x, before)] if stage > 0", "x, before)] if rank > 0"
+)
+wrong("buffer-of-one-dtype", "have different dtypes", hidden=True).replace(
     "gradient = torch.empty_like(y)", "gradient = torch.empty(y.shape, dtype=torch.float64)"
 )
-wrong("last-rank-instead-of-last-stage", "all its stages but the last").replace(
+wrong("last-rank-instead-of-last-stage", "only stage 5 sends no output").replace(
     "y.detach(), after)] if stage < last", "y.detach(), after)] if rank < world_size - 1"
 )
 wrong("all-forwards-first-whatever-the-steps", "doesn't take its steps in the order", caught_by="traffic").replace(
@@ -375,6 +370,23 @@ wrong("all-forwards-first-whatever-the-steps", "doesn't take its steps in the or
 )
 wrong("detaches-y", "send y.detach()").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach()")
 right("sends-y-with-its-graph").replace("y.detach(), after", "y, after")
+wrong("first-rank-takes-the-batch", "only stage 0 takes its input from the batch").replace(
+    "if stage == 0", "if rank == 0"
+).replace("x, before)] if stage > 0", "x, before)] if rank > 0").replace(
+    "x.grad, before)] if stage", "x.grad, before)] if rank"
+)
+wrong("asks-for-the-rank-everywhere", "rank 0 sent 4 messages").replace("stage > 0", "rank > 0").replace(
+    "stage == 0", "rank == 0"
+).replace("stage < last", "rank < world_size - 1")
+wrong("first-chunk-takes-the-batch", "an x that required no gradient").replace("if stage == 0", "if rank == 0").replace(
+    "x, before)] if stage > 0", "x, before)] if rank > 0"
+).replace("requires_grad_(stage > 0)", "requires_grad_(rank > 0)")
+wrong("always-receives", "No message goes between the ranks 0 and 2").replace(
+    "x, before)] if stage > 0 else []", "x, before)]"
+)
+wrong("key-of-two-arguments", "is one tuple: pop((m, c))").replace("kept.pop((c, m))", "kept.pop(c, m)")
+wrong("list-in-the-key", "take its number, c").replace("kept[c, m]", "kept[m, chunk]").replace("(c, m)", "(m, chunk)")
+wrong("gradient-in-float32", "have different dtypes").replace("torch.empty_like(y)", "torch.empty(y.shape)")
 wrong("waits-for-every-handle", "Rank 0 waits for a send").replace(
     "handles[-1].wait()", "[handle.wait() for handle in handles]"
 ).replace("sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []")
@@ -431,7 +443,7 @@ wrong("flat", "one list for each chunk").replace(
     "return [weights[stage * size : (stage + 1) * size] for stage in stages]",
     "return [w for stage in stages for w in weights[stage * size : (stage + 1) * size]]",
 )
-wrong("one-layer-each", "one layer for each chunk").replace("stage * size : (stage + 1) * size", "stage : stage + 1")
+wrong("one-layer-each", "has 1 layer, but each").replace("stage * size : (stage + 1) * size", "stage : stage + 1")
 wrong("two-chunks", "rank", hidden=True).replace("range(num_chunks)", "range(num_chunks)][: 3")
 wrong("far-apart", "P v apart").body("""
     return [weights[c * world_size + rank :: world_size * num_chunks] for c in range(num_chunks)]
@@ -441,13 +453,11 @@ wrong("every-pth", "cut into chunks").body("""
     mine = weights[rank::world_size]
     return [mine[c * size : (c + 1) * size] for c in range(num_chunks)]
 """)
-wrong("times-chunks", "is stage c P + r").replace("c * world_size + rank", "c * num_chunks + rank")
-wrong("number-of-the-stage", "has several layers").replace("stage * size : (stage + 1) * size", "stage : stage + size")
+wrong("times-chunks", "Stage 4, chunk 1 of rank 0, should begin with").replace(
+    "c * world_size + rank", "c * num_chunks + rank"
+)
 wrong("all-stages", "of all ranks").replace(
     "[c * world_size + rank for c in range(num_chunks)]", "range(world_size * num_chunks)"
-)
-wrong("back-and-forth", "back and forth").replace(
-    "c * world_size + rank for", "c * world_size + (world_size - 1 - rank if c % 2 else rank) for"
 )
 right("cuts-all-then-picks").body("""
     stages = [weights[k : k + size] for k in range(0, len(weights), size)]

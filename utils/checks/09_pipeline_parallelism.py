@@ -12,6 +12,8 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate, combinations, islice, pairwise, product
 from typing import Any, TypeVar
 
@@ -28,8 +30,8 @@ from ..worlds.virtual.play_schedule import free_messages, play
 from .answer import Answer, CheckFailed
 from .equality import alike
 from .inputs import Draws
-from .oracles import Case, Judgement, as_tuple, only_at, oracle
-from .recorded import recorded, recorded_par
+from .oracles import Case, Judgement, Oracle, as_tuple, at, only_at, oracle
+from .recorded import Recorded, recorded, recorded_par
 from .scores import Measure
 from .show import show
 from .traffic import expect_each_sent, expect_only_messages, expect_time
@@ -46,9 +48,47 @@ RawStep = tuple[Any, ...]  # (kind, microbatch) or (kind, microbatch, chunk)
 Schedule = list[list[Step]]  # the steps of each rank
 
 LESSON = "09_pipeline_parallelism"
-split_layers = recorded(LESSON, "split-layers")
 bubble_shares = recorded(LESSON, "bubble-shares")
-interleaved_layers = recorded(LESSON, "interleaved-layers")
+
+
+class Layers(Recorded):
+    """Checks of which layers a rank has. A mistake is named if all ranks show it, or else what is wrong with one."""
+
+    def oracle(self) -> Oracle:
+        plain = super().oracle()
+
+        def draw(*arguments: Any) -> Case:
+            case = plain.draw(*arguments)
+            return replace(case, before=partial(expect_layers, case))
+
+        return replace(plain, draw=draw)
+
+
+def expect_layers(case: Case, answer: Answer) -> None:
+    results, ranks, chunks = answer.results, case.world_size, case.same.get("num_chunks", 0)
+    of_all = ([at(wrong, rank, ranks) for rank in range(ranks)] for wrong in case.mistakes.values())
+    if any(alike(results, wrong) for wrong in of_all):
+        return
+    for rank, (got, right) in enumerate(zip(results, case.right, strict=True)):
+        if isinstance(got, list | tuple):
+            stages = zip(got, right, strict=False) if chunks else [(got, right)]
+            wrong = ((c, list(mine), wanted) for c, (mine, wanted) in enumerate(stages) if not alike(mine, wanted))
+            for chunk, mine, wanted in wrong:
+                stage, seen = chunk * ranks + rank, f"{case.seen} ".format(rank=rank)
+                name = f"Stage {stage}" + f", chunk {chunk} of rank {rank}," * (chunks > 0)
+                more = ", and the first ones have one more until none is left over" * (not chunks)
+                why = f"{name} has {plural(len(mine), 'layer')}, but each stage has layers // stages{more}."
+                if sorted(mine) == sorted(wanted):
+                    why = f"{name} has the right layers, but in a different order."
+                elif not mine:
+                    why = f"{name} is empty: does it begin at its own end, or after the last layer?"
+                elif mine[0] != wanted[0]:
+                    why = f"{name} should begin with {wanted[0]!r}" + ", after all stages before it" * (stage > 0) + "."
+                raise CheckFailed(seen + show(got, right), show(right, got), why, lead=len(seen))
+
+
+split_layers = Layers(LESSON, "split-layers")
+interleaved_layers = Layers(LESSON, "interleaved-layers")
 
 
 # ---- data
@@ -85,16 +125,22 @@ def crossed(
     dtype = str(batch.dtype).removeprefix("torch.")
 
     def judge(answer: Answer) -> str:
+        expect_no_barrier(answer)
         for event in answer.events:
             if event.dtype not in ("", dtype):
-                raise CheckFailed(
-                    f"rank {event.rank} calls {event.op} with {event.dtype} numbers",
-                    dtype,
-                    "That is the batch's dtype.",
-                )
+                seen = f"rank {event.rank} calls {event.op} with {event.dtype} numbers"
+                raise CheckFailed(seen, dtype, "That is the batch's dtype.")
         return expect_each_sent(answer, messages, sent, enough)
 
     return judge
+
+
+def expect_no_barrier(answer: Answer) -> None:
+    if any(event.op == "barrier" for event in answer.events):
+        why = (
+            "It makes every rank wait for all others. A recv waits for its own message already: leave the barrier out."
+        )
+        raise CheckFailed("your function calls barrier", "messages alone", why)
 
 
 def in_microbatches(batch: Tensor, size: int) -> Judgement:
@@ -102,6 +148,7 @@ def in_microbatches(batch: Tensor, size: int) -> Judgement:
     wanted = [len(part) for part in batch.split(size)]
 
     def judge(answer: Answer) -> None:
+        expect_no_barrier(answer)
         expect_only_messages(answer)
         for rank in range(len(answer.results) - 1):
             sent = [
@@ -195,10 +242,14 @@ def naive_forward(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype = E
 def microbatch_forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtype = EXACT) -> Case:
     """Time is judged with one layer on each rank, and messages that take none."""
     ranks = len(layers)
-    serial = {"the time of one GPU: send each microbatch on before you compute the next": float(rows * ranks)}
+    serial = (
+        "as long as one GPU alone would take, so the ranks work one after another. Send each microbatch on before you "
+        "receive the next one"
+    )
 
     def in_time(answer: Answer) -> str:
-        return expect_time(answer, rows + size * (ranks - 1), recognise=serial, least=rows + ranks - 1)
+        wrong = {serial: float(rows * ranks)} | dict.fromkeys(why_behind(answer, size), answer.run.elapsed)
+        return expect_time(answer, rows + size * (ranks - 1), recognise=wrong, least=rows + ranks - 1)
 
     also = in_microbatches(torch.empty(rows, DIM, dtype=dtype), size)
     return forward(draws, layers, rows, size, dtype, also=also, clock=rows_take_time(ranks), time=in_time)
@@ -212,12 +263,15 @@ def overlapped_forward(
     ranks = len(layers)
     first = ranks * size + (ranks - 1) * message  # the first microbatch's way
     others = rows / size - 1
-    serial = "the time if a rank begins only when the one before has done everything: wait for one message at a time"
+    serial = (
+        "as long as if each rank began only when the one before has done everything. Send each microbatch as soon as it "
+        "is computed, and wait for one message at a time"
+    )
 
     def in_time(answer: Answer) -> str:
         expect_waited(answer)
         wrong = {serial: float(ranks * rows + (ranks - 1) * message)}
-        wrong |= {f"the time if {words}": answer.run.elapsed for words in why_late(answer)}
+        wrong |= dict.fromkeys(why_late(answer), answer.run.elapsed)
         least = rows + (ranks - 1) * (1 + message)  # a row takes a second on each rank
         return expect_time(answer, first + others * max(size, message), recognise=wrong, least=least)
 
@@ -225,11 +279,28 @@ def overlapped_forward(
     return forward(draws, layers, rows, size, dtype, also=also, clock=clock, time=in_time)
 
 
+def sends_and_receives(answer: Answer) -> list[tuple[list[Event], list[Event]]]:
+    """Those of each rank."""
+    calls = [[event for event in answer.events if event.rank == rank] for rank in range(len(answer.results))]
+    return [([e for e in mine if e.op == "send"], [e for e in mine if e.op == "recv"]) for mine in calls]
+
+
+def why_behind(answer: Answer, size: int) -> list[str]:
+    """Which rank keeps a microbatch of `size` rows, each a second, from the next rank, in words: [] or one sentence."""
+    for rank, (sends, receives) in enumerate(sends_and_receives(answer)):
+        if rank == 0 and sends[0].start > size * 1.001:
+            return ["rank 0 computes more than its first microbatch before it sends that on"]
+        if any(later.start < send.start for send, later in zip(sends, receives[1:], strict=False)):
+            return [f"rank {rank} receives the next microbatch before it sends this one on"]
+        if not sends and any(later.start < (one.end or 0) + size * 0.999 for one, later in pairwise(receives)):
+            return [f"rank {rank} receives the next microbatch before it computes this one"]
+    return []
+
+
 def why_late(answer: Answer) -> list[str]:
     """What kept messages from travelling while their ranks computed, in words: [] or one sentence."""
     early = late = False  # the ranks in the middle show both
-    for rank in range(len(answer.results)):
-        sends, receives = ([e for e in answer.events if (e.rank, e.op) == (rank, op)] for op in ("send", "recv"))
+    for sends, receives in sends_and_receives(answer):
         early |= any(not one.is_async or (one.waited or 0) < later.start for one, later in pairwise(sends))
         late |= any(one.start >= send.start for send, one in zip(sends, receives[1:], strict=False))
     why = ["waits for its send before it computes the next microbatch"] * early
@@ -322,6 +393,7 @@ def backward(
     right: list[dict[str, Tensor]],
     wrong: Mapping[str, list[dict[str, Any]]],
     dtype: torch.dtype,
+    before: Judgement | None = None,
     **judged: Any,
 ) -> Case:
     """The gradients of each rank, `named`, and the loss of a rank that has one; wrong: what mistakes lead to."""
@@ -348,7 +420,7 @@ def backward(
         rtol=RTOL[dtype],
         unpack=unpack,
         values_first=True,
-        before=not_into(inputs[0]),
+        before=before or not_into(inputs[0]),
         **judged,
     )
 
@@ -456,6 +528,9 @@ ADVICE_ON_STEPS = {
         "It sends None, the .grad of a tensor that has none: is it the .grad of x, did x require a gradient before it "
         "was used (on rank 0 too, in every stage but the first), and does each B take out the x of its own F?"
     ),
+    r"float64 .* (?:for|into) float32 |float32 .* (?:for|into) float64 ": (
+        "The two have different dtypes: torch.empty_like(...) makes a buffer with the dtype of another tensor."
+    ),
     r"only has room for|the rest of that tensor stays": (
         "The two ranks are at different microbatches: does each B take out what its own F has kept, is a buffer as "
         "long as its microbatch, and is `outgoing` emptied when it has been handed over?"
@@ -464,17 +539,14 @@ ADVICE_ON_STEPS = {
         "A B without a gradient: every stage but the last receives one, on the last rank too if it has several chunks."
     ),
     r"finished without sending it\.( Count .*)": "Is what is outgoing after the last step handed over, too?",
-    "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it.",
-}
-ADVICE_ON_CHUNKS = {
-    r"(\s*Everyone receives first.*)": (
-        "A message is missing. It is the stage that decides who sends and receives, not the rank: with chunks, "
-        "the last rank sends on the outputs of all its stages but the last."
+    "KeyError|non-iterable NoneType": (
+        "A backward finds nothing under its key. F and B must use the same key, with the chunk in it."
     ),
-    r"finished without receiving it\.( Count .*)": (
-        "It is the stage that decides who sends and receives, not the rank: with chunks, rank 0 receives the input of "
-        "all its stages but the first, and the last rank the gradient of all its stages but the last."
+    r"non-iterable int object[\s\S]*\.(?:pop|get)\(\w+, ": (
+        "pop(m, c) and get(m, c) look for the key m, and return c if there is none. A key of two parts is one tuple: "
+        "pop((m, c))."
     ),
+    "unhashable type: 'list'": "A key can't hold a list, and `chunk` is one: take its number, c.",
 }
 ADVICE_IF_RECEIVED_LATER = {
     r"(?s)rank 0 +waits in send.*(\s*No send matches.*)": (
@@ -510,6 +582,38 @@ def run_schedule(
         "the first microbatch's gradient alone": alone(parts[0]),
     } | wrong_sends(stages, batch)
     messages = crossed(batch, ranks, chunks, len(parts), enough="M messages each way across each boundary.")
+    ask_for_stage = (
+        f"Ask for `stage`, not for `rank`. Rank 0 has the stages 0 and {ranks} here, and only stage 0 takes its input "
+        f"from the batch and sends no gradient. Rank {ranks - 1} has the stages {ranks - 1} and {2 * ranks - 1}, and "
+        f"only stage {2 * ranks - 1} sends no output and receives no gradient."
+    )
+    ends = (0, ranks - 1)
+    on_one_chunk = {
+        rf"(?s)rank {one} +waits in \w+ \w+ {other} .*?(\n\s*(?:Everyone|No send).*| Count the sends.*|$)": (
+            f"No message goes between the ranks 0 and {ranks - 1} here: stage 0 takes its x from the batch, and the last "
+            "stage its gradient from the loss. Any other x comes from the rank before, any other gradient from the one "
+            "after."
+        )
+        for one, other in (ends, ends[::-1])
+        if ranks > 2
+    }
+    on_chunks = {  # the case before, with one stage on each rank, has passed
+        "class 'NoneType'": (
+            f"It sends None, the .grad of an x that required no gradient. Only stage 0 takes its x from the batch: rank "
+            f"0 has stage {ranks} here, too, where x is received and requires one. Or a B takes out another F's x."
+        ),
+        r"(\s*(?:Everyone receives first|No send matches).*)": ask_for_stage,
+        r"finished without (?:receiving|sending) it\.( Count .*)": ask_for_stage,
+    }
+
+    def expect_all_stages(answer: Answer) -> None:
+        """A gradient that a rank hasn't received is any numbers: with several chunks, messages are counted first."""
+        not_into(batches)(answer)
+        for rank, (sent, _) in enumerate(sends_and_receives(answer)):
+            wanted = len(parts) * (2 * chunks - (rank in (0, ranks - 1)))
+            if len(sent) < wanted and chunks > 1:
+                seen = f"rank {rank} sent {plural(len(sent), 'message')}"
+                raise CheckFailed(seen, plural(wanted, "message"), ask_for_stage)
 
     def in_order(answer: Answer) -> str | None:
         expect_order(answer)
@@ -529,9 +633,9 @@ def run_schedule(
         right=right,
         wrong={words: list(map(named, on_ranks(of))) for words, of in wrong.items()},
         dtype=dtype,
+        before=expect_all_stages,
         same={"micro_batch_size": size},
-        advice=(ADVICE_IF_RECEIVED_LATER if schedules is RECEIVED_LATER else {})
-        | (ADVICE_ON_CHUNKS if chunks > 1 else {})
+        advice=(ADVICE_IF_RECEIVED_LATER if schedules is RECEIVED_LATER else on_chunks if chunks > 1 else on_one_chunk)
         | ADVICE_ON_STEPS,
         through=marking_batches,
         clock=free_messages(ranks),
