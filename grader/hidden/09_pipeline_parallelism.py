@@ -112,14 +112,8 @@ def interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) -> Case:
                 stages[rank * chunks : (rank + 1) * chunks] for rank in numbers
             ],
             "the right layers in one list: return one list for each chunk": [sum(mine, []) for mine in right],
-            "every P-th layer, cut into chunks: a stage has consecutive ones": [
-                [items[rank::ranks][c * size : (c + 1) * size] for c in range(chunks)] for rank in numbers
-            ],
             "the stages of all ranks: return those of this rank": every(stages),
             "the chunks in reverse order": [mine[::-1] for mine in right],
-            "layers that are P v apart: a stage has consecutive ones": [
-                [items[c * ranks + rank :: ranks * chunks] for c in range(chunks)] for rank in numbers
-            ],
             "one chunk too many: count the chunks from 0": [[*mine, []] for mine in right],
         },
     )

@@ -30,7 +30,6 @@ right("deals-them-out").body("""
     return tuple(weights[start : start + sizes[rank]])
 """)
 
-
 wrong, right = ANSWERS.to("naive-forward")
 wrong("sends-its-input-on", "each rank applies its layers before it sends").replace("send(y", "send(x.contiguous()")
 wrong("rank-0-receives-too", "Nothing comes before rank 0").replace(
@@ -60,14 +59,15 @@ right("irecv-isend").replace("dist.recv(x, src=rank - 1)", "dist.irecv(x, src=ra
 )
 
 wrong, right = ANSWERS.to("microbatch-forward")
-wrong("equal-microbatches-only", "that tensor stays as it was").replace(
-    "like(microbatch)", "like(batch[:micro_batch_size])"
-)
+wrong("equal-lengths", "that tensor stays as it was").replace("like(microbatch)", "like(batch[:micro_batch_size])")
 wrong("sends-the-input-on", "each rank applies its layers before it sends").replace("send(y", "send(x")
 wrong("sends-at-the-end", "one after another. Send", caught_by="time").replace(
     "dist.send(y, dst=rank + 1)", "pass"
 ).replace(
     "return torch", "for y in outputs if rank < world_size - 1 else []:\n    dist.send(y, dst=rank + 1)\nreturn torch"
+)
+wrong("twice", "compute each microbatch twice", caught_by="time").replace(
+    "y)\nreturn", "mlp.forward(weights, x))\nreturn"
 )
 wrong("one-behind", "rank 0 computes more than its first microbatch", caught_by="time").replace(
     "dist.send(y, dst=rank + 1)", "[dist.send(x, dst=rank + 1) for x in outputs[-1:]]"
@@ -75,9 +75,7 @@ wrong("one-behind", "rank 0 computes more than its first microbatch", caught_by=
 wrong("one-behind-later", "rank 1 receives the next microbatch before", caught_by="time").replace(
     "dist.send(y, dst=rank + 1)", "[dist.send(x, dst=rank + 1) for x in ([y] if rank == 0 else outputs[-1:])]"
 ).replace("return torch", "if 0 < rank < world_size - 1:\n    dist.send(y, dst=rank + 1)\nreturn torch")
-wrong("whole-batch-at-once", "the whole batch at once").function(
-    "return naive_forward(batch, weights, rank, world_size)"
-)
+wrong("whole-batch", "the whole batch at once").function("return naive_forward(batch, weights, rank, world_size)")
 wrong("pieces-by-their-number", "the number of rows in a microbatch").replace("batch.split", "batch.chunk")
 wrong("keeps-the-last-alone", "the last microbatch alone").replace("outputs.append(y)", "outputs = [y]")
 wrong("receives-once", "finished without receiving it").replace("if rank > 0:", "if rank > 0 and not outputs:")
@@ -101,10 +99,6 @@ right("isend-and-wait-later").function("""
         handle.wait()
     if rank == world_size - 1:
         return torch.cat(outputs)
-""")
-right("naive-forward-for-each").function("""
-    outputs = [naive_forward(m, weights, rank, world_size) for m in batch.split(micro_batch_size)]
-    return torch.cat(outputs) if rank == world_size - 1 else None
 """)
 
 wrong, right = ANSWERS.to("bubble-shares")
@@ -139,9 +133,7 @@ wrong("sends-retained-output-grad", "if each rank sends back the one of its outp
     "x.requires_grad_()", ""
 ).replace("if rank <", "y.retain_grad()\nif rank <").replace("x.grad", "y.grad")
 wrong("no-requires-grad", "Is it the .grad of a tensor that has none").replace("x.requires_grad_()", "pass")
-wrong("own-loss-on-every-rank", "the rank's own y is the loss").replace(
-    "y.backward(gradient)", "mlp.loss_of(y).backward()"
-)
+wrong("own-loss", "the rank's own y is the loss").replace("y.backward(gradient)", "mlp.loss_of(y).backward()")
 wrong("passes-on-what-it-received", "if a rank passes on the one that it received").replace(
     "dist.send(x.grad", "dist.send(x.grad if rank == world_size - 1 else gradient"
 )
@@ -170,9 +162,8 @@ right("with-autograd-grad").function("""
     y = mlp.forward(leaves, x)
     gradient = torch.empty_like(y)
     if rank < world_size - 1:
-        sending = dist.isend(y.detach(), dst=rank + 1)
+        dist.send(y.detach(), dst=rank + 1)
         dist.recv(gradient, src=rank + 1)
-        sending.wait()
     else:
         [gradient] = torch.autograd.grad(mlp.loss_of(y), y, retain_graph=True)
     of_x, *of_leaves = torch.autograd.grad(y, [x, *leaves], gradient)
@@ -181,11 +172,10 @@ right("with-autograd-grad").function("""
     return of_leaves
 """)
 
+SHARE = "(len(microbatch) / len(batch))"
 wrong, right = ANSWERS.to("accumulate-gradients")
 wrong("not-divided", "it is M times too large").replace(" * (len(microbatch) / len(batch))", "")
-wrong("divided-by-m", "weighted by 1 / M").replace(
-    " * (len(microbatch) / len(batch))", " / len(batch.split(micro_batch_size))"
-)
+wrong("divided-by-m", "weighted by 1 / M").replace(SHARE, "(1 / len(batch.split(micro_batch_size)))")
 wrong("weights-by-size", "weighted by micro_batch_size / B").replace("len(microbatch)", "micro_batch_size")
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "loss.backward()", "[setattr(leaf, 'grad', None) for leaf in leaves]; loss.backward()"
@@ -203,15 +193,10 @@ wrong("retains-the-graph", "retain_graph=True keep", caught_by="memory").replace
 ).replace("total += loss.detach()", "total = total + loss")
 wrong("row-by-row", "shorter ones take longer", caught_by="memory").replace("split(micro_batch_size)", "split(1)")
 wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
-wrong("by-the-rows-alone", "weighted by 1 / B").replace("(len(microbatch) / len(batch))", "(1 / len(batch))")
+wrong("by-the-rows-alone", "weighted by 1 / B").replace(SHARE, "(1 / len(batch))")
 wrong("by-the-full-ones", "one over the full microbatches").replace(
-    "(len(microbatch) / len(batch))", "(1 / max(1, len(batch) // micro_batch_size))"
+    SHARE, "(1 / max(1, len(batch) // micro_batch_size))"
 )
-right("sums-of-squares").body("""
-    loss = mlp.forward(leaves, microbatch).square().sum() / batch.numel()
-    loss.backward()
-    total = total + loss.item()
-""")
 right("scales-at-the-end").function("""
     total, gradients = 0, [torch.zeros_like(w) for w in weights]
     for part in batch.split(micro_batch_size):
@@ -227,12 +212,9 @@ wrong, right = ANSWERS.to("gpipe")
 wrong("backwards-reversed", "That is the reverse order").body(
     'return [("F", m) for m in range(num_microbatches)] + [("B", m) for m in reversed(range(num_microbatches))]'
 )
-wrong("one-by-one", "all forwards first").body(
-    'return [(kind, m) for m in range(num_microbatches) for kind in ("F", "B")]'
-)
-wrong("one-microbatch-at-a-time", "The bubble is", caught_by="time").body(
-    'return [(kind, m) for m in range(num_microbatches) for kind in ("F", "B")]'
-)
+pairs = 'return [(kind, m) for m in range(num_microbatches) for kind in "FB"]'
+wrong("one-by-one", "all forwards first").body(pairs)
+wrong("one-at-a-time", "The bubble is", caught_by="time").body(pairs)
 wrong("forgets-the-last", "never does").replace("range(num_microbatches)", "range(num_microbatches - 1)")
 wrong("backwards-only-on-the-last", "never does B0").body("""
     kinds = ("F", "B") if rank == world_size - 1 else ("F",)
@@ -242,9 +224,6 @@ wrong("names-only", "a step is").replace("(kind, m)", 'f"{kind}{m}"')
 wrong("as-many-as-ranks", "neither forward nor backward").replace("range(num_microbatches)", "range(world_size)")
 right("with-chunk-0").body(
     'return [["F", m, 0] for m in range(num_microbatches)] + [["B", m, 0] for m in range(num_microbatches)]'
-)
-right("a-tuple-of-tuples").body(
-    'return tuple(("FB"[k // num_microbatches], k % num_microbatches) for k in range(2 * num_microbatches))'
 )
 
 wrong, right = ANSWERS.to("live-microbatches")
@@ -261,29 +240,22 @@ wrong("longest-run", "the most forwards in a row").body('live = live + 1 if kind
 wrong("after-its-end", "already live during its F").replace("max(most, live)", 'max(most, live * (kind == "B"))')
 wrong("one-more", "one too many").replace("max(most, live)", "max(most, live + 1)")
 right("looks-before-it-counts").body('most = max(most, live)\nlive += 1 if kind == "F" else -1')
-right("a-set").replace("live = most = 0", "live, most = set(), 0").replace("*_", "*which").replace(
-    'live += 1 if kind == "F" else -1', '(live.add if kind == "F" else live.remove)(tuple(which))'
-).replace("max(most, live)", "max(most, len(live))")
 
+AHEAD = "min(world_size - 1 - rank, num_microbatches)"
+COOL_DOWN = "backward[num_microbatches - ahead :]"
 wrong, right = ANSWERS.to("one-f-one-b")
 wrong("warm-up-one-too-long", "Its warm-up is 1 too long", caught_by="memory").replace("world_size - 1", "world_size")
 wrong("warm-up-one-too-short", "is too short", caught_by="time").replace(
     "world_size - 1 - rank", "max(world_size - 2 - rank, 0)"
 )
-wrong("warm-up-not-capped", "never more than the forwards").replace(
-    "min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank"
-)
+wrong("warm-up-not-capped", "never more than the forwards").replace(AHEAD, "world_size - 1 - rank")
 wrong("warm-up-by-rank", "it is the other way round").replace("world_size - 1 - rank", "rank")
 wrong("backward-first-in-the-pair", "before F0").replace("steps += [f, b]", "steps += [b, f]")
 wrong("newest-first", "in reverse order").replace("backward):", "backward[::-1]):").replace(
-    "backward[num_microbatches - ahead :]", "backward[:ahead][::-1]"
+    COOL_DOWN, "backward[:ahead][::-1]"
 )
-wrong("no-cool-down", "Are the backwards after the last forward missing").replace(
-    "steps += backward[num_microbatches - ahead :]", "pass"
-)
-wrong("gpipe-again", "as in GPipe", caught_by="memory").replace(
-    "ahead = min(world_size - 1 - rank, num_microbatches)", "ahead = num_microbatches"
-)
+wrong("no-cool-down", "Are the backwards after the last forward missing").replace(f"steps += {COOL_DOWN}", "pass")
+wrong("gpipe-again", "as in GPipe", caught_by="memory").replace(AHEAD, "num_microbatches")
 wrong("same-on-every-rank", "too long", caught_by="memory").replace("world_size - 1 - rank", "world_size - 1")
 wrong("two-by-two", "two of the same kind in a row").body("""
     ahead = min(world_size - 1 - rank, num_microbatches)
@@ -295,18 +267,11 @@ wrong("two-by-two", "two of the same kind in a row").body("""
 wrong("knows-four-ranks", "live on rank", caught_by="memory", hidden=True).replace(
     "world_size - 1", "world_size - 1 - rank if world_size == 4 else world_size"
 )
-wrong("whole-list", "is the whole list").replace("backward[num_microbatches - ahead :]", "backward[-ahead:]")
-wrong("cool-down-too-long", "only the last `ahead`").replace("backward[num_microbatches - ahead :]", "backward[ahead:]")
+wrong("whole-list", "is the whole list").replace(COOL_DOWN, "backward[-ahead:]")
+wrong("cool-down-too-long", "only the last `ahead`").replace(COOL_DOWN, "backward[ahead:]")
 right("as-in-torch").replace("world_size - 1", "world_size").replace(
     "for f, b in zip(forward[ahead:], backward):", "for b, f in zip(backward, forward[ahead:]):"
 ).replace("[f, b]", "[b, f]")
-right("counts-what-is-live").body("""
-    steps, live = [], 0
-    while backward:
-        goes_on = bool(forward) and live < world_size - rank
-        steps.append((forward if goes_on else backward).pop(0))
-        live += 1 if goes_on else -1
-""")
 
 BATCH = "handles = dist.batch_isend_irecv(outgoing + receive)"
 wrong, right = ANSWERS.to("run-schedule")
@@ -350,7 +315,7 @@ wrong("keeps-gradients", "keep what is sent in `sends` alone", caught_by="memory
 wrong("gradient-by-rank", "every stage but the last receives one").replace(
     "gradient, after)] if stage < last", "gradient, after)] if rank < world_size - 1"
 ).replace("gradient = torch.empty_like(y)\n", "if rank < world_size - 1:\n    gradient = torch.empty_like(y)\n")
-wrong("kept-for-ever", "but kept[...] or a list", caught_by="memory").replace("kept.pop((c, m))", "kept[c, m]")
+wrong("kept-for-ever", "kept[...] or a list", caught_by="memory").replace("kept.pop((c, m))", "kept[c, m]")
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m))\nfor leaf in leaves[c]:\n    leaf.grad = None"
 )
@@ -405,6 +370,11 @@ wrong("waits-at-once", "waits for its send", caught_by="time").replace(
 wrong("receives-after-computing", "starts to receive", caught_by="time").replace(RECEIVE_NEXT, "pass").replace(
     "outputs.append(y)", f"outputs.append(y)\nif rank > 0 and {RECEIVE_NEXT[3:]}"
 )
+wrong("one-behind", "rank 0 computes more than its first", caught_by="time").replace(
+    "isend(y", "isend(outputs[-1]"
+).replace("world_size - 1:\n", "world_size - 1 and m:\n").replace(
+    "for handle", "if rank < world_size - 1:\n    sends.append(dist.isend(y, dst=rank + 1))\nfor handle"
+)
 wrong("waits-again", "waited for before").replace("for handle in sends:", "for handle in receives + sends:")
 wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True")
 wrong("waits-for-the-last-send-first", "waits for its send", caught_by="time").replace(
@@ -445,14 +415,10 @@ wrong("flat", "one list for each chunk").replace(
 )
 wrong("one-layer-each", "has 1 layer, but each").replace("stage * size : (stage + 1) * size", "stage : stage + 1")
 wrong("two-chunks", "rank", hidden=True).replace("range(num_chunks)", "range(num_chunks)][: 3")
-wrong("far-apart", "P v apart").body("""
+wrong("far-apart", "don't follow one another").body("""
     return [weights[c * world_size + rank :: world_size * num_chunks] for c in range(num_chunks)]
 """)
 wrong("one-chunk-too-many", "count the chunks from 0").replace("range(num_chunks)", "range(num_chunks + 1)")
-wrong("every-pth", "cut into chunks").body("""
-    mine = weights[rank::world_size]
-    return [mine[c * size : (c + 1) * size] for c in range(num_chunks)]
-""")
 wrong("times-chunks", "Stage 4, chunk 1 of rank 0, should begin with").replace(
     "c * world_size + rank", "c * num_chunks + rank"
 )
@@ -464,42 +430,37 @@ right("cuts-all-then-picks").body("""
     return tuple(stages[rank::world_size])
 """)
 
+WARM_UP = "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size"
 wrong, right = ANSWERS.to("interleaved")
 wrong("backward-from-chunk-0", "they go through the last chunk first").replace("num_chunks - 1 - chunk", "chunk")
 wrong("all-microbatches-through-chunk-0", "Microbatches go in groups of P").replace(
     "k // world_size % num_chunks", "k // num_microbatches"
 ).replace("k // (world_size * num_chunks) * world_size + k % world_size", "k % num_microbatches")
-wrong("warm-up-of-1f1b", "first v - 1 chunks").replace(
-    "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "world_size - 1 - rank"
-)
+wrong("warm-up-of-1f1b", "first v - 1 chunks").replace(WARM_UP, "world_size - 1 - rank")
 wrong("warm-up-too-long", "Its warm-up is 4 too long: 2 (P - 1", caught_by="memory").replace(
     "(num_chunks - 1) * world_size", "num_chunks * world_size"
 )
 wrong("all-forwards-first", "go backward as soon as the warm-up is over", caught_by="memory").replace(
-    "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)", "ahead = count"
+    f"ahead = min({WARM_UP}, count)", "ahead = count"
 )
 wrong("not-capped", "never more than the forwards").replace(
-    "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)",
-    "ahead = 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size",
+    f"ahead = min({WARM_UP}, count)",
+    f"ahead = {WARM_UP}",
 )
 wrong("no-way-up-and-back", "Is the warm-up too short", caught_by="time").replace(
-    "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "(num_chunks - 1) * world_size"
+    WARM_UP, "(num_chunks - 1) * world_size"
 )
-in_groups = right("in-groups")
-in_groups.function("""
-    order = [
-        (first + m, c)
-        for first in range(0, num_microbatches, world_size)
-        for c in range(num_chunks)
-        for m in range(world_size)
-    ]
+right("counts-what-is-live").function("""
+    groups = range(0, num_microbatches, world_size)
+    order = [(first + m, c) for first in groups for c in range(num_chunks) for m in range(world_size)]
     forward = [["F", m, c] for m, c in order]
     backward = [["B", m, num_chunks - 1 - c] for m, c in order]
     ahead = min(len(order), 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size)
-    steps, forward = forward[:ahead], forward[ahead:]
-    for b in backward:
-        steps += forward[:1] + [b]
-        forward = forward[1:]
+    steps, live = [], 0
+    while backward:
+        goes_on = bool(forward) and live <= ahead
+        steps.append((forward if goes_on else backward).pop(0))
+        live += 1 if goes_on else -1
     return steps
 """)
 wrong("forwards-in-reverse", "in reverse order").replace(
@@ -514,15 +475,6 @@ wrong("chunk-before-microbatch", "in this order").replace("microbatch, chunk)", 
 )
 wrong("backward-first", "begins with its forward").replace("steps += [f, b]", "steps += [b, f]")
 wrong("one-chunk", "is the whole list").replace("backward[count - ahead :]", "backward[-ahead:]")
-right("counts-what-is-live").like(in_groups).replace(
-    "steps, forward = forward[:ahead], forward[ahead:]\n"
-    "for b in backward:\n    steps += forward[:1] + [b]\n    forward = forward[1:]",
-    "steps, live = [], 0\n"
-    "while backward:\n"
-    "    goes_on = bool(forward) and live <= ahead\n"
-    "    steps.append((forward if goes_on else backward).pop(0))\n"
-    "    live += 1 if goes_on else -1",
-)
 
 wrong, right = ANSWERS.to("split-backward")
 wrong("forwards-first", "before the first backward", caught_by="score").body("""
@@ -536,10 +488,10 @@ wrong("never-weights", "has no W", caught_by="score").replace('[("B", m), ("W", 
 wrong("weights-before", "W needs what B saved", caught_by="score").replace(
     '[("B", m), ("W", m)]', '[("W", m), ("B", m)]'
 )
-wrong("no-warm-up", "times par", caught_by="score").replace("min(world_size - 1 - rank, num_microbatches)", "0")
+wrong("no-warm-up", "times par", caught_by="score").replace(AHEAD, "0")
 wrong("longest-on-the-last", "the other way round", caught_by="score").replace("world_size - 1 - rank", "rank")
 wrong("for-eight-microbatches", "the schedule can't run", caught_by="score", hidden=True).replace(
-    "min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank"
+    AHEAD, "world_size - 1 - rank"
 ).replace("if ahead + m < num_microbatches:", "if ahead + m < max(num_microbatches, world_size - 1):")
 right("holds-weights-back").body("""
     ahead = min(world_size - 1 - rank, num_microbatches)

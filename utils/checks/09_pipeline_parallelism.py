@@ -78,8 +78,8 @@ def expect_layers(case: Case, answer: Answer) -> None:
                 name = f"Stage {stage}" + f", chunk {chunk} of rank {rank}," * (chunks > 0)
                 more = ", and the first ones have one more until none is left over" * (not chunks)
                 why = f"{name} has {plural(len(mine), 'layer')}, but each stage has layers // stages{more}."
-                if sorted(mine) == sorted(wanted):
-                    why = f"{name} has the right layers, but in a different order."
+                if len(mine) > 1 and int(mine[1].split()[1]) != int(mine[0].split()[1]) + 1:
+                    why = f"{name} has layers that don't follow one another."
                 elif not mine:
                     why = f"{name} is empty: does it begin at its own end, or after the last layer?"
                 elif mine[0] != wanted[0]:
@@ -137,9 +137,7 @@ def crossed(
 
 def expect_no_barrier(answer: Answer) -> None:
     if any(event.op == "barrier" for event in answer.events):
-        why = (
-            "It makes every rank wait for all others. A recv waits for its own message already: leave the barrier out."
-        )
+        why = "It makes every rank wait for all others. A recv waits for its message anyway: leave the barrier out."
         raise CheckFailed("your function calls barrier", "messages alone", why)
 
 
@@ -156,11 +154,8 @@ def in_microbatches(batch: Tensor, size: int) -> Judgement:
             ]
             if sent != wanted:
                 why = "micro_batch_size is the number of rows in a microbatch: batch.split(micro_batch_size)."
-                raise CheckFailed(
-                    f"rank {rank} sent {rows_of(sent)}",
-                    rows_of(wanted),
-                    "That is the whole batch at once." if sent == [len(batch)] else why,
-                )
+                seen, expected = f"rank {rank} sent {rows_of(sent)}", rows_of(wanted)
+                raise CheckFailed(seen, expected, "That is the whole batch at once." if sent == [len(batch)] else why)
 
     return judge
 
@@ -248,8 +243,10 @@ def microbatch_forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype:
     )
 
     def in_time(answer: Answer) -> str:
+        needed = rows + size * (ranks - 1)
+        twice = "a rank seems to compute each microbatch twice"
         wrong = {serial: float(rows * ranks)} | dict.fromkeys(why_behind(answer, size), answer.run.elapsed)
-        return expect_time(answer, rows + size * (ranks - 1), recognise=wrong, least=rows + ranks - 1)
+        return expect_time(answer, needed, recognise=wrong | {twice: needed + rows}, least=rows + ranks - 1)
 
     also = in_microbatches(torch.empty(rows, DIM, dtype=dtype), size)
     return forward(draws, layers, rows, size, dtype, also=also, clock=rows_take_time(ranks), time=in_time)
@@ -264,14 +261,15 @@ def overlapped_forward(
     first = ranks * size + (ranks - 1) * message  # the first microbatch's way
     others = rows / size - 1
     serial = (
-        "as long as if each rank began only when the one before has done everything. Send each microbatch as soon as it "
-        "is computed, and wait for one message at a time"
+        "as long as if each rank began only when the one before has done everything. Send each microbatch as soon as "
+        "it is computed, and wait for one message at a time"
     )
 
     def in_time(answer: Answer) -> str:
         expect_waited(answer)
         wrong = {serial: float(ranks * rows + (ranks - 1) * message)}
-        wrong |= dict.fromkeys(why_late(answer), answer.run.elapsed)
+        of_rank_0 = [why for why in why_behind(answer, size) if why.startswith("rank 0")]
+        wrong |= dict.fromkeys(why_late(answer) or of_rank_0, answer.run.elapsed)
         least = rows + (ranks - 1) * (1 + message)  # a row takes a second on each rank
         return expect_time(answer, first + others * max(size, message), recognise=wrong, least=least)
 
@@ -312,11 +310,8 @@ def expect_waited(answer: Answer) -> None:
     """Raise CheckFailed if a handle was dropped, which on virtual ranks keeps no message from arriving."""
     for event in answer.events:
         if event.is_async and event.waited is None:
-            raise CheckFailed(
-                f"rank {event.rank} started an asynchronous {event.op} to {event.peer} and never waited for it",
-                "wait() for each handle",
-                "Until then its tensor may not have been read or filled.",
-            )
+            seen = f"rank {event.rank} started an asynchronous {event.op} to {event.peer} and never waited for it"
+            raise CheckFailed(seen, "wait() for each handle", "Until then its tensor may not have been read or filled.")
 
 
 # ---- gradients, in parts 3 and 5
@@ -579,7 +574,6 @@ def run_schedule(
 
     wrong = {
         "the last microbatch's gradient alone: don't zero the gradients in between": alone(parts[-1]),
-        "the first microbatch's gradient alone": alone(parts[0]),
     } | wrong_sends(stages, batch)
     messages = crossed(batch, ranks, chunks, len(parts), enough="M messages each way across each boundary.")
     ask_for_stage = (
@@ -587,24 +581,23 @@ def run_schedule(
         f"from the batch and sends no gradient. Rank {ranks - 1} has the stages {ranks - 1} and {2 * ranks - 1}, and "
         f"only stage {2 * ranks - 1} sends no output and receives no gradient."
     )
-    ends = (0, ranks - 1)
+    ends = rf"rank 0 +waits in \w+ \w+ {ranks - 1}|rank {ranks - 1} +waits in \w+ \w+ 0"
     on_one_chunk = {
-        rf"(?s)rank {one} +waits in \w+ \w+ {other} .*?(\n\s*(?:Everyone|No send).*| Count the sends.*|$)": (
-            f"No message goes between the ranks 0 and {ranks - 1} here: stage 0 takes its x from the batch, and the last "
-            "stage its gradient from the loss. Any other x comes from the rank before, any other gradient from the one "
-            "after."
+        rf"(?s)(?:{ends}) .*?(\n\s*(?:Everyone|No send).*| Count the sends.*|$)": (
+            f"No message goes between ranks 0 and {ranks - 1} here: stage 0 takes its x from the batch, the last stage "
+            "its gradient from the loss. Every other x comes from the rank before, other gradients from the one after."
         )
-        for one, other in (ends, ends[::-1])
-        if ranks > 2
     }
     on_chunks = {  # the case before, with one stage on each rank, has passed
         "class 'NoneType'": (
-            f"It sends None, the .grad of an x that required no gradient. Only stage 0 takes its x from the batch: rank "
-            f"0 has stage {ranks} here, too, where x is received and requires one. Or a B takes out another F's x."
+            "It sends None, the .grad of an x that required no gradient. Only stage 0 takes x from the batch: rank 0 "
+            f"has stage {ranks} here, too, where x is received and requires one. Or a B takes out another F's x."
         ),
         r"(\s*(?:Everyone receives first|No send matches).*)": ask_for_stage,
         r"finished without (?:receiving|sending) it\.( Count .*)": ask_for_stage,
     }
+
+    of_case = on_chunks if chunks > 1 else on_one_chunk if ranks > 2 else {}
 
     def expect_all_stages(answer: Answer) -> None:
         """A gradient that a rank hasn't received is any numbers: with several chunks, messages are counted first."""
@@ -635,8 +628,7 @@ def run_schedule(
         dtype=dtype,
         before=expect_all_stages,
         same={"micro_batch_size": size},
-        advice=(ADVICE_IF_RECEIVED_LATER if schedules is RECEIVED_LATER else on_chunks if chunks > 1 else on_one_chunk)
-        | ADVICE_ON_STEPS,
+        advice=(ADVICE_IF_RECEIVED_LATER if schedules is RECEIVED_LATER else of_case) | ADVICE_ON_STEPS,
         through=marking_batches,
         clock=free_messages(ranks),
         traffic=in_order,
@@ -658,10 +650,9 @@ def expect_order(answer: Answer) -> None:
         mine, theirs = ([e for e in calls if (e.rank, e.peer) == pair] for pair in ((one, other), (other, one)))
         stuck = first_stuck(mine, theirs, batches)
         if stuck:
-            ranks = f"ranks {one} and {other}"
             raise CheckFailed(
-                f"{ranks} would be stuck on NCCL, each in a {stuck.op} to the other, number {mine.index(stuck) + 1} "
-                f"of rank {one}'s calls to rank {other}",
+                f"ranks {one} and {other} would be stuck on NCCL, each in a {stuck.op} to the other, number "
+                f"{mine.index(stuck) + 1} of rank {one}'s calls to rank {other}",
                 "what one step sends and the next receives, in one batch_isend_irecv",
                 "NCCL works through the calls between two ranks one after another; only one call for both directions "
                 "lets them exchange.",
@@ -670,16 +661,12 @@ def expect_order(answer: Answer) -> None:
 
 def batch_of_each(answer: Answer) -> dict[Event, tuple[str, int]]:
     """{a call: (its line, how many batches its rank had begun by then)}: what calls of one batch have in common."""
-    begun = [
-        [r.start for r in answer.run.regions if (r.rank, r.name) == (rank, BATCH)]
-        for rank in range(len(answer.results))
-    ]
+    ranks, regions = range(len(answer.results)), answer.run.regions
+    begun = [[r.start for r in regions if (r.rank, r.name) == (rank, BATCH)] for rank in ranks]
     return {e: (e.where, bisect_right(sorted(begun[e.rank]), e.start)) for e in answer.events}
 
 
-def expect_steps_taken(
-    answer: Answer, schedules: list[list[RawStep]], chunks: int, microbatches: Sequence[Tensor]
-) -> None:
+def expect_steps_taken(answer: Answer, schedules: list[list[RawStep]], chunks: int, parts: Sequence[Tensor]) -> None:
     """Raise CheckFailed unless each rank sends to its neighbours in the order of its steps, a microbatch each time."""
     ranks = len(schedules)
     for rank, steps in enumerate(schedules):
@@ -687,17 +674,15 @@ def expect_steps_taken(
         for kind, m, *chunk in steps:
             stage = rank + ranks * sum(chunk)
             to = stage + (1 if kind == "F" else -1)
-            wanted += [(to % ranks, microbatches[m].nbytes)] if 0 <= to < ranks * chunks else []
+            wanted += [(to % ranks, parts[m].nbytes)] if 0 <= to < ranks * chunks else []
         sent = [(event.peer, event.bytes) for event in answer.events if (event.rank, event.op) == (rank, "send")]
         (got_to, got), (to_ranks, right) = (tuple(zip(*pairs, strict=True)) or ((), ()) for pairs in (sent, wanted))
         if got_to != to_ranks:
-            raise CheckFailed(
-                f"rank {rank} sent its messages to the ranks {show(list(got_to))}",
-                show(list(to_ranks)),
-                "It doesn't take its steps in the order of `steps`. The schedule decides the order, not the engine.",
-            )
+            seen = f"rank {rank} sent its messages to the ranks {show(list(got_to))}"
+            why = "It doesn't take its steps in the order of `steps`. The schedule decides the order, not the engine."
+            raise CheckFailed(seen, show(list(to_ranks)), why)
         if got != right:
-            row = microbatches[0][0].nbytes
+            row = parts[0][0].nbytes
             sizes, wanted_sizes = (rows_of([n // row for n in bytes_sent]) for bytes_sent in (got, right))
             advice = "A microbatch has micro_batch_size rows, and only the last one may be shorter."
             raise CheckFailed(f"rank {rank} sent {sizes}", wanted_sizes, advice)
@@ -722,10 +707,8 @@ def first_stuck(mine: list[Event], theirs: list[Event], batches: Mapping[Event, 
 def going_on(queue: list[Event], batches: Mapping[Event, Any]) -> list[Event]:
     """The calls at the head of a queue that may go on at the same time."""
     first, *rest = queue[:2]
-    same_batch = [
-        e for e in rest if first.is_async and e.is_async and batches[e] == batches[first] and e.op != first.op
-    ]
-    return [first, *same_batch]
+    rest = [e for e in rest if first.is_async and e.is_async and batches[e] == batches[first] and e.op != first.op]
+    return [first, *rest]
 
 
 def expect_few_kept(answer: Answer, schedules: list[list[RawStep]], tensor: int) -> str:
@@ -740,20 +723,15 @@ def expect_few_kept(answer: Answer, schedules: list[list[RawStep]], tensor: int)
         # Of two layers autograd saves the inputs of each product and each gelu, and on the last stage that of the loss.
         held, room = math.ceil(most_of(answer, rank, "activations") / tensor), 5 * live + 2  # for one in, one out
         if held > room:
-            raise CheckFailed(
-                f"rank {rank} holds up to {held} tensors of activations",
-                f"{room} at most, which is enough for the {live} microbatches that are live at a time",
-                "Something is kept after its backward: kept.pop(...) returns x and y and forgets them, but kept[...] "
-                "or a list of inputs or outputs keeps them all.",
-            )
+            enough = f"{room} at most, which is enough for the {live} microbatches that are live at a time"
+            why = "Something is kept after its backward: kept.pop(...) forgets x and y, kept[...] or a list keeps them."
+            raise CheckFailed(f"rank {rank} holds up to {held} tensors of activations", enough, why)
     for rank in range(len(schedules)):
         messages = most_of(answer, rank, "communication") // tensor
         if messages > MESSAGES_HELD:
-            raise CheckFailed(
-                f"rank {rank} holds up to {messages} tensors that it has sent or received",
-                f"{MESSAGES_HELD} at most, with room for copies",
-                "Most have arrived long ago: keep what is sent in `sends` alone, and what is received until its step.",
-            )
+            seen = f"rank {rank} holds up to {messages} tensors that it has sent or received"
+            why = "Most have arrived long ago: keep what is sent in `sends` alone, and what is received until its step."
+            raise CheckFailed(seen, f"{MESSAGES_HELD} at most, with room for copies", why)
     return f"live microbatches by rank: {counts}, as the schedule says."
 
 
@@ -814,11 +792,8 @@ def gpipe(_: Draws, ranks: int, microbatches: int) -> Case:
     def expect_forwards_first(schedule: Schedule) -> None:
         for rank, steps in enumerate(schedule):
             if warm_up(steps) != microbatches:
-                raise CheckFailed(
-                    f"rank {rank} goes backward after {warm_up(steps)} of {microbatches} forwards",
-                    "all forwards first",
-                    "1F1B will do that; GPipe is simpler.",
-                )
+                seen = f"rank {rank} goes backward after {warm_up(steps)} of {microbatches} forwards"
+                raise CheckFailed(seen, "all forwards first", "1F1B will do that; GPipe is simpler.")
         expect_in_order(schedule)
 
     return planned(ranks, microbatches, None, expect_forwards_first)
@@ -830,11 +805,9 @@ def one_f_one_b(_: Draws, ranks: int, microbatches: int) -> Case:
         expect_in_order(schedule)
         for rank, steps in enumerate(schedule):
             if not re.fullmatch("F*(BF)*B*", "".join(step.kind for step in steps)):
-                raise CheckFailed(
-                    f"rank {rank}, after its warm-up, does {' '.join(map(str, steps[warm_up(steps) :]))}",
-                    "one backward and one forward in turn until there is no forward left",
-                    "In the steady phase it does two of the same kind in a row.",
-                )
+                seen = f"rank {rank}, after its warm-up, does {' '.join(map(str, steps[warm_up(steps) :]))}"
+                why = "In the steady phase it does two of the same kind in a row."
+                raise CheckFailed(seen, "one backward and one forward in turn until there is no forward left", why)
 
     return planned(ranks, microbatches, None, expect_in_turn)
 
@@ -844,12 +817,9 @@ def interleaved(_: Draws, ranks: int, microbatches: int, chunks: int) -> Case:
     def expect_groups(schedule: Schedule) -> None:
         expect_in_order(schedule)
         for rank, steps in enumerate(schedule):
-            if seen := not_in_groups(steps, ranks * chunks, ranks):
-                raise CheckFailed(
-                    f"the first {ranks * chunks} forwards of rank {rank} are of the microbatches {seen}",
-                    f"the group {list(range(ranks))}, through all {chunks} chunks",
-                    GROUPS,
-                )
+            if found := not_in_groups(steps, ranks * chunks, ranks):
+                seen = f"the first {ranks * chunks} forwards of rank {rank} are of the microbatches {found}"
+                raise CheckFailed(seen, f"the group {list(range(ranks))}, through all {chunks} chunks", GROUPS)
 
     return planned(ranks, microbatches, chunks, expect_groups)
 
@@ -970,11 +940,9 @@ def expect_small_bubble(schedule: Schedule, microbatches: int, chunks: int) -> s
     busy, took = slot * microbatches * chunks, play(schedule).elapsed
     right = busy + slot * (len(schedule) - 1)
     if took > right * (1 + 1e-9):
-        raise CheckFailed(
-            f"with F = 1 s and B = 2 s it took {took:g} s",
-            f"{right:g} s",
-            f"The bubble is {took - busy:g} s; (P - 1) (F + B) is enough. {why_it_idles(schedule, chunks)}",
-        )
+        seen = f"with F = 1 s and B = 2 s it took {took:g} s"
+        why = f"The bubble is {took - busy:g} s; (P - 1) (F + B) is enough. {why_it_idles(schedule, chunks)}"
+        raise CheckFailed(seen, f"{right:g} s", why)
     return f"{took:g} s with F = 1 s and B = 2 s: {1 - busy / took:.1%} of that is bubble."
 
 
