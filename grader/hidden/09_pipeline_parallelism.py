@@ -80,9 +80,6 @@ def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
                 "the busy share: the bubble is the rest": 1 - total,
                 p_slots: ranks / (microbatches + ranks),
                 "the share of M + P slots: there are M + P - 1 slots": idle / (microbatches + ranks),
-                "the share with 2 (P - 1) idle slots: a rank idles in P - 1 of them": (
-                    2 * idle / (microbatches + 2 * idle)
-                ),
                 "the share of the ideal time": ideal,
                 "a percentage: a share lies between 0 and 1": 100 * total,
             },
