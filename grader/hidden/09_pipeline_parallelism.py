@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,10 +37,6 @@ def split_layers(_: Draws, layers: int, ranks: int) -> Case:
         return [rank * step for rank in range(ranks)]
 
     mistakes = {
-        "a start that leaves out the extra layers of the ranks before": cut(by(size), own),
-        "a start of rank times the rank's own number of layers: it leaves out the extra ones of the ranks before": cut(
-            (rank * size for rank, size in enumerate(own)), own
-        ),
         "a cut into pieces of ceil(layers / P): the last ranks get less, or nothing": cut(by(ceil), [ceil] * ranks),
         "a cut into pieces of layers // P: the leftover layers belong to no rank": cut(by(size), [size] * ranks),
         "a cut with all leftover layers on the last rank: then it is slower than all others": cut(
@@ -49,11 +45,6 @@ def split_layers(_: Draws, layers: int, ranks: int) -> Case:
         "sizes that differ by one, but the larger ones are not on the first ranks": [
             items[first:end] for first, end in pairwise(even)
         ],
-        "a start that counts this rank's own layers too: count those of the ranks before it": cut(accumulate(own), own),
-        "starts shifted by one for each rank before: only ranks with a layer more shift them": cut(by(size + 1), own),
-        "one rank too many with a layer more: count the ranks from 0": cut(
-            starts, [size + (rank <= more) for rank in range(ranks)]
-        ),
         "every P-th layer: a stage has consecutive layers": [items[rank::ranks] for rank in range(ranks)],
     }
     return Case(
@@ -89,9 +80,6 @@ def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
                 "the busy share: the bubble is the rest": 1 - total,
                 p_slots: ranks / (microbatches + ranks),
                 "the share of M + P slots: there are M + P - 1 slots": idle / (microbatches + ranks),
-                "the share with 2 (P - 1) idle slots: a rank idles in P - 1 of them": (
-                    2 * idle / (microbatches + 2 * idle)
-                ),
                 "the share of the ideal time": ideal,
                 "a percentage: a share lies between 0 and 1": 100 * total,
             },
@@ -100,7 +88,6 @@ def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
                 "the smallest M for the share of the ideal time; here the total counts": enough_for_ideal,
                 f"one too many: {one_fewer}": enough + 1,
                 "one too few: with that number the bubble is still larger than `most`": enough - 1,
-                "a power of two: try every number": 1 << (enough - 1).bit_length(),
                 "num_microbatches: begin with one, and add one at a time": microbatches,
             },
         },
@@ -122,27 +109,8 @@ def interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) -> Case:
                 stages[rank * chunks : (rank + 1) * chunks] for rank in numbers
             ],
             "the right layers in one list: return one list for each chunk": [sum(mine, []) for mine in right],
-            "every P-th layer, cut into chunks: a stage has consecutive ones": [
-                [items[rank::ranks][c * size : (c + 1) * size] for c in range(chunks)] for rank in numbers
-            ],
-            "stage c v + r; chunk c of rank r is stage c P + r": [
-                [items[(c * chunks + rank) * size : (c * chunks + rank + 1) * size] for c in range(chunks)]
-                for rank in numbers
-            ],
-            "layers from number c P + r on: that is the number of the stage, which has several layers": [
-                [items[c * ranks + rank : c * ranks + rank + size] for c in range(chunks)] for rank in numbers
-            ],
             "the stages of all ranks: return those of this rank": every(stages),
-            "the chunks back and forth over the ranks; every chunk starts at rank 0 again": [
-                [stages[c * ranks + (ranks - 1 - rank if c % 2 else rank)] for c in range(chunks)] for rank in numbers
-            ],
             "the chunks in reverse order": [mine[::-1] for mine in right],
-            "one layer for each chunk: a stage has several": [
-                [[items[c * ranks + rank]] for c in range(chunks)] for rank in numbers
-            ],
-            "layers that are P v apart: a stage has consecutive ones": [
-                [items[c * ranks + rank :: ranks * chunks] for c in range(chunks)] for rank in numbers
-            ],
             "one chunk too many: count the chunks from 0": [[*mine, []] for mine in right],
         },
     )

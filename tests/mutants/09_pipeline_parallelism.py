@@ -9,11 +9,6 @@ wrong("pieces-of-ceil", "pieces of ceil(layers / P)").body("""
     size = -(-len(weights) // world_size)
     return weights[rank * size : (rank + 1) * size]
 """)
-wrong("starts-after-itself", "count those of the ranks before it").function("""
-    sizes = [len(weights) // world_size + (r < len(weights) % world_size) for r in range(world_size)]
-    start = sum(sizes[: rank + 1])
-    return weights[start : start + sizes[rank]]
-""")
 wrong("rest-on-the-last", "all leftover layers on the last rank").body("""
     size = len(weights) // world_size
     return weights[rank * size :] if rank == world_size - 1 else weights[rank * size : (rank + 1) * size]
@@ -27,21 +22,12 @@ wrong("larger-last", "the larger ones are not on the first ranks").body(
     "return weights[rank * len(weights) // world_size : (rank + 1) * len(weights) // world_size]"
 )
 wrong("never-empty", "rank", hidden=True).replace("(rank < more)]", "(rank < more)] or weights[-1:]")
-wrong("starts-not-shifted", "leaves out the extra layers").replace(" + min(rank, more)", "")
-wrong("rank-times-own", "times the rank's own number").replace("size + min(rank, more)", "(size + (rank < more))")
-wrong("starts-shifted-too-far", "only ranks with a layer more").replace("min(rank, more)", "rank")
-wrong("one-rank-too-many", "count the ranks from 0").replace("(rank < more)", "(rank <= more)")
+wrong("starts-not-shifted", "after all stages before it").replace(" + min(rank, more)", "")
+wrong("one-rank-too-many", "until none is left over").replace("(rank < more)", "(rank <= more)")
 right("deals-them-out").body("""
     sizes = [len(weights[r::world_size]) for r in range(world_size)]
     start = sum(sizes[:rank])
     return tuple(weights[start : start + sizes[rank]])
-""")
-right("halves-what-is-left").body("""
-    for other in range(world_size):
-        size = -(-len(weights) // (world_size - other))
-        mine, weights = weights[:size], weights[size:]
-        if other == rank:
-            return mine
 """)
 
 wrong, right = ANSWERS.to("naive-forward")
@@ -59,6 +45,7 @@ wrong("broadcasts", "your function calls broadcast", caught_by="traffic").body("
     y = x
     return x if rank == world_size - 1 else None
 """)
+wrong("barrier", "leave the barrier out", caught_by="traffic").replace("return y", "dist.barrier()\nreturn y")
 wrong("receives-into-its-input", "must stay as it was. `x = batch`").replace("recv(x", "recv(x := batch")
 wrong("buffer-of-one-dtype", "to have the same dtype", hidden=True).replace(
     "dist.recv(x, src=rank - 1)", "x = torch.empty(batch.shape, dtype=torch.float64)\ndist.recv(x, src=rank - 1)"
@@ -72,18 +59,23 @@ right("irecv-isend").replace("dist.recv(x, src=rank - 1)", "dist.irecv(x, src=ra
 )
 
 wrong, right = ANSWERS.to("microbatch-forward")
-wrong("equal-microbatches-only", "that tensor stays as it was").replace(
-    "like(microbatch)", "like(batch[:micro_batch_size])"
-)
+wrong("equal-lengths", "that tensor stays as it was").replace("like(microbatch)", "like(batch[:micro_batch_size])")
 wrong("sends-the-input-on", "each rank applies its layers before it sends").replace("send(y", "send(x")
-wrong("sends-at-the-end", "the time of one GPU", caught_by="time").replace(
+wrong("sends-at-the-end", "one after another. Send", caught_by="time").replace(
     "dist.send(y, dst=rank + 1)", "pass"
 ).replace(
     "return torch", "for y in outputs if rank < world_size - 1 else []:\n    dist.send(y, dst=rank + 1)\nreturn torch"
 )
-wrong("whole-batch-at-once", "the whole batch at once").function(
-    "return naive_forward(batch, weights, rank, world_size)"
+wrong("twice", "compute each microbatch twice", caught_by="time").replace(
+    "append(y)", "append(mlp.forward(weights, x))"
 )
+wrong("one-behind", "rank 0 computes more than its first microbatch", caught_by="time").replace(
+    "dist.send(y, dst=rank + 1)", "[dist.send(x, dst=rank + 1) for x in outputs[-1:]]"
+).replace("return torch", "if rank < world_size - 1:\n    dist.send(y, dst=rank + 1)\nreturn torch")
+wrong("one-behind-later", "rank 1 receives the next microbatch before", caught_by="time").replace(
+    "dist.send(y, dst=rank + 1)", "[dist.send(x, dst=rank + 1) for x in ([y] if rank == 0 else outputs[-1:])]"
+).replace("return torch", "if 0 < rank < world_size - 1:\n    dist.send(y, dst=rank + 1)\nreturn torch")
+wrong("whole-batch", "the whole batch at once").function("return naive_forward(batch, weights, rank, world_size)")
 wrong("pieces-by-their-number", "the number of rows in a microbatch").replace("batch.split", "batch.chunk")
 wrong("keeps-the-last-alone", "the last microbatch alone").replace("outputs.append(y)", "outputs = [y]")
 wrong("receives-once", "finished without receiving it").replace("if rank > 0:", "if rank > 0 and not outputs:")
@@ -108,10 +100,6 @@ right("isend-and-wait-later").function("""
     if rank == world_size - 1:
         return torch.cat(outputs)
 """)
-right("naive-forward-for-each").function("""
-    outputs = [naive_forward(m, weights, rank, world_size) for m in batch.split(micro_batch_size)]
-    return torch.cat(outputs) if rank == world_size - 1 else None
-""")
 
 wrong, right = ANSWERS.to("bubble-shares")
 wrong("the-busy-share", "the bubble is the rest").replace("return idle", "return num_microbatches")
@@ -127,9 +115,7 @@ wrong("one-too-many", "one fewer would do").replace("microbatches, enough", "mic
 wrong("int-plus-one", "is exactly `most`, which is enough").replace(
     "return idle", "enough = int(idle * (1 - most) / most) + 1\nreturn idle"
 )
-wrong("doubles", "a power of two").replace("enough += 1", "enough *= 2")
 wrong("begins-at-m", "begin with one").replace("enough = 1", "enough = num_microbatches")
-wrong("idle-both-ways", "2 (P - 1) idle slots").replace("idle = num_stages - 1", "idle = 2 * (num_stages - 1)")
 wrong("at-least-p", "the smallest M", hidden=True).replace("enough = 1", "enough = min(num_stages, 3)")
 wrong("percent", "a percentage").replace("idle / (num_microbatches + idle)", "100 * idle / (num_microbatches + idle)")
 right("by-formula").body("""
@@ -146,9 +132,7 @@ wrong("sends-retained-output-grad", "if each rank sends back the one of its outp
     "x.requires_grad_()", ""
 ).replace("if rank <", "y.retain_grad()\nif rank <").replace("x.grad", "y.grad")
 wrong("no-requires-grad", "Is it the .grad of a tensor that has none").replace("x.requires_grad_()", "pass")
-wrong("own-loss-on-every-rank", "the rank's own y is the loss").replace(
-    "y.backward(gradient)", "mlp.loss_of(y).backward()"
-)
+wrong("own-loss", "the rank's own y is the loss").replace("y.backward(gradient)", "mlp.loss_of(y).backward()")
 wrong("passes-on-what-it-received", "if a rank passes on the one that it received").replace(
     "dist.send(x.grad", "dist.send(x.grad if rank == world_size - 1 else gradient"
 )
@@ -177,9 +161,8 @@ right("with-autograd-grad").function("""
     y = mlp.forward(leaves, x)
     gradient = torch.empty_like(y)
     if rank < world_size - 1:
-        sending = dist.isend(y.detach(), dst=rank + 1)
+        dist.send(y.detach(), dst=rank + 1)
         dist.recv(gradient, src=rank + 1)
-        sending.wait()
     else:
         [gradient] = torch.autograd.grad(mlp.loss_of(y), y, retain_graph=True)
     of_x, *of_leaves = torch.autograd.grad(y, [x, *leaves], gradient)
@@ -188,11 +171,10 @@ right("with-autograd-grad").function("""
     return of_leaves
 """)
 
+SHARE = "(len(microbatch) / len(batch))"
 wrong, right = ANSWERS.to("accumulate-gradients")
 wrong("not-divided", "it is M times too large").replace(" * (len(microbatch) / len(batch))", "")
-wrong("divided-by-m", "weighted by 1 / M").replace(
-    " * (len(microbatch) / len(batch))", " / len(batch.split(micro_batch_size))"
-)
+wrong("divided-by-m", "weighted by 1 / M").replace(SHARE, "(1 / len(batch.split(micro_batch_size)))")
 wrong("weights-by-size", "weighted by micro_batch_size / B").replace("len(microbatch)", "micro_batch_size")
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "loss.backward()", "[setattr(leaf, 'grad', None) for leaf in leaves]; loss.backward()"
@@ -210,15 +192,10 @@ wrong("retains-the-graph", "retain_graph=True keep", caught_by="memory").replace
 ).replace("total += loss.detach()", "total = total + loss")
 wrong("row-by-row", "shorter ones take longer", caught_by="memory").replace("split(micro_batch_size)", "split(1)")
 wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
-wrong("by-the-rows-alone", "weighted by 1 / B").replace("(len(microbatch) / len(batch))", "(1 / len(batch))")
+wrong("by-the-rows-alone", "weighted by 1 / B").replace(SHARE, "(1 / len(batch))")
 wrong("by-the-full-ones", "one over the full microbatches").replace(
-    "(len(microbatch) / len(batch))", "(1 / max(1, len(batch) // micro_batch_size))"
+    SHARE, "(1 / max(1, len(batch) // micro_batch_size))"
 )
-right("sums-of-squares").body("""
-    loss = mlp.forward(leaves, microbatch).square().sum() / batch.numel()
-    loss.backward()
-    total = total + loss.item()
-""")
 right("scales-at-the-end").function("""
     total, gradients = 0, [torch.zeros_like(w) for w in weights]
     for part in batch.split(micro_batch_size):
@@ -234,12 +211,9 @@ wrong, right = ANSWERS.to("gpipe")
 wrong("backwards-reversed", "That is the reverse order").body(
     'return [("F", m) for m in range(num_microbatches)] + [("B", m) for m in reversed(range(num_microbatches))]'
 )
-wrong("one-by-one", "all forwards first").body(
-    'return [(kind, m) for m in range(num_microbatches) for kind in ("F", "B")]'
-)
-wrong("one-microbatch-at-a-time", "The bubble is", caught_by="time").body(
-    'return [(kind, m) for m in range(num_microbatches) for kind in ("F", "B")]'
-)
+pairs = 'return [(kind, m) for m in range(num_microbatches) for kind in "FB"]'
+wrong("one-by-one", "all forwards first").body(pairs)
+wrong("one-at-a-time", "The bubble is", caught_by="time").body(pairs)
 wrong("forgets-the-last", "never does").replace("range(num_microbatches)", "range(num_microbatches - 1)")
 wrong("backwards-only-on-the-last", "never does B0").body("""
     kinds = ("F", "B") if rank == world_size - 1 else ("F",)
@@ -249,9 +223,6 @@ wrong("names-only", "a step is").replace("(kind, m)", 'f"{kind}{m}"')
 wrong("as-many-as-ranks", "neither forward nor backward").replace("range(num_microbatches)", "range(world_size)")
 right("with-chunk-0").body(
     'return [["F", m, 0] for m in range(num_microbatches)] + [["B", m, 0] for m in range(num_microbatches)]'
-)
-right("a-tuple-of-tuples").body(
-    'return tuple(("FB"[k // num_microbatches], k % num_microbatches) for k in range(2 * num_microbatches))'
 )
 
 wrong, right = ANSWERS.to("live-microbatches")
@@ -268,29 +239,22 @@ wrong("longest-run", "the most forwards in a row").body('live = live + 1 if kind
 wrong("after-its-end", "already live during its F").replace("max(most, live)", 'max(most, live * (kind == "B"))')
 wrong("one-more", "one too many").replace("max(most, live)", "max(most, live + 1)")
 right("looks-before-it-counts").body('most = max(most, live)\nlive += 1 if kind == "F" else -1')
-right("a-set").replace("live = most = 0", "live, most = set(), 0").replace("*_", "*which").replace(
-    'live += 1 if kind == "F" else -1', '(live.add if kind == "F" else live.remove)(tuple(which))'
-).replace("max(most, live)", "max(most, len(live))")
 
+AHEAD = "min(world_size - 1 - rank, num_microbatches)"
+COOL_DOWN = "backward[num_microbatches - ahead :]"
 wrong, right = ANSWERS.to("one-f-one-b")
 wrong("warm-up-one-too-long", "Its warm-up is 1 too long", caught_by="memory").replace("world_size - 1", "world_size")
 wrong("warm-up-one-too-short", "is too short", caught_by="time").replace(
     "world_size - 1 - rank", "max(world_size - 2 - rank, 0)"
 )
-wrong("warm-up-not-capped", "never more than the forwards").replace(
-    "min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank"
-)
+wrong("warm-up-not-capped", "never more than the forwards").replace(AHEAD, "world_size - 1 - rank")
 wrong("warm-up-by-rank", "it is the other way round").replace("world_size - 1 - rank", "rank")
 wrong("backward-first-in-the-pair", "before F0").replace("steps += [f, b]", "steps += [b, f]")
 wrong("newest-first", "in reverse order").replace("backward):", "backward[::-1]):").replace(
-    "backward[num_microbatches - ahead :]", "backward[:ahead][::-1]"
+    COOL_DOWN, "backward[:ahead][::-1]"
 )
-wrong("no-cool-down", "Are the backwards after the last forward missing").replace(
-    "steps += backward[num_microbatches - ahead :]", "pass"
-)
-wrong("gpipe-again", "as in GPipe", caught_by="memory").replace(
-    "ahead = min(world_size - 1 - rank, num_microbatches)", "ahead = num_microbatches"
-)
+wrong("no-cool-down", "Are the backwards after the last forward missing").replace(f"steps += {COOL_DOWN}", "pass")
+wrong("gpipe-again", "as in GPipe", caught_by="memory").replace(AHEAD, "num_microbatches")
 wrong("same-on-every-rank", "too long", caught_by="memory").replace("world_size - 1 - rank", "world_size - 1")
 wrong("two-by-two", "two of the same kind in a row").body("""
     ahead = min(world_size - 1 - rank, num_microbatches)
@@ -302,18 +266,11 @@ wrong("two-by-two", "two of the same kind in a row").body("""
 wrong("knows-four-ranks", "live on rank", caught_by="memory", hidden=True).replace(
     "world_size - 1", "world_size - 1 - rank if world_size == 4 else world_size"
 )
-wrong("whole-list", "is the whole list").replace("backward[num_microbatches - ahead :]", "backward[-ahead:]")
-wrong("cool-down-too-long", "only the last `ahead`").replace("backward[num_microbatches - ahead :]", "backward[ahead:]")
+wrong("whole-list", "is the whole list").replace(COOL_DOWN, "backward[-ahead:]")
+wrong("cool-down-too-long", "only the last `ahead`").replace(COOL_DOWN, "backward[ahead:]")
 right("as-in-torch").replace("world_size - 1", "world_size").replace(
     "for f, b in zip(forward[ahead:], backward):", "for b, f in zip(backward, forward[ahead:]):"
 ).replace("[f, b]", "[b, f]")
-right("counts-what-is-live").body("""
-    steps, live = [], 0
-    while backward:
-        goes_on = bool(forward) and live < world_size - rank
-        steps.append((forward if goes_on else backward).pop(0))
-        live += 1 if goes_on else -1
-""")
 
 BATCH = "handles = dist.batch_isend_irecv(outgoing + receive)"
 wrong, right = ANSWERS.to("run-schedule")
@@ -357,24 +314,42 @@ wrong("keeps-gradients", "keep what is sent in `sends` alone", caught_by="memory
 wrong("gradient-by-rank", "every stage but the last receives one").replace(
     "gradient, after)] if stage < last", "gradient, after)] if rank < world_size - 1"
 ).replace("gradient = torch.empty_like(y)\n", "if rank < world_size - 1:\n    gradient = torch.empty_like(y)\n")
-wrong("kept-for-ever", "but kept[...] or a list", caught_by="memory").replace("kept.pop((c, m))", "kept[c, m]")
+wrong("kept-for-ever", "kept[...] or a list", caught_by="memory").replace("kept.pop((c, m))", "kept[c, m]")
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m))\nfor leaf in leaves[c]:\n    leaf.grad = None"
 )
-wrong("activation-to-the-rank-before", "rank").replace("y.detach(), after", "y.detach(), before")
 wrong("keeps-without-the-chunk", "with the chunk in it").replace("kept[c, m]", "kept[m]").replace("(c, m)", "m")
-wrong("first-rank-instead-of-first-stage", "rank").replace("x, before)] if stage > 0", "x, before)] if rank > 0")
-wrong("buffer-of-one-dtype", "same shape and dtype", hidden=True).replace(
+wrong("first-rank-instead-of-first-stage", "Ask for `stage`").replace(
+    "x, before)] if stage > 0", "x, before)] if rank > 0"
+)
+wrong("buffer-of-one-dtype", "have different dtypes", hidden=True).replace(
     "gradient = torch.empty_like(y)", "gradient = torch.empty(y.shape, dtype=torch.float64)"
 )
-wrong("last-rank-instead-of-last-stage", "all its stages but the last").replace(
-    "y.detach(), after)] if stage < last", "y.detach(), after)] if rank < world_size - 1"
+wrong("last-rank", "only stage 5 sends no output").replace(
+    "(), after)] if stage < last", "(), after)] if rank < world_size - 1"
 )
 wrong("all-forwards-first-whatever-the-steps", "doesn't take its steps in the order", caught_by="traffic").replace(
     "in steps:", 'in sorted(steps, key=lambda step: step[0] == "B"):'
 )
 wrong("detaches-y", "send y.detach()").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach()")
 right("sends-y-with-its-graph").replace("y.detach(), after", "y, after")
+wrong("first-rank-takes-the-batch", "only stage 0 takes its input from the batch").replace(
+    "if stage == 0", "if rank == 0"
+).replace("x, before)] if stage > 0", "x, before)] if rank > 0").replace(
+    "x.grad, before)] if stage", "x.grad, before)] if rank"
+)
+wrong("asks-for-the-rank-everywhere", "rank 0 sent 4 messages").replace("stage > 0", "rank > 0").replace(
+    "stage == 0", "rank == 0"
+).replace("stage < last", "rank < world_size - 1")
+wrong("first-chunk-takes-the-batch", "an x that required no gradient").replace("if stage == 0", "if rank == 0").replace(
+    "x, before)] if stage > 0", "x, before)] if rank > 0"
+).replace("requires_grad_(stage > 0)", "requires_grad_(rank > 0)")
+wrong("always-receives", "No message goes between ranks 0 and 2").replace(
+    "x, before)] if stage > 0 else []", "x, before)]"
+)
+wrong("key-of-two-arguments", "is one tuple: pop((m, c))").replace("kept.pop((c, m))", "kept.pop(c, m)")
+wrong("list-in-the-key", "take its number, c").replace("kept[c, m]", "kept[m, chunk]").replace("(c, m)", "(m, chunk)")
+wrong("gradient-in-float32", "have different dtypes").replace("torch.empty_like(y)", "torch.empty(y.shape)")
 wrong("waits-for-every-handle", "Rank 0 waits for a send").replace(
     "handles[-1].wait()", "[handle.wait() for handle in handles]"
 ).replace("sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []")
@@ -392,6 +367,11 @@ wrong("waits-at-once", "waits for its send", caught_by="time").replace(
 )
 wrong("receives-after-computing", "starts to receive", caught_by="time").replace(RECEIVE_NEXT, "pass").replace(
     "outputs.append(y)", f"outputs.append(y)\nif rank > 0 and {RECEIVE_NEXT[3:]}"
+)
+wrong("one-behind", "rank 0 computes more than its first", caught_by="time").replace(
+    "isend(y", "isend(outputs[-1]"
+).replace("world_size - 1:\n", "world_size - 1 and m:\n").replace(
+    "for handle", "if rank < world_size - 1:\n    sends.append(dist.isend(y, dst=rank + 1))\nfor handle"
 )
 wrong("waits-again", "waited for before").replace("for handle in sends:", "for handle in receives + sends:")
 wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True")
@@ -431,65 +411,54 @@ wrong("flat", "one list for each chunk").replace(
     "return [weights[stage * size : (stage + 1) * size] for stage in stages]",
     "return [w for stage in stages for w in weights[stage * size : (stage + 1) * size]]",
 )
-wrong("one-layer-each", "one layer for each chunk").replace("stage * size : (stage + 1) * size", "stage : stage + 1")
+wrong("one-layer-each", "has 1 layer, but each").replace("stage * size : (stage + 1) * size", "stage : stage + 1")
 wrong("two-chunks", "rank", hidden=True).replace("range(num_chunks)", "range(num_chunks)][: 3")
-wrong("far-apart", "P v apart").body("""
+wrong("far-apart", "don't follow one another").body("""
     return [weights[c * world_size + rank :: world_size * num_chunks] for c in range(num_chunks)]
 """)
 wrong("one-chunk-too-many", "count the chunks from 0").replace("range(num_chunks)", "range(num_chunks + 1)")
-wrong("every-pth", "cut into chunks").body("""
-    mine = weights[rank::world_size]
-    return [mine[c * size : (c + 1) * size] for c in range(num_chunks)]
-""")
-wrong("times-chunks", "is stage c P + r").replace("c * world_size + rank", "c * num_chunks + rank")
-wrong("number-of-the-stage", "has several layers").replace("stage * size : (stage + 1) * size", "stage : stage + size")
+wrong("times-chunks", "Stage 4, chunk 1 of rank 0, should begin with").replace(
+    "c * world_size + rank", "c * num_chunks + rank"
+)
 wrong("all-stages", "of all ranks").replace(
     "[c * world_size + rank for c in range(num_chunks)]", "range(world_size * num_chunks)"
-)
-wrong("back-and-forth", "back and forth").replace(
-    "c * world_size + rank for", "c * world_size + (world_size - 1 - rank if c % 2 else rank) for"
 )
 right("cuts-all-then-picks").body("""
     stages = [weights[k : k + size] for k in range(0, len(weights), size)]
     return tuple(stages[rank::world_size])
 """)
 
+WARM_UP = "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size"
 wrong, right = ANSWERS.to("interleaved")
 wrong("backward-from-chunk-0", "they go through the last chunk first").replace("num_chunks - 1 - chunk", "chunk")
 wrong("all-microbatches-through-chunk-0", "Microbatches go in groups of P").replace(
     "k // world_size % num_chunks", "k // num_microbatches"
 ).replace("k // (world_size * num_chunks) * world_size + k % world_size", "k % num_microbatches")
-wrong("warm-up-of-1f1b", "first v - 1 chunks").replace(
-    "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "world_size - 1 - rank"
-)
+wrong("warm-up-of-1f1b", "first v - 1 chunks").replace(WARM_UP, "world_size - 1 - rank")
 wrong("warm-up-too-long", "Its warm-up is 4 too long: 2 (P - 1", caught_by="memory").replace(
     "(num_chunks - 1) * world_size", "num_chunks * world_size"
 )
 wrong("all-forwards-first", "go backward as soon as the warm-up is over", caught_by="memory").replace(
-    "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)", "ahead = count"
+    f"ahead = min({WARM_UP}, count)", "ahead = count"
 )
 wrong("not-capped", "never more than the forwards").replace(
-    "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)",
-    "ahead = 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size",
+    f"ahead = min({WARM_UP}, count)",
+    f"ahead = {WARM_UP}",
 )
 wrong("no-way-up-and-back", "Is the warm-up too short", caught_by="time").replace(
-    "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "(num_chunks - 1) * world_size"
+    WARM_UP, "(num_chunks - 1) * world_size"
 )
-in_groups = right("in-groups")
-in_groups.function("""
-    order = [
-        (first + m, c)
-        for first in range(0, num_microbatches, world_size)
-        for c in range(num_chunks)
-        for m in range(world_size)
-    ]
+right("counts-what-is-live").function("""
+    groups = range(0, num_microbatches, world_size)
+    order = [(first + m, c) for first in groups for c in range(num_chunks) for m in range(world_size)]
     forward = [["F", m, c] for m, c in order]
     backward = [["B", m, num_chunks - 1 - c] for m, c in order]
     ahead = min(len(order), 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size)
-    steps, forward = forward[:ahead], forward[ahead:]
-    for b in backward:
-        steps += forward[:1] + [b]
-        forward = forward[1:]
+    steps, live = [], 0
+    while backward:
+        goes_on = bool(forward) and live <= ahead
+        steps.append((forward if goes_on else backward).pop(0))
+        live += 1 if goes_on else -1
     return steps
 """)
 wrong("forwards-in-reverse", "in reverse order").replace(
@@ -504,15 +473,6 @@ wrong("chunk-before-microbatch", "in this order").replace("microbatch, chunk)", 
 )
 wrong("backward-first", "begins with its forward").replace("steps += [f, b]", "steps += [b, f]")
 wrong("one-chunk", "is the whole list").replace("backward[count - ahead :]", "backward[-ahead:]")
-right("counts-what-is-live").like(in_groups).replace(
-    "steps, forward = forward[:ahead], forward[ahead:]\n"
-    "for b in backward:\n    steps += forward[:1] + [b]\n    forward = forward[1:]",
-    "steps, live = [], 0\n"
-    "while backward:\n"
-    "    goes_on = bool(forward) and live <= ahead\n"
-    "    steps.append((forward if goes_on else backward).pop(0))\n"
-    "    live += 1 if goes_on else -1",
-)
 
 wrong, right = ANSWERS.to("split-backward")
 wrong("forwards-first", "before the first backward", caught_by="score").body("""
@@ -526,10 +486,10 @@ wrong("never-weights", "has no W", caught_by="score").replace('[("B", m), ("W", 
 wrong("weights-before", "W needs what B saved", caught_by="score").replace(
     '[("B", m), ("W", m)]', '[("W", m), ("B", m)]'
 )
-wrong("no-warm-up", "times par", caught_by="score").replace("min(world_size - 1 - rank, num_microbatches)", "0")
+wrong("no-warm-up", "times par", caught_by="score").replace(AHEAD, "0")
 wrong("longest-on-the-last", "the other way round", caught_by="score").replace("world_size - 1 - rank", "rank")
 wrong("for-eight-microbatches", "the schedule can't run", caught_by="score", hidden=True).replace(
-    "min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank"
+    AHEAD, "world_size - 1 - rank"
 ).replace("if ahead + m < num_microbatches:", "if ahead + m < max(num_microbatches, world_size - 1):")
 right("holds-weights-back").body("""
     ahead = min(world_size - 1 - rank, num_microbatches)

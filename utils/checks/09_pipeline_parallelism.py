@@ -12,6 +12,8 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import accumulate, combinations, islice, pairwise, product
 from typing import Any, TypeVar
 
@@ -28,8 +30,8 @@ from ..worlds.virtual.play_schedule import free_messages, play
 from .answer import Answer, CheckFailed
 from .equality import alike
 from .inputs import Draws
-from .oracles import Case, Judgement, as_tuple, only_at, oracle
-from .recorded import recorded, recorded_par
+from .oracles import Case, Judgement, Oracle, as_tuple, at, only_at, oracle
+from .recorded import Recorded, recorded, recorded_par
 from .scores import Measure
 from .show import show
 from .traffic import expect_each_sent, expect_only_messages, expect_time
@@ -46,9 +48,47 @@ RawStep = tuple[Any, ...]  # (kind, microbatch) or (kind, microbatch, chunk)
 Schedule = list[list[Step]]  # the steps of each rank
 
 LESSON = "09_pipeline_parallelism"
-split_layers = recorded(LESSON, "split-layers")
 bubble_shares = recorded(LESSON, "bubble-shares")
-interleaved_layers = recorded(LESSON, "interleaved-layers")
+
+
+class Layers(Recorded):
+    """Checks of which layers a rank has. A mistake is named if all ranks show it, or else what is wrong with one."""
+
+    def oracle(self) -> Oracle:
+        plain = super().oracle()
+
+        def draw(*arguments: Any) -> Case:
+            case = plain.draw(*arguments)
+            return replace(case, before=partial(expect_layers, case))
+
+        return replace(plain, draw=draw)
+
+
+def expect_layers(case: Case, answer: Answer) -> None:
+    results, ranks, chunks = answer.results, case.world_size, case.same.get("num_chunks", 0)
+    of_all = ([at(wrong, rank, ranks) for rank in range(ranks)] for wrong in case.mistakes.values())
+    if any(alike(results, wrong) for wrong in of_all):
+        return
+    for rank, (got, right) in enumerate(zip(results, case.right, strict=True)):
+        if isinstance(got, list | tuple):
+            stages = zip(got, right, strict=False) if chunks else [(got, right)]
+            wrong = ((c, list(mine), wanted) for c, (mine, wanted) in enumerate(stages) if not alike(mine, wanted))
+            for chunk, mine, wanted in wrong:
+                stage, seen = chunk * ranks + rank, f"{case.seen} ".format(rank=rank)
+                name = f"Stage {stage}" + f", chunk {chunk} of rank {rank}," * (chunks > 0)
+                more = ", and the first ones have one more until none is left over" * (not chunks)
+                why = f"{name} has {plural(len(mine), 'layer')}, but each stage has layers // stages{more}."
+                if len(mine) > 1 and int(mine[1].split()[1]) != int(mine[0].split()[1]) + 1:
+                    why = f"{name} has layers that don't follow one another."
+                elif not mine:
+                    why = f"{name} is empty: does it begin at its own end, or after the last layer?"
+                elif mine[0] != wanted[0]:
+                    why = f"{name} should begin with {wanted[0]!r}" + ", after all stages before it" * (stage > 0) + "."
+                raise CheckFailed(seen + show(got, right), show(right, got), why, lead=len(seen))
+
+
+split_layers = Layers(LESSON, "split-layers")
+interleaved_layers = Layers(LESSON, "interleaved-layers")
 
 
 # ---- data
@@ -85,16 +125,20 @@ def crossed(
     dtype = str(batch.dtype).removeprefix("torch.")
 
     def judge(answer: Answer) -> str:
+        expect_no_barrier(answer)
         for event in answer.events:
             if event.dtype not in ("", dtype):
-                raise CheckFailed(
-                    f"rank {event.rank} calls {event.op} with {event.dtype} numbers",
-                    dtype,
-                    "That is the batch's dtype.",
-                )
+                seen = f"rank {event.rank} calls {event.op} with {event.dtype} numbers"
+                raise CheckFailed(seen, dtype, "That is the batch's dtype.")
         return expect_each_sent(answer, messages, sent, enough)
 
     return judge
+
+
+def expect_no_barrier(answer: Answer) -> None:
+    if any(event.op == "barrier" for event in answer.events):
+        why = "It makes every rank wait for all others. A recv waits for its message anyway: leave the barrier out."
+        raise CheckFailed("your function calls barrier", "messages alone", why)
 
 
 def in_microbatches(batch: Tensor, size: int) -> Judgement:
@@ -102,6 +146,7 @@ def in_microbatches(batch: Tensor, size: int) -> Judgement:
     wanted = [len(part) for part in batch.split(size)]
 
     def judge(answer: Answer) -> None:
+        expect_no_barrier(answer)
         expect_only_messages(answer)
         for rank in range(len(answer.results) - 1):
             sent = [
@@ -109,11 +154,8 @@ def in_microbatches(batch: Tensor, size: int) -> Judgement:
             ]
             if sent != wanted:
                 why = "micro_batch_size is the number of rows in a microbatch: batch.split(micro_batch_size)."
-                raise CheckFailed(
-                    f"rank {rank} sent {rows_of(sent)}",
-                    rows_of(wanted),
-                    "That is the whole batch at once." if sent == [len(batch)] else why,
-                )
+                seen, expected = f"rank {rank} sent {rows_of(sent)}", rows_of(wanted)
+                raise CheckFailed(seen, expected, "That is the whole batch at once." if sent == [len(batch)] else why)
 
     return judge
 
@@ -195,10 +237,16 @@ def naive_forward(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype = E
 def microbatch_forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtype = EXACT) -> Case:
     """Time is judged with one layer on each rank, and messages that take none."""
     ranks = len(layers)
-    serial = {"the time of one GPU: send each microbatch on before you compute the next": float(rows * ranks)}
+    serial = (
+        "as long as one GPU alone would take, so the ranks work one after another. Send each microbatch on before you "
+        "receive the next one"
+    )
 
     def in_time(answer: Answer) -> str:
-        return expect_time(answer, rows + size * (ranks - 1), recognise=serial, least=rows + ranks - 1)
+        needed = rows + size * (ranks - 1)
+        twice = "a rank seems to compute each microbatch twice"
+        wrong = {serial: float(rows * ranks)} | dict.fromkeys(why_behind(answer, size), answer.run.elapsed)
+        return expect_time(answer, needed, recognise=wrong | {twice: needed + rows}, least=rows + ranks - 1)
 
     also = in_microbatches(torch.empty(rows, DIM, dtype=dtype), size)
     return forward(draws, layers, rows, size, dtype, also=also, clock=rows_take_time(ranks), time=in_time)
@@ -212,12 +260,16 @@ def overlapped_forward(
     ranks = len(layers)
     first = ranks * size + (ranks - 1) * message  # the first microbatch's way
     others = rows / size - 1
-    serial = "the time if a rank begins only when the one before has done everything: wait for one message at a time"
+    serial = (
+        "as long as if each rank began only when the one before has done everything. Send each microbatch as soon as "
+        "it is computed, and wait for one message at a time"
+    )
 
     def in_time(answer: Answer) -> str:
         expect_waited(answer)
         wrong = {serial: float(ranks * rows + (ranks - 1) * message)}
-        wrong |= {f"the time if {words}": answer.run.elapsed for words in why_late(answer)}
+        of_rank_0 = [why for why in why_behind(answer, size) if why.startswith("rank 0")]
+        wrong |= dict.fromkeys(why_late(answer) or of_rank_0, answer.run.elapsed)
         least = rows + (ranks - 1) * (1 + message)  # a row takes a second on each rank
         return expect_time(answer, first + others * max(size, message), recognise=wrong, least=least)
 
@@ -225,11 +277,28 @@ def overlapped_forward(
     return forward(draws, layers, rows, size, dtype, also=also, clock=clock, time=in_time)
 
 
+def sends_and_receives(answer: Answer) -> list[tuple[list[Event], list[Event]]]:
+    """Those of each rank."""
+    calls = [[event for event in answer.events if event.rank == rank] for rank in range(len(answer.results))]
+    return [([e for e in mine if e.op == "send"], [e for e in mine if e.op == "recv"]) for mine in calls]
+
+
+def why_behind(answer: Answer, size: int) -> list[str]:
+    """Which rank keeps a microbatch of `size` rows, each a second, from the next rank, in words: [] or one sentence."""
+    for rank, (sends, receives) in enumerate(sends_and_receives(answer)):
+        if rank == 0 and sends[0].start > size * 1.001:
+            return ["rank 0 computes more than its first microbatch before it sends that on"]
+        if any(later.start < send.start for send, later in zip(sends, receives[1:], strict=False)):
+            return [f"rank {rank} receives the next microbatch before it sends this one on"]
+        if not sends and any(later.start < (one.end or 0) + size * 0.999 for one, later in pairwise(receives)):
+            return [f"rank {rank} receives the next microbatch before it computes this one"]
+    return []
+
+
 def why_late(answer: Answer) -> list[str]:
     """What kept messages from travelling while their ranks computed, in words: [] or one sentence."""
     early = late = False  # the ranks in the middle show both
-    for rank in range(len(answer.results)):
-        sends, receives = ([e for e in answer.events if (e.rank, e.op) == (rank, op)] for op in ("send", "recv"))
+    for sends, receives in sends_and_receives(answer):
         early |= any(not one.is_async or (one.waited or 0) < later.start for one, later in pairwise(sends))
         late |= any(one.start >= send.start for send, one in zip(sends, receives[1:], strict=False))
     why = ["waits for its send before it computes the next microbatch"] * early
@@ -241,11 +310,8 @@ def expect_waited(answer: Answer) -> None:
     """Raise CheckFailed if a handle was dropped, which on virtual ranks keeps no message from arriving."""
     for event in answer.events:
         if event.is_async and event.waited is None:
-            raise CheckFailed(
-                f"rank {event.rank} started an asynchronous {event.op} to {event.peer} and never waited for it",
-                "wait() for each handle",
-                "Until then its tensor may not have been read or filled.",
-            )
+            seen = f"rank {event.rank} started an asynchronous {event.op} to {event.peer} and never waited for it"
+            raise CheckFailed(seen, "wait() for each handle", "Until then its tensor may not have been read or filled.")
 
 
 # ---- gradients, in parts 3 and 5
@@ -322,6 +388,7 @@ def backward(
     right: list[dict[str, Tensor]],
     wrong: Mapping[str, list[dict[str, Any]]],
     dtype: torch.dtype,
+    before: Judgement | None = None,
     **judged: Any,
 ) -> Case:
     """The gradients of each rank, `named`, and the loss of a rank that has one; wrong: what mistakes lead to."""
@@ -348,7 +415,7 @@ def backward(
         rtol=RTOL[dtype],
         unpack=unpack,
         values_first=True,
-        before=not_into(inputs[0]),
+        before=before or not_into(inputs[0]),
         **judged,
     )
 
@@ -456,6 +523,9 @@ ADVICE_ON_STEPS = {
         "It sends None, the .grad of a tensor that has none: is it the .grad of x, did x require a gradient before it "
         "was used (on rank 0 too, in every stage but the first), and does each B take out the x of its own F?"
     ),
+    r"float64 .* (?:for|into) float32 |float32 .* (?:for|into) float64 ": (
+        "The two have different dtypes: torch.empty_like(...) makes a buffer with the dtype of another tensor."
+    ),
     r"only has room for|the rest of that tensor stays": (
         "The two ranks are at different microbatches: does each B take out what its own F has kept, is a buffer as "
         "long as its microbatch, and is `outgoing` emptied when it has been handed over?"
@@ -464,17 +534,14 @@ ADVICE_ON_STEPS = {
         "A B without a gradient: every stage but the last receives one, on the last rank too if it has several chunks."
     ),
     r"finished without sending it\.( Count .*)": "Is what is outgoing after the last step handed over, too?",
-    "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it.",
-}
-ADVICE_ON_CHUNKS = {
-    r"(\s*Everyone receives first.*)": (
-        "A message is missing. It is the stage that decides who sends and receives, not the rank: with chunks, "
-        "the last rank sends on the outputs of all its stages but the last."
+    "KeyError|non-iterable NoneType": (
+        "A backward finds nothing under its key. F and B must use the same key, with the chunk in it."
     ),
-    r"finished without receiving it\.( Count .*)": (
-        "It is the stage that decides who sends and receives, not the rank: with chunks, rank 0 receives the input of "
-        "all its stages but the first, and the last rank the gradient of all its stages but the last."
+    r"non-iterable int object[\s\S]*\.(?:pop|get)\(\w+, ": (
+        "pop(m, c) and get(m, c) look for the key m, and return c if there is none. A key of two parts is one tuple: "
+        "pop((m, c))."
     ),
+    "unhashable type: 'list'": "A key can't hold a list, and `chunk` is one: take its number, c.",
 }
 ADVICE_IF_RECEIVED_LATER = {
     r"(?s)rank 0 +waits in send.*(\s*No send matches.*)": (
@@ -507,9 +574,39 @@ def run_schedule(
 
     wrong = {
         "the last microbatch's gradient alone: don't zero the gradients in between": alone(parts[-1]),
-        "the first microbatch's gradient alone": alone(parts[0]),
     } | wrong_sends(stages, batch)
     messages = crossed(batch, ranks, chunks, len(parts), enough="M messages each way across each boundary.")
+    ask_for_stage = (
+        f"Ask for `stage`, not for `rank`. Rank 0 has the stages 0 and {ranks} here, and only stage 0 takes its input "
+        f"from the batch and sends no gradient. Rank {ranks - 1} has the stages {ranks - 1} and {2 * ranks - 1}, and "
+        f"only stage {2 * ranks - 1} sends no output and receives no gradient."
+    )
+    ends = rf"rank 0 +waits in \w+ \w+ {ranks - 1}|rank {ranks - 1} +waits in \w+ \w+ 0"
+    on_one_chunk = {
+        rf"(?s)(?:{ends}) .*?(\n\s*(?:Everyone|No send).*| Count the sends.*|$)": (
+            f"No message goes between ranks 0 and {ranks - 1} here: stage 0 takes its x from the batch, the last stage "
+            "its gradient from the loss. Every other x comes from the rank before, other gradients from the one after."
+        )
+    }
+    on_chunks = {  # the case before, with one stage on each rank, has passed
+        "class 'NoneType'": (
+            "It sends None, the .grad of an x that required no gradient. Only stage 0 takes x from the batch: rank 0 "
+            f"has stage {ranks} here, too, where x is received and requires one. Or a B takes out another F's x."
+        ),
+        r"(\s*(?:Everyone receives first|No send matches).*)": ask_for_stage,
+        r"finished without (?:receiving|sending) it\.( Count .*)": ask_for_stage,
+    }
+
+    of_case = on_chunks if chunks > 1 else on_one_chunk if ranks > 2 else {}
+
+    def expect_all_stages(answer: Answer) -> None:
+        """A gradient that a rank hasn't received is any numbers: with several chunks, messages are counted first."""
+        not_into(batches)(answer)
+        for rank, (sent, _) in enumerate(sends_and_receives(answer)):
+            wanted = len(parts) * (2 * chunks - (rank in (0, ranks - 1)))
+            if len(sent) < wanted and chunks > 1:
+                seen = f"rank {rank} sent {plural(len(sent), 'message')}"
+                raise CheckFailed(seen, plural(wanted, "message"), ask_for_stage)
 
     def in_order(answer: Answer) -> str | None:
         expect_order(answer)
@@ -529,10 +626,9 @@ def run_schedule(
         right=right,
         wrong={words: list(map(named, on_ranks(of))) for words, of in wrong.items()},
         dtype=dtype,
+        before=expect_all_stages,
         same={"micro_batch_size": size},
-        advice=(ADVICE_IF_RECEIVED_LATER if schedules is RECEIVED_LATER else {})
-        | (ADVICE_ON_CHUNKS if chunks > 1 else {})
-        | ADVICE_ON_STEPS,
+        advice=(ADVICE_IF_RECEIVED_LATER if schedules is RECEIVED_LATER else of_case) | ADVICE_ON_STEPS,
         through=marking_batches,
         clock=free_messages(ranks),
         traffic=in_order,
@@ -554,10 +650,9 @@ def expect_order(answer: Answer) -> None:
         mine, theirs = ([e for e in calls if (e.rank, e.peer) == pair] for pair in ((one, other), (other, one)))
         stuck = first_stuck(mine, theirs, batches)
         if stuck:
-            ranks = f"ranks {one} and {other}"
             raise CheckFailed(
-                f"{ranks} would be stuck on NCCL, each in a {stuck.op} to the other, number {mine.index(stuck) + 1} "
-                f"of rank {one}'s calls to rank {other}",
+                f"ranks {one} and {other} would be stuck on NCCL, each in a {stuck.op} to the other, number "
+                f"{mine.index(stuck) + 1} of rank {one}'s calls to rank {other}",
                 "what one step sends and the next receives, in one batch_isend_irecv",
                 "NCCL works through the calls between two ranks one after another; only one call for both directions "
                 "lets them exchange.",
@@ -566,16 +661,12 @@ def expect_order(answer: Answer) -> None:
 
 def batch_of_each(answer: Answer) -> dict[Event, tuple[str, int]]:
     """{a call: (its line, how many batches its rank had begun by then)}: what calls of one batch have in common."""
-    begun = [
-        [r.start for r in answer.run.regions if (r.rank, r.name) == (rank, BATCH)]
-        for rank in range(len(answer.results))
-    ]
+    ranks, regions = range(len(answer.results)), answer.run.regions
+    begun = [[r.start for r in regions if (r.rank, r.name) == (rank, BATCH)] for rank in ranks]
     return {e: (e.where, bisect_right(sorted(begun[e.rank]), e.start)) for e in answer.events}
 
 
-def expect_steps_taken(
-    answer: Answer, schedules: list[list[RawStep]], chunks: int, microbatches: Sequence[Tensor]
-) -> None:
+def expect_steps_taken(answer: Answer, schedules: list[list[RawStep]], chunks: int, parts: Sequence[Tensor]) -> None:
     """Raise CheckFailed unless each rank sends to its neighbours in the order of its steps, a microbatch each time."""
     ranks = len(schedules)
     for rank, steps in enumerate(schedules):
@@ -583,17 +674,15 @@ def expect_steps_taken(
         for kind, m, *chunk in steps:
             stage = rank + ranks * sum(chunk)
             to = stage + (1 if kind == "F" else -1)
-            wanted += [(to % ranks, microbatches[m].nbytes)] if 0 <= to < ranks * chunks else []
+            wanted += [(to % ranks, parts[m].nbytes)] if 0 <= to < ranks * chunks else []
         sent = [(event.peer, event.bytes) for event in answer.events if (event.rank, event.op) == (rank, "send")]
         (got_to, got), (to_ranks, right) = (tuple(zip(*pairs, strict=True)) or ((), ()) for pairs in (sent, wanted))
         if got_to != to_ranks:
-            raise CheckFailed(
-                f"rank {rank} sent its messages to the ranks {show(list(got_to))}",
-                show(list(to_ranks)),
-                "It doesn't take its steps in the order of `steps`. The schedule decides the order, not the engine.",
-            )
+            seen = f"rank {rank} sent its messages to the ranks {show(list(got_to))}"
+            why = "It doesn't take its steps in the order of `steps`. The schedule decides the order, not the engine."
+            raise CheckFailed(seen, show(list(to_ranks)), why)
         if got != right:
-            row = microbatches[0][0].nbytes
+            row = parts[0][0].nbytes
             sizes, wanted_sizes = (rows_of([n // row for n in bytes_sent]) for bytes_sent in (got, right))
             advice = "A microbatch has micro_batch_size rows, and only the last one may be shorter."
             raise CheckFailed(f"rank {rank} sent {sizes}", wanted_sizes, advice)
@@ -618,10 +707,8 @@ def first_stuck(mine: list[Event], theirs: list[Event], batches: Mapping[Event, 
 def going_on(queue: list[Event], batches: Mapping[Event, Any]) -> list[Event]:
     """The calls at the head of a queue that may go on at the same time."""
     first, *rest = queue[:2]
-    same_batch = [
-        e for e in rest if first.is_async and e.is_async and batches[e] == batches[first] and e.op != first.op
-    ]
-    return [first, *same_batch]
+    rest = [e for e in rest if first.is_async and e.is_async and batches[e] == batches[first] and e.op != first.op]
+    return [first, *rest]
 
 
 def expect_few_kept(answer: Answer, schedules: list[list[RawStep]], tensor: int) -> str:
@@ -636,20 +723,15 @@ def expect_few_kept(answer: Answer, schedules: list[list[RawStep]], tensor: int)
         # Of two layers autograd saves the inputs of each product and each gelu, and on the last stage that of the loss.
         held, room = math.ceil(most_of(answer, rank, "activations") / tensor), 5 * live + 2  # for one in, one out
         if held > room:
-            raise CheckFailed(
-                f"rank {rank} holds up to {held} tensors of activations",
-                f"{room} at most, which is enough for the {live} microbatches that are live at a time",
-                "Something is kept after its backward: kept.pop(...) returns x and y and forgets them, but kept[...] "
-                "or a list of inputs or outputs keeps them all.",
-            )
+            enough = f"{room} at most, which is enough for the {live} microbatches that are live at a time"
+            why = "Something is kept after its backward: kept.pop(...) forgets x and y, kept[...] or a list keeps them."
+            raise CheckFailed(f"rank {rank} holds up to {held} tensors of activations", enough, why)
     for rank in range(len(schedules)):
         messages = most_of(answer, rank, "communication") // tensor
         if messages > MESSAGES_HELD:
-            raise CheckFailed(
-                f"rank {rank} holds up to {messages} tensors that it has sent or received",
-                f"{MESSAGES_HELD} at most, with room for copies",
-                "Most have arrived long ago: keep what is sent in `sends` alone, and what is received until its step.",
-            )
+            seen = f"rank {rank} holds up to {messages} tensors that it has sent or received"
+            why = "Most have arrived long ago: keep what is sent in `sends` alone, and what is received until its step."
+            raise CheckFailed(seen, f"{MESSAGES_HELD} at most, with room for copies", why)
     return f"live microbatches by rank: {counts}, as the schedule says."
 
 
@@ -710,11 +792,8 @@ def gpipe(_: Draws, ranks: int, microbatches: int) -> Case:
     def expect_forwards_first(schedule: Schedule) -> None:
         for rank, steps in enumerate(schedule):
             if warm_up(steps) != microbatches:
-                raise CheckFailed(
-                    f"rank {rank} goes backward after {warm_up(steps)} of {microbatches} forwards",
-                    "all forwards first",
-                    "1F1B will do that; GPipe is simpler.",
-                )
+                seen = f"rank {rank} goes backward after {warm_up(steps)} of {microbatches} forwards"
+                raise CheckFailed(seen, "all forwards first", "1F1B will do that; GPipe is simpler.")
         expect_in_order(schedule)
 
     return planned(ranks, microbatches, None, expect_forwards_first)
@@ -726,11 +805,9 @@ def one_f_one_b(_: Draws, ranks: int, microbatches: int) -> Case:
         expect_in_order(schedule)
         for rank, steps in enumerate(schedule):
             if not re.fullmatch("F*(BF)*B*", "".join(step.kind for step in steps)):
-                raise CheckFailed(
-                    f"rank {rank}, after its warm-up, does {' '.join(map(str, steps[warm_up(steps) :]))}",
-                    "one backward and one forward in turn until there is no forward left",
-                    "In the steady phase it does two of the same kind in a row.",
-                )
+                seen = f"rank {rank}, after its warm-up, does {' '.join(map(str, steps[warm_up(steps) :]))}"
+                why = "In the steady phase it does two of the same kind in a row."
+                raise CheckFailed(seen, "one backward and one forward in turn until there is no forward left", why)
 
     return planned(ranks, microbatches, None, expect_in_turn)
 
@@ -740,12 +817,9 @@ def interleaved(_: Draws, ranks: int, microbatches: int, chunks: int) -> Case:
     def expect_groups(schedule: Schedule) -> None:
         expect_in_order(schedule)
         for rank, steps in enumerate(schedule):
-            if seen := not_in_groups(steps, ranks * chunks, ranks):
-                raise CheckFailed(
-                    f"the first {ranks * chunks} forwards of rank {rank} are of the microbatches {seen}",
-                    f"the group {list(range(ranks))}, through all {chunks} chunks",
-                    GROUPS,
-                )
+            if found := not_in_groups(steps, ranks * chunks, ranks):
+                seen = f"the first {ranks * chunks} forwards of rank {rank} are of the microbatches {found}"
+                raise CheckFailed(seen, f"the group {list(range(ranks))}, through all {chunks} chunks", GROUPS)
 
     return planned(ranks, microbatches, chunks, expect_groups)
 
@@ -866,11 +940,9 @@ def expect_small_bubble(schedule: Schedule, microbatches: int, chunks: int) -> s
     busy, took = slot * microbatches * chunks, play(schedule).elapsed
     right = busy + slot * (len(schedule) - 1)
     if took > right * (1 + 1e-9):
-        raise CheckFailed(
-            f"with F = 1 s and B = 2 s it took {took:g} s",
-            f"{right:g} s",
-            f"The bubble is {took - busy:g} s; (P - 1) (F + B) is enough. {why_it_idles(schedule, chunks)}",
-        )
+        seen = f"with F = 1 s and B = 2 s it took {took:g} s"
+        why = f"The bubble is {took - busy:g} s; (P - 1) (F + B) is enough. {why_it_idles(schedule, chunks)}"
+        raise CheckFailed(seen, f"{right:g} s", why)
     return f"{took:g} s with F = 1 s and B = 2 s: {1 - busy / took:.1%} of that is bubble."
 
 
