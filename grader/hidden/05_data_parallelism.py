@@ -117,7 +117,7 @@ EMPTY = {"IndexError|is empty|is an empty|empty iterable": "Both lists may be em
         ([2.0], [0.5]),
         ([1.0, 1.5, 6.0, 6.5], [3.0, 3.0, 0.5, 2.0]),
         ([3.0, 2.0, 4.0], [2.0, 0.5, 0.25]),  # not ready in the order in which they are sent
-        ([0.5, 1.0, 1.5], [0.0, 4.0, 0.0]),
+        ([1.0, 2.0, 2.5], [0.5, 4.0, 0.0]),
         ([], [], 8),
     ]
 )
@@ -140,10 +140,12 @@ def communication_end(draws: Draws, ready: list[float], took: list[float], count
     for at, long in sorted(zip(ready, took, strict=True)):
         in_order = max(at, in_order) + long
     mistakes |= {
-        "the later of `ready` and `end + takes`: take the later of `ready` and `end`, then add": later,
+        "the later of `ready` and `end + took`: take the later of `ready` and `end`, then add": later,
         "the sum of all moments and times: `ready` is a moment, so wait until then": summed,
         "the end if the first bucket to be ready is sent first: all ranks keep the order that is given": in_order,
-        "the first moment plus the sum of all: the network waits for later buckets too": sum(took, *ready[:1] or [0.0]),
+        "the first moment plus the sum of all: the network may have to wait for any of the later buckets too": (
+            sum(took, *ready[:1] or [0.0])
+        ),
         "the exposed time: return the moment when the last one ends": end_of(ready, took) - last,
     }
     seen = f"ready {ready}, took {took}: you returned"
@@ -184,7 +186,7 @@ replica = vary(
         ([[], [0]], 2, 1, True, [[2, 1, 0]]),
         ([[1]], 2, 3, True, [[2], [1, 0]]),
     ],
-    traffic=[([[2, 0, 1], [1, 2, 0], [0, 1, 2]], 3, 2, True, [[3, 2], [1], [0]])],
+    traffic=[([[2, 0, 1], [1, 2, 0], [0, 1, 2]], 3, count, True, [[3, 2], [1], [0]]) for count in (1, 2)],
 )
 
 SHARDS = [([1, 5, 2], 2, 1e-5), ([2, 2, 2, 1, 1], 4), ([4], 3)]
@@ -231,9 +233,9 @@ RECORDED = (
     vary(
         communication_end,
         values=[
-            ([1.0, 2.0, 3.25], [4.0, 0.5, 1.0]),
+            ([4.25, 5.0, 6.25], [4.0, 0.5, 1.0]),
             ([1.0, 2.0, 4.0], [0.5, 0.75, 3.0]),
-            ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]),
+            ([1.0, 4.0, 5.25], [2.0, 3.0, 1.5]),
             ([], []),
         ],
     ),

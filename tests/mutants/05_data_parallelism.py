@@ -184,7 +184,7 @@ wrong("weights-after-the-sum", "before it is summed").replace(
 wrong("never-divides", "divide by how many rows there are on all ranks").replace(
     "len(shard) / rows.item()", "len(shard)"
 )
-wrong("in-float32", "right to a few digits only").replace("rows.item()", "rows")
+wrong("in-float32", "right to 7 digits only").replace("rows.item()", "rows")
 wrong("own-gradient", "the mean never got into").replace("len(shard) / rows.item()", "1").replace(
     ".grad)", ".grad * 1)"
 )
@@ -394,7 +394,7 @@ wrong("all-at-once", "the network does one at a time").replace(
 wrong("after-backward", "each starts as soon as it is ready").body("end = max(ready, default=0.0) + sum(took)")
 wrong("adds-moments", "`ready` is a moment").replace("max(end, is_ready) + takes", "end + is_ready + takes")
 wrong("adds-first", "then add").replace("max(end, is_ready) + takes", "max(end + takes, is_ready)")
-wrong("first-and-all", "the network waits for later buckets too").body("end = sum(took, *ready[:1] or [0.0])")
+wrong("first-and-all", "any of the later buckets").body("end = sum(took, *ready[:1] or [0.0])")
 wrong("exposed", "the exposed time").replace("return end", "return end - max(ready, default=0.0)")
 wrong("in-order-of-readiness", "keep the order that is given", hidden=True).replace(
     "zip(ready, took)", "sorted(zip(ready, took))"
@@ -432,10 +432,10 @@ wrong("as-they-are-ready", "or its bucket, was complete").replace(
 ).replace("buckets[len(flights)]", "buckets[number]").replace("append((flat", "append((buckets[number], flat").replace(
     "for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:"
 )
-wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
+wrong("starts-with-the-first-gradient", "with a gradient missing").replace(
     "missing[len(flights)] == 0:", "missing[len(flights)] < len(buckets[len(flights)]):"
 )
-wrong("after-backward", "after backward had ended", caught_by="traffic").replace(
+wrong("after-backward", "only when the last gradient", caught_by="traffic").replace(
     "missing[len(flights)] == 0", "sum(missing) < 0"
 ).replace("for bucket, (flat", "one_more_is_ready(0, None)\nfor bucket, (flat")
 wrong("all-in-the-last-hook", "idle until backward is over", caught_by="time").replace(
@@ -583,7 +583,7 @@ wrong("own-use-decides", "deciding for itself").replace("dist.all_reduce(users)"
 wrong("rank-0-decides", "any rank may have used the parameter", hidden=True).replace(
     "dist.all_reduce(users)", "dist.broadcast(users, src=0)"
 )
-wrong("after-backward", "after backward", caught_by="traffic").replace(
+wrong("after-backward", "in the hook that completes it", caught_by="traffic").replace(
     "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n    self.start_next()",
     "pass",
 )
