@@ -88,6 +88,7 @@ def make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Ca
         "the sizes: a bucket holds the parameters' indices": [[sizes[index] for index in bucket] for bucket in right],
         "a bucket that is closed too late: one that holds exactly the cap is full": cut(backwards, cap + 1),
         "without the last bucket: it isn't full, but it counts": right[:-1],
+        "without parameter 0: go on until index 0": [bucket for b in right if (bucket := [i for i in b if i])],
     }
     return Case(
         [[sizes]],

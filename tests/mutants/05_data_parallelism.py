@@ -34,12 +34,7 @@ wrong("rounded-cuts", "rank * B / P, rounded").body("""
     return batch[cuts[rank] : cuts[rank + 1]]
 """)
 wrong("one-too-many", "one row more on one rank too many").replace("(rank < larger)", "(rank <= larger)")
-wrong("sends-rows", "your function calls").function("""
-    shards = list(batch.tensor_split(world_size))
-    mine = [None]
-    dist.scatter_object_list(mine, shards if rank == 0 else None, src=0)
-    return mine[0]
-""")
+wrong("sends-rows", "your function calls").replace("size, larger =", "dist.broadcast(batch, src=0)\nsize, larger =")
 right("tensor-split").body("return batch.tensor_split(world_size)[rank]")
 
 wrong, right = ANSWERS.to("average-gradients")
@@ -119,11 +114,7 @@ wrong("twice", "each tensor only once", caught_by="traffic").replace(
 wrong("sums", "copy rank 0's, don't add").replace(
     "dist.broadcast(tensor.detach(), src=0)", "dist.all_reduce(tensor.detach())"
 )
-right("without-grad").body("""
-    with torch.no_grad():
-        for tensor in tensors:
-            dist.broadcast(tensor.data, 0)
-""")
+right("without-grad").replace("tensor.detach(), src=0", "tensor.data, 0")
 right("flat-by-dtype").body("""
     for dtype in (torch.float64, torch.int64):
         some = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
@@ -167,6 +158,9 @@ wrong("shares-of-the-mean", "must add up to one").replace(
 wrong("leaves-the-sum-in-grad", "not what you returned").replace("len(shard) / rows.item()", "len(shard)").replace(
     "return [parameter.grad for", "return [parameter.grad / rows.item() for"
 )
+wrong("counts-in-the-loop", "all-reduce the number of rows before").replace("dist.all_reduce(rows)", "pass").replace(
+    "parameter.grad *=", "dist.all_reduce(rows)\nparameter.grad *="
+)
 wrong("pads", "rows of padding don't count").replace("len(shard) / rows.item()", "1 / world_size").replace(
     "loss_of(model(shard)).backward()",
     "largest = torch.tensor(len(shard))\ndist.all_reduce(largest, op=dist.ReduceOp.MAX)\n"
@@ -193,9 +187,6 @@ wrong("seeds-by-rank", "no rank sees").replace(
 wrong("drops-the-rest", "rank 3 got 2 samples").replace("while len(order) < each * world_size:", "if False:")
 wrong("pads-when-divisible", "24 is a multiple of 2 already").replace(
     "each = math.ceil(num_samples / world_size)", "each = num_samples // world_size + 1"
-)
-wrong("pads-by-the-rest", "which is 1 here").replace("while len(order) < each * world_size:", "if True:").replace(
-    "each * world_size - len(order)", "num_samples % world_size"
 )
 wrong("leaves-one-out", "take the whole order").replace("[rank::world_size]", "[: -1][rank::world_size]")
 wrong("shuffles-its-own-part", "Shuffle all samples first").body("""
@@ -224,6 +215,9 @@ wrong("pads-with-one", "Pad with the samples").replace("order[: each * world_siz
 wrong("with-replacement", "as randperm does and randint doesn't").replace(
     "torch.randperm(num_samples,", "torch.randint(num_samples, (num_samples,),"
 )
+wrong("sorts-its-part", "in the shuffled order").replace(
+    "return order[rank::world_size]", "return sorted(order[rank::world_size])"
+)
 wrong("tensors", "Take .tolist()").replace(
     "return order[rank::world_size]", "return list(torch.tensor(order[rank::world_size]))"
 )
@@ -231,13 +225,10 @@ wrong("asks-rank-0", "your function calls").replace(
     "each = ", "box = [order]\ndist.broadcast_object_list(box)\norder = box[0]\neach = "
 )
 right("in-runs").replace("order[rank::world_size]", "order[rank * each : (rank + 1) * each]")
-right("pythons-random").function("""
-    import random
-    order = list(range(num_samples))
-    random.Random(1000 * seed + epoch).shuffle(order)
-    each = -(-num_samples // world_size)
-    return (order * world_size)[: each * world_size][rank::world_size]
-""")
+right("pythons-random").replace(
+    "torch.randperm(num_samples, generator=generator).tolist()",
+    "list(range(num_samples))\n__import__('random').Random(1000 * seed + epoch).shuffle(order)",
+)
 right("torchs-own").function("""
     from torch.utils.data import DistributedSampler
 
@@ -269,6 +260,9 @@ wrong("empty-first", "empty bucket at the start").replace(
 wrong("one-for-all", "start a new one").replace("not buckets or filled >= cap", "not buckets").replace(
     "filled = 0", ""
 ).replace("filled += sizes[index]", "")
+wrong("forgets-parameter-0", "go on until index 0").replace(
+    "reversed(range(len(sizes)))", "range(len(sizes) - 1, 0, -1)"
+)
 wrong("sizes", "a bucket holds the parameters' indices").replace("append(index)", "append(sizes[index])")
 right("looks-back").body("""
     if buckets and sum(sizes[other] for other in buckets[-1]) < cap:
@@ -292,9 +286,8 @@ wrong("float32-flats", "torch.zeros and torch.tensor make those").replace(
 wrong("float32-gradients", "A gradient has the dtype of its parameter").replace(
     "flights.append", "flat = flat.float()\nflights.append"
 )
-wrong("longer-pieces", "must be those that it was put").replace(
-    "flat.split([parameters[index].numel() for index in bucket])",
-    "flat.split([parameters[index].numel() for index in range(len(bucket))])",
+wrong("equal-pieces", "Cut each flat tensor into the pieces").replace(
+    "flat.split([parameters[index].numel() for index in bucket])", "flat.chunk(len(bucket))"
 )
 wrong("drops-the-handle", "never waited for it", caught_by="traffic").replace("handle.wait()", "pass")
 wrong("waits-at-once", "before it had started the last one", caught_by="traffic").replace(
@@ -520,6 +513,9 @@ wrong("next-when-any-is-complete", "before all its gradients had come").replace(
     "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:",
     "if not self.missing[number]:",
 )
+wrong("broadcasts-in-each-pass", "broadcast in `__init__` alone", caught_by="traffic").replace(
+    "loss.backward()", "dist.broadcast(self.module.scale, src=0)\nloss.backward()"
+)
 wrong("blocks", "all-reduces blocked", caught_by="traffic").replace(
     "self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "dist.all_reduce(flat)\nself.flights.append((flat, None))",
@@ -569,12 +565,9 @@ wrong("forgets-the-mean", "subtract the square of the mean").replace(
 wrong("mean-of-mean-squares", "mean squares: weight each").body(
     SUMS + "    var = (x - mean).square().mean(0) / world_size\n    dist.all_reduce(var)"
 )
-wrong("gathers-the-batch", "your function calls", caught_by="traffic").body("""
-    shards = [None] * world_size
-    dist.all_gather_object(shards, x)
-    rows = torch.cat(shards)
-    mean, var = rows.mean(0), rows.var(0, correction=0)
-""")
+wrong("gathers-the-batch", "your function calls", caught_by="traffic").replace(
+    "dist.all_reduce(sums)", "dist.all_gather_object([None] * world_size, x)\ndist.all_reduce(sums)"
+)
 wrong("sums-the-batch", "must not grow with the batch", caught_by="traffic").replace(
     "dist.all_reduce(sums)", "rows = x.new_zeros(100, x.shape[1])\ndist.all_reduce(rows)\ndist.all_reduce(sums)"
 )
@@ -621,28 +614,23 @@ wrong("never-divides", "with sums: divide them").replace("sums[:-1] / sums[-1]",
 wrong("in-float32", "right to 7 digits only").replace(
     "dist.all_reduce(sums)", "sums = sums.float()\ndist.all_reduce(sums)"
 )
-wrong("three-calls", "made 3 all-reduces", caught_by="traffic").body("""
-    mean_g, mean_gx, count = g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])
-    for total in (mean_g, mean_gx, count):
-        dist.all_reduce(total)
-    mean_g, mean_gx = mean_g / count, mean_gx / count
-""")
+wrong("three-calls", "made 3 all-reduces", caught_by="traffic").replace(
+    "dist.all_reduce(sums)", "for part in sums.chunk(3):\n    dist.all_reduce(part)"
+)
+wrong("one-row-less", "one less than the number of all rows").replace("/ sums[-1]", "/ (sums[-1] - 1)")
 wrong("products-of-sums", "multiply g and x_hat first").body(
     SUMS.replace("(g * x_hat).sum(0)", "g.sum(0) * x_hat.sum(0)")
 )
 wrong("divides-twice", "the number of all rows is enough").body(
     SUMS.replace("sums[:-1] / sums[-1]", "sums[:-1] / sums[-1] / world_size")
 )
-right("two-calls").body("""
-    sums, count = torch.stack([g.sum(0), (g * x_hat).sum(0)]), torch.tensor([len(g)])
-    dist.all_reduce(sums)
-    dist.all_reduce(count)
-    mean_g, mean_gx = sums / count.item()
-""")
+right("two-calls").replace("dist.all_reduce(sums)", "dist.all_reduce(sums[:-1])\ndist.all_reduce(sums[-1:])")
 
 wrong, right = ANSWERS.to("best-buckets")
 wrong("one-for-all", "times par", caught_by="score").body("return [list(reversed(range(len(sizes))))]")
-wrong("one-each", "times par", caught_by="score").body("return [[index] for index in reversed(range(len(sizes)))]")
+wrong("one-each", "pay the latency 96 times", caught_by="score").body(
+    "return [[index] for index in reversed(range(len(sizes)))]"
+)
 wrong("last-bucket-first", "the first one should hold the last parameter", caught_by="score").replace(
     "key=end)", "key=end)[::-1]"
 )
