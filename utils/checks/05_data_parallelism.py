@@ -606,7 +606,10 @@ IN_HOOK = (
     "own parameter, and does it count for that parameter's bucket?"
 )
 AT_THE_END = "only when the last gradient was there, or later"
-HOOK_ADVICE = PIECES | {  # what the parentheses match is left out of the report
+HOOK_ADVICE = {  # what the parentheses match is left out of the report
+    "split_with_sizes": "A flat tensor was put together from a different bucket than it is cut for. A name from a loop "
+    "outside, such as `bucket`, has its last value when a hook runs.",
+    **PIECES,
     r"register_\w+hook\((?!partial)[\w.]+\(|missing 1 required positional": "Autograd calls a hook with the parameter "
     "alone. Register a function, with its number bound and not called yet: partial(one_more_is_ready, number).",
     r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
@@ -618,8 +621,6 @@ HOOK_ADVICE = PIECES | {  # what the parentheses match is left out of the report
         "users; and in an earlier microbatch, let the hooks do nothing."
     ),
     "brought float": OWN_ORDER,
-    "split_with_sizes": "A flat tensor was put together from a different bucket than it is cut for. A name from a loop "
-    "outside, such as `bucket`, has its last value when a hook runs.",
     r"NoneType.*( \(register_hook\))": "A hook ran before its gradient was in `grad`. A register_hook hook is called "
     "before that, a register_post_accumulate_grad_hook hook after it.",
     r"NoneType.*( \(complete\))": "The bucket whose turn it is was complete, but another one was put together. Take "
