@@ -1,7 +1,6 @@
 """The hidden tests of lesson 05, and the oracles of the exercises whose answer is a plan or a formula.
 
-World sizes 1, 3, 4 and 5; other models and shards; buckets of other sizes; other orders; slower networks.
-"""
+World sizes 1, 3, 4 and 5; other models and shards; buckets of other sizes; other orders; slower networks."""
 
 from __future__ import annotations
 
