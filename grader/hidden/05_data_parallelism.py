@@ -1,7 +1,6 @@
 """The hidden tests of lesson 05, and the oracles of the exercises whose answer is a plan or a formula.
 
-World sizes 1, 3, 4 and 5; other models and shards; buckets of other sizes; other orders; slower networks.
-"""
+World sizes 1, 3, 4 and 5; other models and shards; buckets of other sizes; other orders; slower networks."""
 
 from __future__ import annotations
 
@@ -88,6 +87,7 @@ def make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Ca
         "the sizes: a bucket holds the parameters' indices": [[sizes[index] for index in bucket] for bucket in right],
         "a bucket that is closed too late: one that holds exactly the cap is full": cut(backwards, cap + 1),
         "without the last bucket: it isn't full, but it counts": right[:-1],
+        "without parameter 0: go on until index 0": [bucket for b in right if (bucket := [i for i in b if i])],
     }
     return Case(
         [[sizes]],
@@ -117,7 +117,7 @@ EMPTY = {"IndexError|is empty|is an empty|empty iterable": "Both lists may be em
         ([2.0], [0.5]),
         ([1.0, 1.5, 6.0, 6.5], [3.0, 3.0, 0.5, 2.0]),
         ([3.0, 2.0, 4.0], [2.0, 0.5, 0.25]),  # not ready in the order in which they are sent
-        ([0.5, 1.0, 1.5], [0.0, 4.0, 0.0]),
+        ([1.0, 2.0, 2.5], [0.5, 4.0, 0.0]),
         ([], [], 8),
     ]
 )
@@ -140,10 +140,12 @@ def communication_end(draws: Draws, ready: list[float], took: list[float], count
     for at, long in sorted(zip(ready, took, strict=True)):
         in_order = max(at, in_order) + long
     mistakes |= {
-        "the later of `ready` and `end + takes`: take the later of `ready` and `end`, then add": later,
+        "the later of `ready` and `end + took`: take the later of `ready` and `end`, then add": later,
         "the sum of all moments and times: `ready` is a moment, so wait until then": summed,
         "the end if the first bucket to be ready is sent first: all ranks keep the order that is given": in_order,
-        "the first moment plus the sum of all: the network waits for later buckets too": sum(took, *ready[:1] or [0.0]),
+        "the first moment plus the sum of all: the network may have to wait for any of the later buckets too": (
+            sum(took, *ready[:1] or [0.0])
+        ),
         "the exposed time: return the moment when the last one ends": end_of(ready, took) - last,
     }
     seen = f"ready {ready}, took {took}: you returned"
@@ -184,7 +186,7 @@ replica = vary(
         ([[], [0]], 2, 1, True, [[2, 1, 0]]),
         ([[1]], 2, 3, True, [[2], [1, 0]]),
     ],
-    traffic=[([[2, 0, 1], [1, 2, 0], [0, 1, 2]], 3, 2, True, [[3, 2], [1], [0]])],
+    traffic=[([[2, 0, 1], [1, 2, 0], [0, 1, 2]], 3, count, True, [[3, 2], [1], [0]]) for count in (1, 2)],
 )
 
 SHARDS = [([1, 5, 2], 2, 1e-5), ([2, 2, 2, 1, 1], 4), ([4], 3)]
@@ -231,9 +233,9 @@ RECORDED = (
     vary(
         communication_end,
         values=[
-            ([1.0, 2.0, 3.25], [4.0, 0.5, 1.0]),
+            ([4.25, 5.0, 6.25], [4.0, 0.5, 1.0]),
             ([1.0, 2.0, 4.0], [0.5, 0.75, 3.0]),
-            ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]),
+            ([1.0, 4.0, 5.25], [2.0, 3.0, 1.5]),
             ([], []),
         ],
     ),

@@ -11,10 +11,9 @@ wrong("last-ranks-get-more", "longer shards on the last ranks").body("""
     return batch[first : first + size + (rank >= world_size - extra)]
 """)
 wrong("uses-chunk", "the result of `chunk`").body("return batch.chunk(world_size)[rank]")
-wrong("drops-the-rest", "without the leftover rows").body("""
-    size = len(batch) // world_size
-    return batch[rank * size : (rank + 1) * size]
-""")
+wrong("drops-the-rest", "without the leftover rows").replace(" + min(rank, larger)", "").replace(
+    " + (rank < larger)", ""
+)
 wrong("rest-to-the-last", "all leftover rows on the last rank").body("""
     size = len(batch) // world_size
     return batch[rank * size : None if rank == world_size - 1 else (rank + 1) * size]
@@ -22,10 +21,7 @@ wrong("rest-to-the-last", "all leftover rows on the last rank").body("""
 wrong("cut-evenly", "cut at rank * B // P").body(
     "return batch[rank * len(batch) // world_size : (rank + 1) * len(batch) // world_size]"
 )
-wrong("forgets-rows-before", "moves its start").body("""
-    size, extra = divmod(len(batch), world_size)
-    return batch[rank * size :][: size + (rank < extra)]
-""")
+wrong("forgets-rows-before", "moves its start").replace(" + min(rank, larger)", "")
 wrong("own-size-times-rank", "push its start back").replace("size + min(rank, larger)", "(size + (rank < larger))")
 wrong("every-pth", "a block of consecutive rows").body("return batch[rank::world_size]")
 wrong("columns", "cut the batch along its rows").body("return batch.tensor_split(world_size, dim=1)[rank]")
@@ -38,12 +34,7 @@ wrong("rounded-cuts", "rank * B / P, rounded").body("""
     return batch[cuts[rank] : cuts[rank + 1]]
 """)
 wrong("one-too-many", "one row more on one rank too many").replace("(rank < larger)", "(rank <= larger)")
-wrong("sends-rows", "your function calls").function("""
-    shards = list(batch.tensor_split(world_size))
-    mine = [None]
-    dist.scatter_object_list(mine, shards if rank == 0 else None, src=0)
-    return mine[0]
-""")
+wrong("sends-rows", "your function calls").replace("size, larger =", "dist.broadcast(batch, src=0)\nsize, larger =")
 right("tensor-split").body("return batch.tensor_split(world_size)[rank]")
 
 wrong, right = ANSWERS.to("average-gradients")
@@ -59,28 +50,15 @@ wrong("divides-twice", "divide once").replace(
 )
 wrong("divides-by-rows", "a mean already, so divide by world_size").replace("/= world_size", "/= len(shard)")
 wrong("adds-nothing", "never added to the others").body("parameter.grad /= world_size")
-wrong("leaves-the-sum-in-grad", "the optimizer reads `grad`").function("""
-    loss_of(model(shard)).backward()
-    means = []
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        means.append(parameter.grad / world_size)
-    return means
-""")
-wrong("leaves-its-own-in-grad", "the optimizer reads `grad`").function("""
-    loss_of(model(shard)).backward()
-    means = [parameter.grad / world_size for parameter in model.parameters()]
-    for mean in means:
-        dist.all_reduce(mean)
-    return means
-""")
-wrong("fills-no-grad", "is None").function("""
-    means = torch.autograd.grad(loss_of(model(shard)), list(model.parameters()))
-    for mean in means:
-        dist.all_reduce(mean)
-        mean /= world_size
-    return list(means)
-""")
+wrong("leaves-the-sum-in-grad", "the optimizer reads `grad`").replace("parameter.grad /= world_size", "pass").replace(
+    "[parameter.grad for", "[parameter.grad / world_size for"
+)
+wrong("leaves-its-own-in-grad", "the optimizer reads `grad`").replace(
+    "dist.all_reduce(parameter.grad)", "means = locals().get('means', []) + [parameter.grad / world_size]"
+).replace("parameter.grad /= world_size", "dist.all_reduce(means[-1])").replace(
+    "[parameter.grad for parameter in model.parameters()]", "means"
+)
+wrong("fills-no-grad", "is None").replace("loss_of(model(shard))", "model = deepcopy(model)\nloss_of(model(shard))")
 wrong("averages-a-copy", "nothing was averaged").body("mean = parameter.grad / world_size\ndist.all_reduce(mean)")
 wrong("broadcasts-rank-0s", "average those of all ranks").body("dist.broadcast(parameter.grad, src=0)")
 wrong("row-by-row", "all-reduces of", caught_by="traffic").replace(
@@ -104,11 +82,7 @@ wrong("all-in-one", "don't put several together", caught_by="traffic").function(
 """)
 right("lets-the-library-divide").body("dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)")
 right("divides-first").body("parameter.grad = parameter.grad / world_size\ndist.all_reduce(parameter.grad)")
-right("asynchronous").body("""
-    handle = dist.all_reduce(parameter.grad, async_op=True)
-    handle.wait()
-    parameter.grad.div_(world_size)
-""")
+right("asynchronous").replace("parameter.grad)", "parameter.grad, async_op=True).wait()")
 
 wrong, right = ANSWERS.to("broadcast-weights")
 wrong("parameters-only", "buffers must be broadcast too").replace(
@@ -140,11 +114,7 @@ wrong("twice", "each tensor only once", caught_by="traffic").replace(
 wrong("sums", "copy rank 0's, don't add").replace(
     "dist.broadcast(tensor.detach(), src=0)", "dist.all_reduce(tensor.detach())"
 )
-right("without-grad").body("""
-    with torch.no_grad():
-        for tensor in tensors:
-            dist.broadcast(tensor.data, 0)
-""")
+right("without-grad").replace("tensor.detach(), src=0", "tensor.data, 0")
 right("flat-by-dtype").body("""
     for dtype in (torch.float64, torch.int64):
         some = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
@@ -155,27 +125,16 @@ right("flat-by-dtype").body("""
 """)
 
 wrong, right = ANSWERS.to("weigh-uneven-shards")
-wrong("forgets-its-own-rows", "multiply each by its own rows first").body("""
-    rows = torch.tensor(len(shard))
-    dist.all_reduce(rows)
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= rows.item()
-""")
-wrong("mean-of-means", "a row of a short shard counts more").body("""
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= world_size
-""")
+wrong("forgets-its-own-rows", "multiply each by its own rows first").replace(
+    "*= len(shard) / rows.item()", "/= rows.item()"
+)
+wrong("mean-of-means", "a row of a short shard counts more").replace("len(shard) / rows.item()", "1 / world_size")
 wrong("divides-by-world-size-too", "already add up to one").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad /= world_size"
 )
-wrong("divides-by-its-own-rows", "summed over the ranks too").body("""
-    for parameter in model.parameters():
-        parameter.grad *= len(shard)
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= len(shard)
-""")
+wrong("divides-by-its-own-rows", "summed over the ranks too").replace("len(shard) / rows.item()", "len(shard)").replace(
+    "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad /= len(shard)"
+)
 wrong("weights-after-the-sum", "before it is summed").replace(
     "parameter.grad *= len(shard) / rows.item()", "pass"
 ).replace(
@@ -184,7 +143,7 @@ wrong("weights-after-the-sum", "before it is summed").replace(
 wrong("never-divides", "divide by how many rows there are on all ranks").replace(
     "len(shard) / rows.item()", "len(shard)"
 )
-wrong("in-float32", "right to a few digits only").replace("rows.item()", "rows")
+wrong("in-float32", "right to 7 digits only").replace("rows.item()", "rows")
 wrong("own-gradient", "the mean never got into").replace("len(shard) / rows.item()", "1").replace(
     ".grad)", ".grad * 1)"
 )
@@ -199,15 +158,14 @@ wrong("shares-of-the-mean", "must add up to one").replace(
 wrong("leaves-the-sum-in-grad", "not what you returned").replace("len(shard) / rows.item()", "len(shard)").replace(
     "return [parameter.grad for", "return [parameter.grad / rows.item() for"
 )
-wrong("pads", "rows of padding don't count").function("""
-    largest = torch.tensor(len(shard))
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    loss_of(model(torch.cat([shard, shard.new_zeros(largest.item() - len(shard), shard.shape[1])]))).backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= world_size
-    return [parameter.grad for parameter in model.parameters()]
-""")
+wrong("counts-in-the-loop", "all-reduce the number of rows before").replace("dist.all_reduce(rows)", "pass").replace(
+    "parameter.grad *=", "dist.all_reduce(rows)\nparameter.grad *="
+)
+wrong("pads", "rows of padding don't count").replace("len(shard) / rows.item()", "1 / world_size").replace(
+    "loss_of(model(shard)).backward()",
+    "largest = torch.tensor(len(shard))\ndist.all_reduce(largest, op=dist.ReduceOp.MAX)\n"
+    "loss_of(model(torch.cat([shard, shard.new_zeros(largest - len(shard), 2)]))).backward()",
+)
 wrong("sum-by-ranks", "divided by world_size: divide by how many rows").replace("rows.item()", "world_size")
 right("weighs-the-loss").replace(
     "loss_of(model(shard)).backward()\nrows = torch.tensor(len(shard))",
@@ -215,13 +173,9 @@ right("weighs-the-loss").replace(
 ).replace(
     "dist.all_reduce(rows)", "dist.all_reduce(rows)\n(loss_of(model(shard)) * len(shard) / rows).sum().backward()"
 ).replace("parameter.grad *= len(shard) / rows.item()", "")
-right("multiplies-and-averages").body("""
-    counts = [None] * world_size
-    dist.all_gather_object(counts, len(shard))
-    for parameter in model.parameters():
-        parameter.grad *= len(shard) * world_size / sum(counts)
-        dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
-""")
+right("multiplies-and-averages").replace("/ rows.item()", "* world_size / rows.item()").replace(
+    "parameter.grad)", "parameter.grad, op=dist.ReduceOp.AVG)"
+)
 
 wrong, right = ANSWERS.to("epoch-indices")
 wrong("forgets-the-epoch", "The epoch must be part").replace(
@@ -230,21 +184,17 @@ wrong("forgets-the-epoch", "The epoch must be part").replace(
 wrong("seeds-by-rank", "no rank sees").replace(
     "generator=generator", "generator=generator.manual_seed(seed + epoch + rank)"
 )
-wrong("drops-the-rest", "rank 2 got 2 samples").body("""
-    order = torch.randperm(num_samples, generator=generator).tolist()
-    return order[rank::world_size]
-""")
+wrong("drops-the-rest", "rank 3 got 2 samples").replace("while len(order) < each * world_size:", "if False:")
+wrong("pads-when-divisible", "24 is a multiple of 2 already").replace(
+    "each = math.ceil(num_samples / world_size)", "each = num_samples // world_size + 1"
+)
+wrong("leaves-one-out", "take the whole order").replace("[rank::world_size]", "[: -1][rank::world_size]")
 wrong("shuffles-its-own-part", "Shuffle all samples first").body("""
     each = math.ceil(num_samples / world_size)
     mine = [index % num_samples for index in range(rank * each, (rank + 1) * each)]
     return [mine[index] for index in torch.randperm(each, generator=generator).tolist()]
 """)
-wrong("everything-to-all", "12 on every rank").body("return torch.randperm(num_samples, generator=generator).tolist()")
-wrong("overlapping-parts", "no rank sees").body("""
-    order = torch.randperm(num_samples, generator=generator).tolist()
-    each = math.ceil(num_samples / world_size)
-    return [order[(rank + number) % num_samples] for number in range(each)]
-""")
+wrong("everything-to-all", "its own part of the order").replace("order[rank::world_size]", "order")
 wrong("pads-once", "repeat it as often as needed").replace(
     "while len(order) < each * world_size:", "if len(order) < each * world_size:"
 )
@@ -265,24 +215,20 @@ wrong("pads-with-one", "Pad with the samples").replace("order[: each * world_siz
 wrong("with-replacement", "as randperm does and randint doesn't").replace(
     "torch.randperm(num_samples,", "torch.randint(num_samples, (num_samples,),"
 )
+wrong("sorts-its-part", "in the shuffled order").replace(
+    "return order[rank::world_size]", "return sorted(order[rank::world_size])"
+)
 wrong("tensors", "Take .tolist()").replace(
     "return order[rank::world_size]", "return list(torch.tensor(order[rank::world_size]))"
 )
 wrong("asks-rank-0", "your function calls").replace(
     "each = ", "box = [order]\ndist.broadcast_object_list(box)\norder = box[0]\neach = "
 )
-right("in-runs").body("""
-    order = torch.randperm(num_samples, generator=generator).tolist()
-    each = -(-num_samples // world_size)
-    return [order[index % num_samples] for index in range(rank * each, (rank + 1) * each)]
-""")
-right("pythons-random").function("""
-    import random
-    order = list(range(num_samples))
-    random.Random(1000 * seed + epoch).shuffle(order)
-    each = -(-num_samples // world_size)
-    return (order * world_size)[: each * world_size][rank::world_size]
-""")
+right("in-runs").replace("order[rank::world_size]", "order[rank * each : (rank + 1) * each]")
+right("pythons-random").replace(
+    "torch.randperm(num_samples, generator=generator).tolist()",
+    "list(range(num_samples))\n__import__('random').Random(1000 * seed + epoch).shuffle(order)",
+)
 right("torchs-own").function("""
     from torch.utils.data import DistributedSampler
 
@@ -292,37 +238,13 @@ right("torchs-own").function("""
 """)
 
 wrong, right = ANSWERS.to("make-buckets")
-wrong("empty-at-the-end", "an empty bucket at the end").function("""
-    buckets, current, filled = [], [], 0
-    for index in reversed(range(len(sizes))):
-        current.append(index)
-        filled += sizes[index]
-        if filled >= cap:
-            buckets.append(current)
-            current, filled = [], 0
-    return [*buckets, current]
-""")
-wrong("cuts-from-the-first", "cut from the first parameter on").function("""
-    buckets, filled = [], cap
-    for index in range(len(sizes)):
-        if filled >= cap:
-            buckets.append([])
-            filled = 0
-        buckets[-1].append(index)
-        filled += sizes[index]
-    return [bucket[::-1] for bucket in buckets[::-1]]
-""")
-wrong("first-is-free", "had no bytes").function("""
-    buckets, filled = [], 0
-    for index in reversed(range(len(sizes))):
-        if not buckets or filled >= cap:
-            buckets.append([index])
-            filled = 0
-        else:
-            buckets[-1].append(index)
-            filled += sizes[index]
-    return buckets
-""")
+wrong("empty-at-the-end", "an empty bucket at the end").replace("return buckets", "return [*buckets, []]")
+wrong("cuts-from-the-first", "cut from the first parameter on").replace(
+    "reversed(range(len(sizes)))", "range(len(sizes))"
+).replace("return buckets", "return [bucket[::-1] for bucket in buckets[::-1]]")
+wrong("first-is-free", "had no bytes").replace(
+    "filled += sizes[index]", "filled += sizes[index] * (len(buckets[-1]) > 1)"
+)
 wrong("buckets-reversed", "the order of the buckets").replace("return buckets", "return buckets[::-1]")
 wrong("sorted-inside", "the order inside the buckets").replace("return buckets", "return [sorted(b) for b in buckets]")
 wrong("one-each", "a bucket for each parameter").body("buckets.append([index])")
@@ -338,6 +260,9 @@ wrong("empty-first", "empty bucket at the start").replace(
 wrong("one-for-all", "start a new one").replace("not buckets or filled >= cap", "not buckets").replace(
     "filled = 0", ""
 ).replace("filled += sizes[index]", "")
+wrong("forgets-parameter-0", "go on until index 0").replace(
+    "reversed(range(len(sizes)))", "range(len(sizes) - 1, 0, -1)"
+)
 wrong("sizes", "a bucket holds the parameters' indices").replace("append(index)", "append(sizes[index])")
 right("looks-back").body("""
     if buckets and sum(sizes[other] for other in buckets[-1]) < cap:
@@ -354,6 +279,15 @@ wrong("cuts-in-forward-order", "in the order in which it was put together").repl
 )
 wrong("never-copies-back", "nothing was averaged").replace(
     "parameters[index].grad = piece.view_as(parameters[index])", "pass"
+)
+wrong("float32-flats", "torch.zeros and torch.tensor make those").replace(
+    "flights.append", "flat = flat.float()\nflights.append"
+).replace("piece.view_as(parameters[index])", "piece.double().view_as(parameters[index])")
+wrong("float32-gradients", "A gradient has the dtype of its parameter").replace(
+    "flights.append", "flat = flat.float()\nflights.append"
+)
+wrong("equal-pieces", "Cut each flat tensor into the pieces").replace(
+    "flat.split([parameters[index].numel() for index in bucket])", "flat.chunk(len(bucket))"
 )
 wrong("drops-the-handle", "never waited for it", caught_by="traffic").replace("handle.wait()", "pass")
 wrong("waits-at-once", "before it had started the last one", caught_by="traffic").replace(
@@ -394,7 +328,7 @@ wrong("all-at-once", "the network does one at a time").replace(
 wrong("after-backward", "each starts as soon as it is ready").body("end = max(ready, default=0.0) + sum(took)")
 wrong("adds-moments", "`ready` is a moment").replace("max(end, is_ready) + takes", "end + is_ready + takes")
 wrong("adds-first", "then add").replace("max(end, is_ready) + takes", "max(end + takes, is_ready)")
-wrong("first-and-all", "the network waits for later buckets too").body("end = sum(took, *ready[:1] or [0.0])")
+wrong("first-and-all", "any of the later buckets").body("end = sum(took, *ready[:1] or [0.0])")
 wrong("exposed", "the exposed time").replace("return end", "return end - max(ready, default=0.0)")
 wrong("in-order-of-readiness", "keep the order that is given", hidden=True).replace(
     "zip(ready, took)", "sorted(zip(ready, took))"
@@ -427,15 +361,16 @@ for bucket, (flat""",
 )
 wrong("never-moves-on", "the first numbers of its bucket's flat tensor").replace("= piece", "= flat[: piece.numel()]")
 wrong("leaves-hooks", "left on the model").replace("hooks.append(", "(")
+wrong("late-bucket", "but another one was put together").replace("buckets[len(flights)]", "bucket")
 wrong("as-they-are-ready", "or its bucket, was complete").replace(
     "while len(flights) < len(buckets) and missing[len(flights)] == 0:", "if missing[number] == 0:"
 ).replace("buckets[len(flights)]", "buckets[number]").replace("append((flat", "append((buckets[number], flat").replace(
     "for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:"
 )
-wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
+wrong("starts-with-the-first-gradient", "with a gradient missing").replace(
     "missing[len(flights)] == 0:", "missing[len(flights)] < len(buckets[len(flights)]):"
 )
-wrong("after-backward", "after backward had ended", caught_by="traffic").replace(
+wrong("after-backward", "only when the last gradient", caught_by="traffic").replace(
     "missing[len(flights)] == 0", "sum(missing) < 0"
 ).replace("for bucket, (flat", "one_more_is_ready(0, None)\nfor bucket, (flat")
 wrong("all-in-the-last-hook", "idle until backward is over", caught_by="time").replace(
@@ -461,36 +396,16 @@ right("averages-in-flight").replace("async_op=True", "op=dist.ReduceOp.AVG, asyn
 right("lambda-with-default").replace(
     "partial(one_more_is_ready, number)", "lambda parameter, number=number: one_more_is_ready(number, parameter)"
 )
-right("copies-into-views").function("""
-    parameters = list(model.parameters())
-    flats = [torch.zeros(sum(parameters[i].numel() for i in bucket), dtype=shard.dtype) for bucket in buckets]
-    missing, handles = [len(bucket) for bucket in buckets], []
-    for bucket, flat in zip(buckets, flats):
-        for i, piece in zip(bucket, flat.split([parameters[i].numel() for i in bucket])):
-            parameters[i].grad = piece.view_as(parameters[i])
-
-    def ready(number, parameter):
-        missing[number] -= 1
-        for next_one in range(len(handles), len(buckets)):
-            if missing[next_one]:
-                break
-            flats[next_one] /= world_size
-            handles.append(dist.all_reduce(flats[next_one], async_op=True))
-
-    hooks = [
-        parameters[i].register_post_accumulate_grad_hook(partial(ready, number))
-        for number, bucket in enumerate(buckets)
-        for i in bucket
-    ]
-    loss = loss_of(model(shard))
-    with region("backward"):
-        loss.backward()
-    for handle in handles:
-        handle.wait()
-    for hook in hooks:
-        hook.remove()
-    return [parameter.grad for parameter in parameters]
-""")
+VIEWS = """flats = [torch.zeros(sum(parameters[i].numel() for i in bucket), dtype=shard.dtype) for bucket in buckets]
+for bucket, flat in zip(buckets, flats):
+    for i, piece in zip(bucket, flat.split([parameters[i].numel() for i in bucket])):
+        parameters[i].grad = piece.view_as(parameters[i])
+loss = loss_of"""
+CAT = "flat = torch.cat([parameters[index].grad.reshape(-1) for index in buckets[len(flights)]])"
+right("copies-into-views").replace("loss = loss_of", VIEWS).replace(CAT, "flat = flats[len(flights)]")
+wrong("late-bucket-in-views", "than it is cut for").replace("loss = loss_of", VIEWS).replace(
+    "buckets[len(flights)]", "bucket"
+)
 
 wrong, right = ANSWERS.to("average-what-is-used")
 wrong("divides-by-users", "the others count as zero").replace("parameter.grad /= world_size", "parameter.grad /= count")
@@ -499,22 +414,9 @@ wrong("zeros-for-all", "AdamW keeps moving it").replace("if count:", "if True:")
 wrong("sends-copies", "the mean never got into").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad * 1)\nparameter.grad *= world_size"
 )
-wrong("only-what-it-has", "reduced the gradient of").body("""
-    for parameter in trained:
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= world_size
-""")
+wrong("only-what-it-has", "reduced the gradient of").replace("if count:", "if parameter.grad is not None:")
 wrong("only-what-all-use", "every rank needs the mean").replace("if count:", "if count == world_size:")
-wrong("zeros-thrown-away", "every rank needs the mean").body("""
-    dist.all_reduce(users)
-    for parameter, count in zip(trained, users.tolist()):
-        if count:
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            dist.all_reduce(gradient)
-            gradient /= world_size
-""")
-wrong("frozen-too", "the gradient of parameter 1 is").replace(
+wrong("frozen-too", "all zeros, but it is frozen").replace(
     "dist.all_reduce(users)",
     "trained = list(model.parameters())\n"
     "users = torch.tensor([int(p.grad is not None or not p.requires_grad) for p in trained])\n"
@@ -553,6 +455,11 @@ wrong("counts-in-each-microbatch", "in a last backward only").replace("if self.a
     "self.missing = [len(bucket) for bucket in self.buckets]",
     "if not last or not self.__dict__.get('missing'):\n    self.missing = [len(bucket) for bucket in self.buckets]",
 )
+wrong("counts-down-in-each-microbatch", "In steps of one microbatch they did", caught_by="traffic").replace(
+    "self.missing = [", "self.missing = getattr(self, 'missing', None) or ["
+).replace("if self.active:", "if True:").replace(
+    "while len(self.flights)", "while self.active and len(self.flights)"
+).replace("if not last:\n    return", "if not last:\n    return\nself.missing = None")
 wrong("indexes-all-parameters", "count the trained parameters only").replace("if parameter.requires_grad", "").replace(
     "self.trained[index].register", "self.trained[index].requires_grad and self.trained[index].register"
 )
@@ -569,6 +476,9 @@ wrong("users-first", "start all buckets first").replace("dist.all_reduce(users)"
     "dist.all_reduce(users)\nwhile len(self.flights) < len(self.buckets):",
 )
 wrong("zeros-for-all", "set None there").replace("if users[index] else None", "")
+wrong("zeros-for-frozen-ones", "all zeros, but it is frozen").replace(
+    "dist.all_reduce(users)", "dist.all_reduce(users)\nself.module.frozen.grad = 0 * self.module.frozen.detach()"
+)
 wrong("divides-by-users", "the others count as zero").replace("flat /= dist.get_world_size()", "pass").replace(
     "piece.view_as(p) if", "piece.view_as(p) / users[index] if"
 )
@@ -583,7 +493,7 @@ wrong("own-use-decides", "deciding for itself").replace("dist.all_reduce(users)"
 wrong("rank-0-decides", "any rank may have used the parameter", hidden=True).replace(
     "dist.all_reduce(users)", "dist.broadcast(users, src=0)"
 )
-wrong("after-backward", "after backward", caught_by="traffic").replace(
+wrong("after-backward", "in the hook that completes it", caught_by="traffic").replace(
     "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n    self.start_next()",
     "pass",
 )
@@ -602,6 +512,9 @@ wrong("forgets-earlier-microbatches", "leave what earlier ones have put into gra
 wrong("next-when-any-is-complete", "before all its gradients had come").replace(
     "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:",
     "if not self.missing[number]:",
+)
+wrong("broadcasts-in-each-pass", "broadcast in `__init__` alone", caught_by="traffic").replace(
+    "loss.backward()", "dist.broadcast(self.module.scale, src=0)\nloss.backward()"
 )
 wrong("blocks", "all-reduces blocked", caught_by="traffic").replace(
     "self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
@@ -640,13 +553,9 @@ wrong("own-rows", "nothing was exchanged").body("mean, var = x.mean(0), x.var(0,
 wrong("mean-of-means", "weight each by its number of rows").replace(
     "[x.sum(0), x.square().sum(0), x.new_tensor([len(x)])]", "[x.mean(0), x.square().mean(0)]"
 ).replace("sums[:-1] / sums[-1]", "sums / world_size")
-wrong("mean-of-variances", "leaves out the spread of their means").body("""
-    sums = torch.cat([x.sum(0), x.new_tensor([len(x)])])
-    variances = x.var(0, correction=0)
-    dist.all_reduce(sums)
-    dist.all_reduce(variances)
-    mean, var = sums[:-1] / sums[-1], variances / world_size
-""")
+wrong("mean-of-variances", "leaves out the spread of their means").body(
+    SUMS + "    var = x.var(0, correction=0) / world_size\n    dist.all_reduce(var)"
+)
 wrong("unbiased", "one less than the number of rows").replace(
     "var = mean_of_squares - mean.square()", "var = (mean_of_squares - mean.square()) * sums[-1] / (sums[-1] - 1)"
 )
@@ -656,21 +565,12 @@ wrong("forgets-the-mean", "subtract the square of the mean").replace(
 wrong("mean-of-mean-squares", "mean squares: weight each").body(
     SUMS + "    var = (x - mean).square().mean(0) / world_size\n    dist.all_reduce(var)"
 )
-wrong("gathers-the-batch", "your function calls", caught_by="traffic").body("""
-    shards = [None] * world_size
-    dist.all_gather_object(shards, x)
-    rows = torch.cat(shards)
-    mean, var = rows.mean(0), rows.var(0, correction=0)
-""")
-wrong("sums-the-batch", "must not grow with the batch", caught_by="traffic").body("""
-    rows = x.new_zeros(100, world_size, x.shape[1])
-    rows[: len(x), rank] = x
-    count = x.new_tensor([len(x)])
-    dist.all_reduce(rows)
-    dist.all_reduce(count)
-    mean = rows.sum((0, 1)) / count
-    var = rows.square().sum((0, 1)) / count - mean.square()
-""")
+wrong("gathers-the-batch", "your function calls", caught_by="traffic").replace(
+    "dist.all_reduce(sums)", "dist.all_gather_object([None] * world_size, x)\ndist.all_reduce(sums)"
+)
+wrong("sums-the-batch", "must not grow with the batch", caught_by="traffic").replace(
+    "dist.all_reduce(sums)", "rows = x.new_zeros(100, x.shape[1])\ndist.all_reduce(rows)\ndist.all_reduce(sums)"
+)
 wrong("eps-outside-the-root", "add it to the variance").replace("torch.sqrt(var + eps)", "(torch.sqrt(var) + eps)")
 wrong("squares-of-sums", "square each number, then sum").body(
     SUMS.replace("x.square().sum(0)", "x.sum(0).square()") + "    var = squares - mean.square()"
@@ -684,13 +584,7 @@ wrong("gathers-rows", "Shards differ in size").body("""
     dist.all_gather(rows, x)
     mean, var = torch.cat(rows).mean(0), torch.cat(rows).var(0, correction=0)
 """)
-right("two-passes").body("""
-    sums = torch.cat([x.sum(0), x.new_tensor([len(x)])])
-    dist.all_reduce(sums)
-    mean = sums[:-1] / sums[-1]
-    var = (x - mean).square().sum(0) / sums[-1]
-    dist.all_reduce(var)
-""")
+right("two-passes").body(SUMS + "    var = (x - mean).square().sum(0) / sums[-1]\n    dist.all_reduce(var)")
 
 wrong, right = ANSWERS.to("normalise-backward")
 SUMS = """
@@ -700,11 +594,9 @@ SUMS = """
 """
 wrong("drops-the-mean", "without the term of the mean").body(SUMS + "    mean_g = 0 * mean_g")
 wrong("own-sums", "sum g and g * x_hat too").replace("dist.all_reduce(sums)", "dist.all_reduce(sums[-1:])")
-wrong("sums-of-means", "the sum of the ranks' means").body("""
-    sums = torch.cat([g.mean(0), (g * x_hat).mean(0)])
-    dist.all_reduce(sums)
-    mean_g, mean_gx = sums.chunk(2)
-""")
+wrong("sums-of-means", "the sum of the ranks' means").replace(
+    "[g.sum(0), (g * x_hat).sum(0)", "[g.mean(0), (g * x_hat).mean(0)"
+).replace("sums[:-1] / sums[-1]", "sums[:-1]")
 wrong("means-swapped", "in each other's place").body(SUMS + "    mean_g, mean_gx = mean_gx, mean_g")
 wrong("product-of-means", "the product of the two means is zero").body(SUMS + "    mean_gx = 0 * mean_g")
 wrong("own-products", "the mean of g * x_hat over your own rows").body(SUMS + "    mean_gx = (g * x_hat).mean(0)")
@@ -719,28 +611,29 @@ wrong("mean-of-means", "weight each by its number of rows").replace(
 ).replace("sums[:-1] / sums[-1]", "sums / world_size")
 wrong("own-count", "sum that number too").replace("sums[:-1] / sums[-1]", "sums[:-1] / len(g)")
 wrong("never-divides", "with sums: divide them").replace("sums[:-1] / sums[-1]", "sums[:-1]")
-wrong("three-calls", "made 3 all-reduces", caught_by="traffic").body("""
-    mean_g, mean_gx, count = g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])
-    for total in (mean_g, mean_gx, count):
-        dist.all_reduce(total)
-    mean_g, mean_gx = mean_g / count, mean_gx / count
-""")
+wrong("in-float32", "right to 7 digits only").replace(
+    "dist.all_reduce(sums)", "sums = sums.float()\ndist.all_reduce(sums)"
+)
+wrong("three-calls", "made 3 all-reduces", caught_by="traffic").replace(
+    "dist.all_reduce(sums)", "for part in sums.chunk(3):\n    dist.all_reduce(part)"
+)
+wrong("one-row-less", "one less than the number of all rows").replace("/ sums[-1]", "/ (sums[-1] - 1)")
 wrong("products-of-sums", "multiply g and x_hat first").body(
     SUMS.replace("(g * x_hat).sum(0)", "g.sum(0) * x_hat.sum(0)")
 )
 wrong("divides-twice", "the number of all rows is enough").body(
     SUMS.replace("sums[:-1] / sums[-1]", "sums[:-1] / sums[-1] / world_size")
 )
-right("two-calls").body("""
-    sums, count = torch.stack([g.sum(0), (g * x_hat).sum(0)]), torch.tensor([len(g)])
-    dist.all_reduce(sums)
-    dist.all_reduce(count)
-    mean_g, mean_gx = sums / count.item()
-""")
+right("two-calls").replace("dist.all_reduce(sums)", "dist.all_reduce(sums[:-1])\ndist.all_reduce(sums[-1:])")
 
 wrong, right = ANSWERS.to("best-buckets")
 wrong("one-for-all", "times par", caught_by="score").body("return [list(reversed(range(len(sizes))))]")
-wrong("one-each", "times par", caught_by="score").body("return [[index] for index in reversed(range(len(sizes)))]")
+wrong("one-each", "pay the latency 96 times", caught_by="score").body(
+    "return [[index] for index in reversed(range(len(sizes)))]"
+)
+wrong("last-bucket-first", "the first one should hold the last parameter", caught_by="score").replace(
+    "key=end)", "key=end)[::-1]"
+)
 wrong("forgets-the-last", "is in 0 buckets", caught_by="score").replace("return buckets", "return buckets[:-1]")
 wrong("sizes-for-indices", "there is an index", caught_by="score").body("return [list(reversed(sizes))]")
 wrong("empty-first", "bucket 0 is empty", caught_by="score").replace("return min(", "return [[]] + min(")

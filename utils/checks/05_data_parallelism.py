@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -25,6 +26,7 @@ from ..kit.drivers.held_gradients import with_gradients
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
 from ..recording.regions import region
+from ..recording.torch_private import backward_hooks_of
 from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
 from .equality import alike
@@ -111,6 +113,7 @@ def gradient_case(
     buckets: Buckets | None = None,
     when: str = "",
     unsent: str = "nothing was averaged, or the mean never got into `grad`. Was it that of a copy, or of the weights?",
+    advice: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Case:
     """Each rank gets its model and its data, must return the right gradients, and leave the weights alone.
@@ -139,9 +142,6 @@ def gradient_case(
         "then `backward` makes new tensors": 0 * total,
         "rank 0's gradient: average those of all ranks": own[0].where(shared, right),
         "the weights: all-reduce the gradients, not the parameters": weights.detach(),
-        "right to a few digits only: a factor was float32, as an int divided by an int64 tensor is": (
-            right * (1 + 5e-7)  # mistakes are recognised by six digits
-        ),
     }
     pieces = {f"the gradient of parameter {number}": one for number, one in enumerate(cut(right, models[0]))}
     case = Case(
@@ -150,11 +150,12 @@ def gradient_case(
         mistakes=by_piece(usual, models[0], local),
         explain=lambda got, _: elsewhere(got),
         rtol=RTOL,
-        through=with_gradients,
+        through=with_hooks if buckets else with_gradients,
         unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
         unchanged=False,
-        before=expect_sum_everywhere,
+        before=lambda answer: expect_all_digits(answer, case),
         same={"buckets": buckets} if buckets else {},
+        advice={**DTYPE, **(advice or {})},
         **more,
     )
 
@@ -219,6 +220,23 @@ def expect_sum_everywhere(answer: Answer) -> None:
     ops = {event.op for event in answer.events}
     if "reduce" in ops and not ops & {"broadcast", "scatter", "all_gather", "send"}:
         raise CheckFailed("your function calls reduce", "all_reduce", "With `reduce` only one rank has the sum.")
+
+
+DTYPE = {"grad_dtype": "A gradient has the dtype of its parameter: create flat tensors and zeros with that dtype too."}
+
+
+def expect_all_digits(answer: Answer, case: Case) -> None:
+    """Judge that nothing is right to 7 digits only, as what went through float32 is."""
+    expect_sum_everywhere(answer)
+    sent = "It all-reduced float32 numbers: torch.zeros and torch.tensor make those unless you pass a dtype."
+    factor = "A factor was float32, as an int divided by an int64 tensor is. Take .item() of the tensor."
+    for rank, got in enumerate(answer.results):
+        in_float32 = any(event.dtype == "float32" for event in answer.events if event.rank == rank)
+        values = case.unpacked(got, rank)
+        for part, right, _ in case.parts(rank):
+            if alike(values[part], right, 1e-6) and not alike(values[part], right, RTOL):
+                seen = f"rank {rank}: {part or 'the result'} is right to 7 digits only"
+                raise CheckFailed(seen, "9 digits: the numbers are float64", sent if in_float32 else factor)
 
 
 def by_piece(mistakes: Mapping[str, Tensor], model: nn.Module, local: Tensor) -> dict[str, dict[str, list[Any]]]:
@@ -409,7 +427,11 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
     ranks, rows, of_rank = len(sizes), sum(sizes), torch.tensor(sizes, dtype=DOUBLE)[:, None]
     local = local_gradients(models, shards)
     total = (local * of_rank).sum(0)
+    number = torch.cat([torch.full((one.numel(),), n) for n, one in enumerate(models[0].parameters())])
     mistakes = {
+        "right, but divided by P once per parameter before it: all-reduce the number of rows before the loop": (
+            total / rows / float(ranks) ** number
+        ),
         "the mean of the ranks' means: a row of a short shard counts more than one of a long shard": local.mean(0),
         "the sum over all rows: divide by how many rows there are on all ranks": total,
         "the sum over all rows divided by world_size: divide by how many rows there are on all ranks": total / ranks,
@@ -418,7 +440,9 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
             total / (ranks * max(sizes))
         ),
         "P times too large: the weights of the rows must add up to one over all ranks": total / rows * ranks,
-        "the right gradient divided by world_size: the weights of all rows already add up to one": total / rows / ranks,
+        "the right gradient divided by world_size: the weights of all rows already add up to one": (
+            total / rows / torch.where(number == 0, ranks, 1)  # a later parameter is not the first that is wrong
+        ),
         "the sum of the means times your own share of the rows: weight each gradient before it is summed": (
             local.sum(0) * of_rank / rows
         ),
@@ -431,7 +455,7 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
 @check("epoch-indices")  # explicit, since any shuffled order is right: its properties are judged, over several runs
 def epoch_indices_values(run: Runner) -> None:
     judge_epochs(run, 2, 24)
-    judge_epoch(run, 4, 10, epoch=0, seed=run.draws.salted() % 1000)
+    judge_epoch(run, 4, 11, epoch=0, seed=run.draws.salted() % 1000)
     judge_epoch(run, 5, 2, epoch=0, seed=run.draws.salted() % 1000)
 
 
@@ -445,6 +469,8 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
     seeded = "Draw only from a generator that is seeded with seed and epoch."
     fail_if(first != again, "epoch 0 has a different order the second time", seeded)
     fail_if(in_step, f"rank 0 sees the samples {mine}: not shuffled", "Take this rank's part of a shuffled order.")
+    is_sorted = all(part == sorted(part) for part in first)
+    fail_if(is_sorted, f"rank 0 sees the samples {mine}: sorted", "Keep them in the shuffled order.")
     pairs = [{frozenset(pair) for mine in indices for pair in itertools.pairwise(mine)} for indices in (first, second)]
     if first == second:
         always = judge_epoch(run, world_size, num_samples, 0, seed + 1) == first
@@ -478,10 +504,21 @@ def judge_epoch(run: Runner, world_size: int, num_samples: int, epoch: int, seed
             tensors = isinstance(mine, Tensor) or isinstance(mine, list) and any(isinstance(x, Tensor) for x in mine)
             raise CheckFailed(f"rank {rank} returned {show(mine)}", wanted, "Take .tolist() of the tensor." * tensors)
         if len(mine) != each:
-            missing = "Pad the order to a multiple of world_size; otherwise one rank takes more steps than another."
-            if num_samples * 2 < world_size:
-                missing = "One more round of the order is not enough padding here: repeat it as often as needed."
-            raise CheckFailed(f"rank {rank} got {plural(len(mine), 'sample')}", f"{each} on every rank", missing)
+            why, padding = (
+                "Pad the order to a multiple of world_size, so that all ranks get equally many.",
+                -num_samples % world_size,
+            )
+            if len(mine) == num_samples:
+                why = "Those are all samples: give each rank its own part of the order."
+            elif len(mine) > each:
+                why = f"Pad the order by -num_samples % world_size, which is {padding} here" + (
+                    f": {num_samples} is a multiple of {world_size} already." if not padding else "."
+                )
+            elif num_samples * 2 < world_size:
+                why = "One more round of the order is not enough padding here: repeat it as often as needed."
+            elif not padding:
+                why = f"{num_samples} is a multiple of {world_size}: together, the ranks take the whole order."
+            raise CheckFailed(f"rank {rank} got {plural(len(mine), 'sample')}", f"{each} on every rank", why)
     seen = Counter(index for mine in results for index in mine)
     never = [index for index in range(num_samples) if not seen[index]]
     twice = [index for mine in results for index, times in Counter(mine).items() if times > 1]
@@ -560,13 +597,19 @@ WHILE = (
 )
 PIECES = {
     "index out of range|doesn't require grad": "The indices in `buckets` number the model's trained parameters. Flat "
-    "tensors, handles, and the pieces of one flat tensor are counted from 0."
+    "tensors, handles, and the pieces of one flat tensor are counted from 0.",
+    "split_with_sizes|invalid for input of size|must match the size": "Cut each flat tensor into the pieces that it "
+    "was put together from.",
 }
 IN_HOOK = (
-    "Start each bucket in the hook that completes it. Is each hook on its own parameter, and does it count for that "
-    "parameter's bucket?"
+    "Start each bucket in the hook that completes it, whether those behind it are complete or not. Is each hook on its "
+    "own parameter, and does it count for that parameter's bucket?"
 )
-HOOK_ADVICE = PIECES | {  # what the parentheses match is left out of the report
+AT_THE_END = "only when the last gradient was there, or later"
+HOOK_ADVICE = {  # what the parentheses match is left out of the report
+    "split_with_sizes": "A flat tensor was put together from a different bucket than it is cut for. A name from a loop "
+    "outside, such as `bucket`, has its last value when a hook runs.",
+    **PIECES,
     r"register_\w+hook\((?!partial)[\w.]+\(|missing 1 required positional": "Autograd calls a hook with the parameter "
     "alone. Register a function, with its number bound and not called yet: partial(one_more_is_ready, number).",
     r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
@@ -578,9 +621,30 @@ HOOK_ADVICE = PIECES | {  # what the parentheses match is left out of the report
         "users; and in an earlier microbatch, let the hooks do nothing."
     ),
     "brought float": OWN_ORDER,
-    "NoneType(?!' and)": "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
-    "register_post_accumulate_grad_hook hook after it. (Or a bucket was started with a gradient missing.)",
+    r"NoneType.*( \(register_hook\))": "A hook ran before its gradient was in `grad`. A register_hook hook is called "
+    "before that, a register_post_accumulate_grad_hook hook after it.",
+    r"NoneType.*( \(complete\))": "The bucket whose turn it is was complete, but another one was put together. Take "
+    "buckets[len(flights)]: a name from a loop outside, such as `bucket`, has its last value when a hook runs.",
+    "NoneType(?!' and)": "A bucket was put together with a gradient missing: start it once its own count is 0.",
 }
+
+
+def with_hooks(
+    function: Callable[..., Any], model: nn.Module, data: Tensor, rank: int, world_size: int, buckets: Buckets
+) -> Any:
+    """As with_gradients; where a gradient is None, the error says more, for HOOK_ADVICE."""
+    try:
+        return with_gradients(function, model, data, rank, world_size, buckets=buckets)
+    except (AttributeError, TypeError) as error:
+        parameters = list(model.parameters())
+        hooks = [hook for parameter in parameters for hook in (backward_hooks_of(parameter) or {}).values()]
+        scopes = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+        turn = buckets[len(next((scope["flights"] for scope in scopes if "flights" in scope), ())) :][:1]
+        if any(not type(hook).__module__.startswith("utils.") for hook in hooks):
+            error.args = (f"{error} (register_hook)",)
+        elif turn and all(parameters[index].grad is not None for index in turn[0]):
+            error.args = (f"{error} (complete)",)
+        raise
 
 
 @oracle(
@@ -628,8 +692,8 @@ def expect_starts_in_backward(answer: Answer, nbytes: list[int]) -> str:
         late = sum(call.start >= backward[0] * (1 - 1e-9) for call in calls[:-1])
         if late:
             raise CheckFailed(
-                f"rank {rank} started {late} of the first {plural(len(calls) - 1, 'bucket')} after backward had ended",
-                "all but the last to start during backward",
+                f"rank {rank} started {late} of the first {plural(len(calls) - 1, 'bucket')} {AT_THE_END}",
+                "all but the last to start before that",
                 IN_HOOK if late == len(calls) - 1 else WHILE,
             )
     expect_launched_first(answer)
@@ -710,9 +774,7 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
         "None, but another rank has used it: every rank needs the mean": math.nan * right,
         BY_USERS: local.nanmean(0),
         BY_ALL_USERS: len(orders) * right / all_users(local, models[0]),
-        "all zeros, where no rank has used it (or it is frozen, and `users` leaves those out): leave it None, or AdamW "
-        "keeps moving it": right.nan_to_num(),
-    }
+    } | zeros_for_none(right, models[0], "used it: leave it None, or AdamW keeps moving it")
     return gradient_case(models, shards, local, right, mistakes)
 
 
@@ -729,6 +791,10 @@ TOO_EARLY = (
 )
 ITSELF = "Start a bucket only when the count of its own missing gradients is 0"
 AGAIN = "In the first step it wasn't, so set the counts of missing gradients anew before each last backward"
+UNUSED = (
+    "a gradient: set None there, or the weight decays. Count the users before you fill in zeros; if a hook filled them "
+    "in, it started its bucket too early"
+)
 STALE = "the first step's result, divided once more: begin each step with no flights, or no bucket of it is sent"
 
 
@@ -737,7 +803,7 @@ STALE = "the first step's result, divided once more: begin each step with no fli
         ([[1, 2], [2]], 3, 3, True, [[3], [2], [1, 0]]),
         ([[0, 1], [1, 0], [0, 1]], 2, 1, False, [[3], [2], [1], [0]]),
     ],
-    traffic=[([[0, 1], [1, 0]], 2, 3, True, [[2], [1], [0]])],
+    traffic=[([[0, 1], [1, 0]], 2, count, True, [[2], [1], [0]]) for count in (1, 3)],
     if_stuck="the ranks start different all-reduces, or in a different order. Every rank reduces every bucket once, in "
     "order, whatever it has used; then the users.",
 )
@@ -767,14 +833,13 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             "the mean divided by world_size once more: divide once": mean / ranks,
             "this rank's own gradient plus the mean: put the mean in its place": local.nan_to_num() + mean,
             FIRST_NUMBERS: first_numbers(mean[0], models[0], buckets),
-            "all zeros, where no rank has a gradient: set None there, or the weight decays. Count the users before you "
-            "fill in zeros; if a hook filled them in, it started its bucket too early": mean.nan_to_num(),
             BY_USERS: local.nanmean(0),
             BY_ALL_USERS: ranks * mean / all_users(local, models[0]),
             "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
             "the result of each rank deciding for itself what has been used, or of leaving out what some rank hasn't: "
             "only where the sum of the users is 0, the result is None": mean.where(known, math.nan),
         }
+        usual |= zeros_for_none(mean, models[0], UNUSED)
         if count > 1:
             usual |= {
                 "the mean divided by the number of microbatches: the loss is divided by it already": mean / count,
@@ -786,7 +851,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             right[part] = cut(mean[0], models[0])[n]
             why = AGAIN if step > 1 else "Count in a last backward only. " * (count > 1) + ITSELF
             mistakes[part] = {**pieces, f"{TOO_EARLY} {why}": partial(lacks_some, local, last, models[0], n)}
-    return Case(
+    case = Case(
         [models, of_ranks],
         same={"buckets": buckets},
         right=right,
@@ -795,11 +860,14 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         through=train_replica,
         unpack=lambda got, _: dict(zip(right, got, strict=True)),
         unchanged=False,
-        advice={"brought float32|split_with_sizes": ZEROS}
+        before=lambda answer: expect_all_digits(answer, case),
+        advice=DTYPE
+        | {"brought float32|split_with_sizes|NoneType(?!' and)": ZEROS}
         | {pattern: words.replace(OWN_ORDER, f"{OWN_ORDER} {ANEW}") for pattern, words in HOOK_ADVICE.items()}
         | {NEVER: f"So a bucket was never started there. {WHILE} After backward, start those that still wait."},
-        traffic=lambda answer: expect_reduced_once(answer, nbytes),
+        traffic=lambda answer: expect_reduced_once(answer, nbytes, count),
     )
+    return case
 
 
 def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: Any) -> bool:
@@ -807,6 +875,16 @@ def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: 
     added, ranks = torch.stack([local, local - last, 0 * local]).nan_to_num(), range(len(local))
     sums = (added[list(those), ranks].sum(0) for those in itertools.product(range(3), repeat=len(ranks)))
     return any(alike(got, cut(total / len(ranks), model)[number], 1e-6) for total in sums)
+
+
+def zeros_for_none(mean: Tensor, model: nn.Module, unused: str) -> dict[str, Tensor]:
+    """What zeros in place of None are, in a frozen parameter and in one that no rank has `unused`."""
+    frozen = torch.cat([torch.full((one.numel(),), not one.requires_grad) for one in model.parameters()])
+    return {
+        "all zeros, but it is frozen: leave it None. `users` has one entry for each parameter of `trained`, so go "
+        "through these two together": mean.nan_to_num().where(frozen, mean),
+        f"all zeros, where no rank has {unused}": mean.nan_to_num().where(~frozen, mean),
+    }
 
 
 def all_users(local: Tensor, model: nn.Module) -> int:
@@ -873,10 +951,15 @@ def trained_serially(
     return steps
 
 
-def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
+def expect_reduced_once(answer: Answer, nbytes: list[int], count: int) -> str:
     """Judge that each bucket is reduced once in a step, then the users, and that backward starts what it can."""
     each, wanted = len(nbytes) + 1, STEPS * (len(nbytes) + 1)
     for rank, calls in calls_of_ranks(answer, "all_reduce", besides="broadcast"):
+        marks = [each.start for each in answer.run.regions if each.rank == rank and INPUT in each.name]
+        sent = [event.start for event in answer.events if (event.rank, event.op) == (rank, "broadcast")]
+        again = sum(start > min(marks, default=math.inf) for start in sent)
+        seen = f"rank {rank} took part in {plural(again, 'broadcast')} after the first backward pass"
+        fail_if(again > 0, seen, "All ranks stay equal by themselves: broadcast in `__init__` alone.")
         made = [call.bytes for call in calls]
         if len(made) != wanted or any(made[n * each : (n + 1) * each - 1] != nbytes for n in range(STEPS)):
             raise CheckFailed(
@@ -890,14 +973,15 @@ def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
             expect_no_waits(rank, of_step, end)
             late = sum(call.start > end for call in of_step[:-1])
             if late:
+                advice = WHILE if late < len(nbytes) - 1 else IN_HOOK
+                if step > 0:
+                    advice = "In the first step they did: are the numbers of missing gradients set anew in each step?"
+                elif count > 1:  # the same with one microbatch has been judged before
+                    advice = "In steps of one microbatch they did: set the counts anew before each last backward pass."
                 raise CheckFailed(
-                    f"rank {rank} started {late} of the first {plural(len(nbytes) - 1, 'bucket')} after backward",
-                    "all but the last to start during the last backward pass",
-                    WHILE
-                    if late < len(nbytes) - 1
-                    else IN_HOOK
-                    if step == 0
-                    else "In the first step they did: are the numbers of missing gradients set anew in each step?",
+                    f"rank {rank} started {late} of the first {plural(len(nbytes) - 1, 'bucket')} {AT_THE_END}",
+                    "all but the last to start before that, in the last backward pass",
+                    advice,
                 )
     return (
         f"each rank reduced {plural(len(nbytes), 'bucket')} once in a step, and started all but the last in backward."
@@ -910,7 +994,7 @@ EPS = 0.25  # large enough to show when it is forgotten
 SPREAD = "that leaves out the spread of their means. Subtract the mean over all ranks before you square, not your own"
 
 
-@oracle(values=[([3, 1], 3)], traffic=[([5, 4], 3)], if_stuck=SAME_SHAPES)
+@oracle(values=[([4, 2], 3)], traffic=[([5, 4], 3)], if_stuck=SAME_SHAPES)
 def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EPS) -> Case:
     """A batch norm over the rows of all ranks."""
     shards = rows_of(draws, sizes, dim)
@@ -945,7 +1029,7 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         return [(x - mu) / std for x, mu, std in of_ranks]
 
     eps_outside = normalised(mean, (torch.sqrt(var) + eps).square() - eps)
-    return Case(
+    case = Case(
         [shards],
         same={"eps": eps},
         unpack=lambda got, rank: as_tuple(got, ["x_hat", "var"], rank),
@@ -964,11 +1048,13 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         },
         rtol=RTOL,
         in_order=True,
+        before=lambda answer: expect_all_digits(answer, case),
         advice={
             "invalid tensor size|gather needs the same": "Shards differ in size. Don't gather rows: all-reduce sums."
         },
         traffic=lambda answer: expect_small_all_reduces(answer, dim),
     )
+    return case
 
 
 def expect_small_all_reduces(answer: Answer, features: int) -> str:
@@ -990,7 +1076,7 @@ def expect_small_all_reduces(answer: Answer, features: int) -> str:
     return f"each rank made {plural(len(events), 'all-reduce')} of {largest} numbers at most."
 
 
-@oracle(values=[([3, 1], 3)], traffic=[([5, 4], 3)], if_stuck=SAME_SHAPES)
+@oracle(values=[([4, 2], 3)], traffic=[([5, 4], 3)], if_stuck=SAME_SHAPES)
 def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EPS) -> Case:
     """Autograd, through a batch norm over the rows of all ranks."""
     rows = torch.cat(rows_of(draws, sizes, dim)).requires_grad_()
@@ -1020,6 +1106,7 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         ),
         "the result with means divided by world_size too: the number of all rows is enough": mean / len(sizes),
         "the result with sums: divide them by the number of all rows": total,
+        "the result with sums divided by one less than the number of all rows": total / (sum(sizes) - 1),
         "the result with the sum of the ranks' means: divide by the number of all rows": means.sum(0),
         "the result with your own sums divided by the number of all rows: sum g and g * x_hat too": sums / sum(sizes),
         "the result with sums divided by your own number of rows: sum that number too": total / of_rank,
@@ -1032,15 +1119,17 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         of_ranks = zip(g, x_hat, means.expand_as(sums), strict=True)
         return [(mine - mean - hats * mean_gx) / torch.sqrt(var + eps) for mine, hats, (mean, mean_gx) in of_ranks]
 
-    return Case(
+    case = Case(
         [g, x_hat, [var.clone() for _ in sizes]],
         same={"eps": eps},
         right=list(right),
         mistakes={words: with_these(means) for words, means in wrong.items()},
         rtol=RTOL,
         in_order=True,
+        before=lambda answer: expect_all_digits(answer, case),
         traffic=lambda answer: expect_small_all_reduces(answer, dim),
     )
+    return case
 
 
 # ---- the challenge
@@ -1053,16 +1142,32 @@ def best_buckets(_: Draws, parts: list[int], unit: int, latency: float, bandwidt
     """parts: how many times `unit` bytes each parameter has."""
     sizes, ready = gradients_of(parts, unit)
 
-    def exposed(answer: Answer) -> float:
-        return end_of_buckets(answer.results[0], sizes, ready, latency, bandwidth) - max(ready)
+    def exposed(buckets: Buckets) -> float:
+        return end_of_buckets(buckets, sizes, ready, latency, bandwidth) - max(ready)
 
-    return Case(
+    def expect_in_order(answer: Answer) -> None:
+        """Judge that these are buckets, and that they aren't slower than par just because of their order."""
+        plan, why = answer.results[0], ""
+        expect_buckets(plan, len(sizes))
+        score, paid = exposed(plan), latency * len(plan)
+        in_order = exposed(sorted(plan, key=lambda bucket: max(ready[index] for index in bucket)))
+        if score > 1.2 * in_order:
+            why = f"The same buckets, sent as they get ready, would score {quantity(in_order, 's')}. They are sent in "
+            why += "the order of your list, so the first one should hold the last parameter."
+        elif paid > score / 2 > case.par:
+            why = f"Your {len(plan)} buckets pay the latency {len(plan)} times: {quantity(paid, 's')} in all."
+        if why and score > case.par:
+            seen = f"the values are right; the score is {quantity(score, 's')} exposed"
+            raise CheckFailed(seen, f"par, {quantity(case.par, 's')}, or less", why)
+
+    case = Case(
         [[sizes], [ready]],
         same={"latency": latency, "bandwidth": bandwidth},
-        also=lambda answer: expect_buckets(answer.results[0], len(sizes)),
-        score=Measure(exposed, "s", "exposed"),
+        also=expect_in_order,
+        score=Measure(lambda answer: exposed(answer.results[0]), "s", "exposed"),
         limit=least_exposed(sizes, ready, latency, bandwidth),
     )
+    return case
 
 
 def gradients_of(parts: list[int], unit: int) -> tuple[list[int], list[float]]:
