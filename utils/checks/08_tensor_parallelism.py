@@ -210,32 +210,35 @@ def column_parallel(draws: Draws, size: int, B: int, D: int, F: int, dtype: Dtyp
     truth = Sharded(lambda x, w, b: x @ w + b, size, {"x": x, "w": w, "b": b}, grad, cut)
     _, alone = truth.alone()
     mistakes = {
-        "y_local": {
-            "the product without the bias": truth.part("y", truth.y - b),
-            "the whole y: return this rank's columns of it": truth.y,
-        },
+        "y_local": {"the product without the bias": truth.part("y", truth.y - b)},
         "grad_x": {
             "the contribution of this rank's columns: x is used by the columns of all ranks": alone["x"],
             "the mean over the ranks: the gradients add up": truth.gradients["x"] / size,
+            "the ranks' contributions side by side: add them up": torch.cat(alone["x"], 1),
         },
-        "grad_w_local": {"the sum over the ranks: each rank has its own columns": sum(alone["w"])},
         "grad_b_local": {
             "this rank's `grad_local` itself: sum it over the batch": truth.part("y", grad),
             "the mean over the batch: the gradient of a bias is the sum": truth.part("b", truth.gradients["b"] / B),
         },
     }
-    return by_hand(truth, mistakes, x.nbytes, "grad_x")
+    return by_hand(truth, mistakes, x.nbytes, "grad_x", "columns of w")
 
 
-def by_hand(truth: Sharded, mistakes: dict[str, Any], nbytes: int, of: str) -> Case:
-    """The case of a layer that needs one all_reduce, of the result named `of`."""
+def by_hand(truth: Sharded, mistakes: dict[str, Any], nbytes: int, of: str, own: str) -> Case:
+    """The case of a layer that needs one all_reduce, of the result named `of`. own: what each rank has for itself"""
     remark = f"one all_reduce, of {nbytes} bytes, in the forward and backward pass together."
     why = f"One of the four results is a partial sum, {of}. All-reduce that; the others need no message."
     calls = partial(expect_in_both, calls=[("all_reduce", nbytes)], remark=remark, why=why)
-    case = truth.case_by_hand(mistakes, traffic=calls)
-    for name in case.right:
-        others = [right for other, right in case.right.items() if other != name]
-        mistakes[name] = {**mistakes[name], **in_another_order(*others)}
+    case = truth.case_by_hand(mistakes, rtol=1e-5, traffic=calls)  # a t-th of the bias may come before the sum
+    for name, right in case.right.items():
+        others = [other for other in case.right.values() if other is not right]
+        mistakes[name] = {**mistakes.get(name, {}), **in_another_order(*others)}
+        if isinstance(right, list):
+            only = f"each rank has its own {own}, so only {of} is summed"
+            mistakes[name] |= {f"the sum over the ranks: {only}": sum(right)}
+            mistakes[name] |= {f"the mean over the ranks: {only}": sum(right) / truth.size}
+            joined = [torch.cat(right, dim) for dim in range(right[0].dim())]
+            mistakes[name] |= {"the parts of all ranks, joined: return this rank's": one_of(joined)}
     return replace(case, mistakes=mistakes)
 
 
@@ -268,7 +271,7 @@ def row_parallel(draws: Draws, size: int, B: int, F: int, D: int, dtype: Dtype =
             "zero: every rank has the bias, and every copy needs its gradient": 0 * of_bias,
         },
     }
-    return by_hand(truth, mistakes, y.nbytes, "y")
+    return by_hand(truth, mistakes, y.nbytes, "y", "features of x and rows of w")
 
 
 # ---- part 2
@@ -305,15 +308,22 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
             "the sum of x's gradient outside f, too: sum only the gradient that comes back through f": 3 * total,
         },
     }
-    calls = partial(expect_passes, forward=[], backward=[("all_reduce", x.nbytes)])
-    given = {"x": x, "s": s}
-    return output_first(driven(size, given, grads, right, mistakes, same={"around": in_a_sum}, traffic=calls))
+    why = ("No message is needed there: every rank has all of x already, so pass it on.", "")
+    calls = partial(expect_passes, forward=[], backward=[("all_reduce", x.nbytes)], why=why)
+    given, same = {"x": x, "s": s}, {"around": in_a_sum}
+    return output_first(driven(size, given, grads, right, mistakes, same=same, rtol=1e-5, traffic=calls))
 
 
-@oracle(values=[(4, (2, 3)), (2, (2, 6), F32, lambda x: x[:, ::2]), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
+def column_major(x: Tensor) -> Tensor:
+    """The same values and shape, stored in column-major order."""
+    return x.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+@oracle(values=[(4, (2, 3)), (2, (2, 3), F32, column_major), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_teams
 def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
-    xs = [spread(x) for x in draws.different_integers(size, shape, dtype, seed=1)]
+    """spread: how ranks other than 0 store x_partial."""
+    xs = [spread(x) if rank else x for rank, x in enumerate(draws.different_integers(size, shape, dtype, seed=1))]
     [grad], total = map(spread, whole_numbers(draws, dtype, shape)), torch.stack(xs).sum(0)
     mistakes: dict[str, Mistakes] = {
         "output": {
@@ -327,14 +337,26 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
         },
     }
     right = {"output": total, "x_partial": grad}
-    calls = partial(expect_passes, forward=[("all_reduce", total.nbytes)], backward=[])
-    return output_first(driven(size, {"x_partial": xs}, grad, right, mistakes, traffic=calls))
+    why = ("", "No message is needed there: every rank has the whole gradient already, so pass it on.")
+    calls = partial(expect_passes, forward=[("all_reduce", total.nbytes)], backward=[], why=why)
+    return output_first(driven(size, {"x_partial": xs}, grad, right, mistakes, rtol=1e-5, traffic=calls))
 
 
-@oracle(values=[(4, (3, 2)), (2, (2, 1, 3)), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
+def into_one_tensor(dim: int) -> dict[str, str]:
+    """Advice where a collective's one tensor has the shards along another dimension than 0."""
+    return {
+        r"(?s)allgather: invalid.*all_gather_into_tensor": "all_gather_into_tensor lines shards up along dimension 0. "
+        f"Gather into a list of tensors instead, and join them with torch.cat(parts, dim={dim}).",
+        r"outputShape\[0\]": "reduce_scatter_tensor cuts along dimension 0. Give reduce_scatter a list of chunks along "
+        f"dim={dim} instead.",
+    }
+
+
+@oracle(values=[(4, (3, 2)), (2, (2, 1, 3), F32, column_major), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_teams
 def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
-    xs = [spread(x) for x in draws.different_integers(size, shape, dtype, seed=1)]
+    """spread: how ranks other than 0 store x_local."""
+    xs = [spread(x) if rank else x for rank, x in enumerate(draws.different_integers(size, shape, dtype, seed=1))]
     whole = torch.cat(xs, -1)
     [grad] = whole_numbers(draws, dtype, tuple(whole.shape))
     mine = list(grad.chunk(size, -1))
@@ -360,9 +382,9 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
         },
     }
     right = {"output": whole, "x_local": mine}
-    remark = "Every rank already had the whole gradient."
-    calls = partial(expect_passes, forward=[("all_gather", xs[0].nbytes)], backward=[], remark=remark)
-    return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, traffic=calls))
+    why = ("", "No message is needed there: every rank has the whole gradient already, so take its slice.")
+    calls = partial(expect_passes, forward=[("all_gather", xs[0].nbytes)], backward=[], why=why)
+    return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, advice=into_one_tensor(-1), traffic=calls))
 
 
 def in_order(got: Any, right: Tensor) -> bool:
@@ -485,31 +507,45 @@ def judge_mlp_time(answer: Answer, cluster: Cluster, *nbytes: int) -> str:
 # ---- part 4
 
 
-def shared_wrongly(table: Tensor, size: int) -> dict[str, Tensor]:
+def shared_wrongly(table: Tensor, size: int, one: str = "row") -> dict[str, Tensor]:
     """{a mistake in a rank's mask of its own rows: a table (V, ...) in which one process would look up what ranks then
-    add up}
+    add up}; one: what a row is called
     """
-    rows = len(table) // size
+    rows, n = len(table) // size, f"{one}s"
     first, last = table[::rows], table[rows - 1 :: rows]  # of each rank
     # Indices of earlier ranks' rows are clamped to this rank's first row, those of later ones' to its last.
     as_first, as_last = first.sum(0) - first.cumsum(0), last.cumsum(0) - last
     no_start, no_end, no_mask = (table + x.repeat_interleave(rows, 0) for x in (as_first, as_last, as_first + as_last))
-    after, before, no_last, no_first = (table.clone() for _ in range(4))
-    after[rows::rows] += last[:-1]
-    before[rows - 1 : -1 : rows] += first[1:]
+    begin, end = f"a rank's {n} begin at tp_rank * {n}", f"a rank's {n} end before (tp_rank + 1) * {n}"
+    no_last, no_first = table.clone(), table.clone()
     no_last[rows - 1 :: rows] = 0
     no_first[::rows] = 0
-    return {
+    wrong = {
         "without a mask: a rank adds zeros for what isn't its own": no_mask,
         "without a mask, and with the remainder as index: a rank adds zeros for what isn't its own": (
             shards(table, size, 0).sum(0).repeat(size, 1)
         ),
         "without a mask for what earlier ranks have: an index below 0 isn't this rank's either": no_start,
         "without a mask for what later ranks have: an index past this rank's last isn't its own either": no_end,
-        "with a mask off by one at the end of a rank's part: what comes after its last counts as its own": after,
-        "with a mask off by one at the start of a rank's part: what comes before its first counts as its own": before,
-        "with a mask off by one at the end of a rank's part: its last belongs to no rank": no_last,
-        "with a mask off by one at the start of a rank's part: its first belongs to no rank": no_first,
+        f"with a mask that leaves out each rank's last {one}: {end}, so the test is < (tp_rank + 1) * {n}": no_last,
+        f"with a mask that leaves out each rank's first {one}: {begin}, so the test is >=, not >": no_first,
+    }
+    for index, below, above in (("", first, last), (", and with the remainder as index", last, first)):
+        after, before = table.clone(), table.clone()
+        after[rows::rows] += above[:-1]
+        before[rows - 1 : -1 : rows] += below[1:]
+        wrong[f"with a mask that takes one {one} too many{index}: {end}, so the test is <, not <="] = after
+        wrong[f"with a mask that takes one {one} too many{index}: {begin}, and the one before isn't its own"] = before
+    return wrong
+
+
+def out_of_range(n: str) -> dict[str, str]:
+    """Advice where a rank looks up what it doesn't have. n: rows or words"""
+    return {
+        "index .*out of (?:range|bounds)": (
+            f"A rank counts its own {n} from 0 to {n} - 1: subtract tp_rank * {n}, test for >= 0 and < {n} (not <=), "
+            "and put an index that exists in place of any other before you look it up."
+        )
     }
 
 
@@ -541,7 +577,11 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
         | {"the gradient of all tokens, other ranks' included": list(of_all)},
     }
     calls = partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[])
-    return truth.case(mistakes, before=partial(judge_dtype, dtype=dtype), traffic=calls)
+    advice = {
+        **out_of_range("rows"),
+        "destination dtypes match": "torch.zeros makes float32 unless told otherwise: use table_local.new_zeros(...).",
+    }
+    return truth.case(mistakes, before=partial(judge_dtype, dtype=dtype), advice=advice, traffic=calls)
 
 
 def judge_dtype(answer: Answer, dtype: Dtype) -> None:
@@ -594,7 +634,7 @@ def parallel_cross_entropy(
         "output": {
             **{
                 f"the loss {words}": loss(total, of_targets(wrong.T))
-                for words, wrong in shared_wrongly(z.T, size).items()
+                for words, wrong in shared_wrongly(z.T, size, "word").items()
             },
             "the loss with the target's original logit: subtract the maximum there too": loss(
                 total, of_targets(logits)
@@ -634,7 +674,7 @@ def parallel_cross_entropy(
         ),
         in_all=True,
     )
-    case = truth.case(mistakes, rtol=CLOSE, traffic=calls)
+    case = truth.case(mistakes, rtol=CLOSE, advice=out_of_range("words"), traffic=calls)
     return replace(case, mistakes={**case.mistakes, "": {**INFINITE, **case.mistakes[""]}})
 
 
@@ -798,6 +838,8 @@ def across_sequence(
         f"the concatenation of the tokens along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
         for dim in (0, -1)
     } | {
+        "the shards lined up along dimension 0, whatever shape you give the tensor that they fill: gather into a list, "
+        "and join it with torch.cat(parts, dim=1)": torch.cat(to_join).view(long),
         "this rank's own tokens, with zeros for the others: every rank's tokens belong there": [
             torch.cat([x * (other == rank) for other in range(size)], 1) for rank, x in enumerate(to_join)
         ],
@@ -807,6 +849,9 @@ def across_sequence(
             x.chunk(size, 1)[rank] for rank, x in enumerate(to_sum)
         ],
         "the mean: partial sums add up": [part / size for part in mine],
+        "the sum cut along dimension 0, whatever shape you give it: pass reduce_scatter a list of chunks along dim=1": [
+            part.view(mine[0].shape) for part in summed.flatten().chunk(size)
+        ],
     }
     join, add = ("output", "x") if gathers else ("x", "output")
     all_gather, reduce_scatter = [("all_gather", to_join[0].nbytes)], [("reduce_scatter", summed.nbytes)]
@@ -815,6 +860,7 @@ def across_sequence(
     advice = {
         r"split dimension [02] ": "Tokens are dimension 1: pass dim=1.",
         r"split dimension 1 ": "A shard can't be scattered: is it all_gather that this pass needs?",
+        **into_one_tensor(1),
     }
     return driven(
         size,
@@ -823,6 +869,7 @@ def across_sequence(
         right={"output": None, join: torch.cat(to_join, 1), add: mine},
         mistakes={join: joins, add: sums},
         same={"direction": direction},
+        rtol=1e-5,
         advice=advice,
         traffic=partial(expect_passes, forward=forward, backward=backward, remark=remark),
     )
@@ -1066,7 +1113,12 @@ def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[
     xs, ws, parts = x.chunk(t, 1), w.chunk(t, 1), grad.chunk(t, 2)  # of each rank
     own = [of_weight(mine, part.chunk(t, 1)[rank]) for rank, (mine, part) in enumerate(zip(xs, parts, strict=True))]
     sums = torch.stack([torch.stack(own).sum(0), of_weight(x, sum(parts))])
-    of_y = {"a product with the tokens joined along the batch: tokens are dimension 1": torch.cat(xs) @ ws[place]}
+    joined = torch.cat(xs)
+    of_y = {
+        "a product with the tokens joined along the batch: tokens are dimension 1": one_of(
+            [joined @ ws[place], joined.view(x.shape) @ ws[place]]
+        )
+    }
     of_x = {
         "nothing: gather inside the autograd function, which sees that the result depends on x_local": None,
         "a partial sum: every rank knows its own columns only, so sum over the ranks": (
@@ -1109,6 +1161,8 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
         same={"groups": groups},
         right=right,
         mistakes=mistakes,
+        rtol=CLOSE,
+        advice=into_one_tensor(1),
         before=partial(expect_own_group, groups=teams),
         through=drive_stack,
         unchanged=False,
