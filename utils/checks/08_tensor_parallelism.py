@@ -91,18 +91,8 @@ def expect_own_group(answer: Answer, groups: Groups) -> None:
             )
 
 
-def in_another_order(*right: Any) -> Mistakes:
-    """The mistake of returning one of the other results in this one's place."""
-    values = [one for part in right for one in (part if isinstance(part, list) else [part])]
-    return {"the value of a different result: return them in the order of the docstring": one_of(values, 0)}
-
-
 def one_of(values: Sequence[Tensor], rtol: float = CLOSE) -> Callable[[Any], bool]:
     return lambda got: any(alike(got, one, rtol) for one in values)
-
-
-def as_it_is(x: Tensor) -> Tensor:
-    return x
 
 
 def whole_numbers(draws: Draws, dtype: Dtype, *shapes: Shape) -> list[Tensor]:
@@ -231,14 +221,20 @@ def by_hand(truth: Sharded, mistakes: dict[str, Any], nbytes: int, of: str, own:
     calls = partial(expect_in_both, calls=[("all_reduce", nbytes)], remark=remark, why=why)
     case = truth.case_by_hand(mistakes, rtol=1e-5, traffic=calls)  # a t-th of the bias may come before the sum
     for name, right in case.right.items():
-        others = [other for other in case.right.values() if other is not right]
-        mistakes[name] = {**mistakes.get(name, {}), **in_another_order(*others)}
+        usual = mistakes.setdefault(name, {})
+        others = [
+            one
+            for other in case.right.values()
+            if other is not right
+            for one in (other if isinstance(other, list) else [other])
+        ]
+        usual["the value of a different result: return them in the order of the docstring"] = one_of(others, 0)
         if isinstance(right, list):
             only = f"each rank has its own {own}, so only {of} is summed"
-            mistakes[name] |= {f"the sum over the ranks: {only}": sum(right)}
-            mistakes[name] |= {f"the mean over the ranks: {only}": sum(right) / truth.size}
             joined = [torch.cat(right, dim) for dim in range(right[0].dim())]
-            mistakes[name] |= {"the parts of all ranks, joined: return this rank's": one_of(joined)}
+            usual[f"the sum over the ranks: {only}"] = sum(right)
+            usual[f"the mean over the ranks: {only}"] = sum(right) / truth.size
+            usual["the parts of all ranks, joined: return this rank's"] = one_of(joined)
     return replace(case, mistakes=mistakes)
 
 
@@ -290,7 +286,7 @@ def in_a_sum(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
 @oracle(values=[(4, (2, 3)), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_teams
-def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
+def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone) -> Case:
     """spread: a view of a gradient, with other strides."""
     x, s = whole_numbers(draws, dtype, shape, shape)
     grads = [spread(grad) for grad in draws.different_integers(size, shape, dtype, seed=1)]
@@ -321,7 +317,7 @@ def column_major(x: Tensor) -> Tensor:
 
 @oracle(values=[(4, (2, 3)), (2, (2, 3), F32, column_major), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_teams
-def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
+def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone) -> Case:
     """spread: how ranks other than 0 store x_partial."""
     xs = [spread(x) if rank else x for rank, x in enumerate(draws.different_integers(size, shape, dtype, seed=1))]
     [grad], total = map(spread, whole_numbers(draws, dtype, shape)), torch.stack(xs).sum(0)
@@ -354,7 +350,7 @@ def into_one_tensor(dim: int) -> dict[str, str]:
 
 @oracle(values=[(4, (3, 2)), (2, (2, 1, 3), F32, column_major), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_teams
-def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
+def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone) -> Case:
     """spread: how ranks other than 0 store x_local."""
     xs = [spread(x) if rank else x for rank, x in enumerate(draws.different_integers(size, shape, dtype, seed=1))]
     whole = torch.cat(xs, -1)
@@ -577,11 +573,8 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
         | {"the gradient of all tokens, other ranks' included": list(of_all)},
     }
     calls = partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[])
-    advice = {
-        **out_of_range("rows"),
-        "destination dtypes match": "torch.zeros makes float32 unless told otherwise: use table_local.new_zeros(...).",
-    }
-    return truth.case(mistakes, before=partial(judge_dtype, dtype=dtype), advice=advice, traffic=calls)
+    own_dtype = partial(judge_dtype, dtype=dtype)
+    return truth.case(mistakes, before=own_dtype, advice=out_of_range("rows"), traffic=calls)
 
 
 def judge_dtype(answer: Answer, dtype: Dtype) -> None:
@@ -823,7 +816,7 @@ WAYS = ("gather", "scatter")
 )
 @in_teams
 def across_sequence(
-    draws: Draws, direction: str, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is
+    draws: Draws, direction: str, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone
 ) -> Case:
     """shape: of a rank's shard, (B, S/t, D)."""
     gathers = direction == "gather"
