@@ -28,6 +28,7 @@ wrong("scale-of-the-outputs", "scaled by fan_out").replace("/ fan_in**0.5", "/ f
 wrong("scale-of-the-shard", "sqrt(rows of the shard)").replace(
     "/ fan_in**0.5", "/ (fan_in // tp_size if dim == 0 else fan_in) ** 0.5"
 )
+wrong("split-takes-a-size", "the size of a part").replace("chunk(tp_size, dim)", "split(tp_size, dim)")
 wrong("other-dimension", "along the other dimension").replace("chunk(tp_size, dim)", "chunk(tp_size, 1 - dim)")
 wrong("draws-the-transpose", "a part of the transpose").replace(
     "torch.randn(fan_in, fan_out, generator=generator)", "torch.randn(fan_out, fan_in, generator=generator).T"
@@ -55,6 +56,9 @@ wrong("sums-the-bias-too", "the others need no message", caught_by="traffic").re
     "grad_local.sum(0)", "all_reduce(grad_local.sum(0), tp_group)"
 )
 wrong("forgets-the-group", "pass tp_group to each").replace("w_local.T, tp_group)", "w_local.T)")
+wrong("sums-grad-first", "multiply first").replace(
+    "(grad_local @ w_local.T, tp_group)", "(grad_local, tp_group) @ w_local.T"
+)
 wrong("grad-x-side-by-side", "side by side: add them up").replace("all_reduce(", "all_gather(")
 wrong("mean-of-the-bias", "the mean over the batch").replace("grad_local.sum(0)", "grad_local.mean(0)")
 wrong("weight-before-x", "in the order of the docstring").replace(
@@ -122,6 +126,9 @@ wrong("sums-in-place-what-is-contiguous", "It is not yours").replace(
     "total = grad_partial.contiguous()\ndist.all_reduce(total, group=ctx.tp_group)\nreturn total, None",
 )
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace("(grad_partial, ctx.tp_group)", "(grad_partial)")
+wrong("times-t", "this rank's own part: ranks have different ones").replace(
+    "all_reduce(grad_partial, ctx.tp_group)", "grad_partial * dist.get_world_size(ctx.tp_group)"
+)
 wrong("one-gradient", "None for tp_group").replace("ctx.tp_group), None", "ctx.tp_group)")
 wrong("mean-forward", "every rank has all of x already", caught_by="traffic").replace(
     "x.view_as(x)", "all_reduce(x, tp_group) / dist.get_world_size(tp_group)"
@@ -182,6 +189,11 @@ wrong("reduce-scatters", "so add nothing up").replace(
 )
 wrong("mean-by-reduce-scatter", "so take its slice", caught_by="traffic").replace(
     "grad.chunk(tp_size, dim=-1)[tp_rank]", "reduce_scatter(grad, ctx.tp_group, dim=-1) / tp_size"
+)
+wrong("one-buffer", "one tensor t times").replace(
+    "return all_gather(x_local, tp_group, dim=-1)",
+    "parts = [x_local.new_empty(x_local.shape)] * dist.get_world_size(tp_group)\n"
+    "dist.all_gather(parts, x_local.contiguous(), group=tp_group)\nreturn torch.cat(parts, -1)",
 )
 wrong("into-one-tensor", "torch.cat(parts, dim=-1)").replace(
     "return all_gather(x_local, tp_group, dim=-1)",
@@ -273,6 +285,9 @@ wrong("masks-only-the-value", "the gradient of all tokens").replace(
     "torch.where(mine.unsqueeze(-1), found, 0.0)",
     "found + (torch.where(mine.unsqueeze(-1), found, 0.0) - found).detach()",
 )
+wrong("padding-index", "padding_idx=0").replace(
+    "table_local[index.clamp(0, rows - 1)]", "torch.nn.functional.embedding(index * mine, table_local, padding_idx=0)"
+)
 wrong("sums-twice", "2 calls where 1 will do", caught_by="traffic").replace(
     "return", "all_reduce(y_partial.detach())\nreturn"
 )
@@ -318,6 +333,10 @@ wrong("target-of-this-rank-alone", "the ranks without the target need it, too").
 )
 wrong("gathers-the-logits", "and no other logits", caught_by="traffic").replace(
     "total =", "all_gather(logits_local, tp_group)\ntotal ="
+)
+wrong("maximum-with-a-gradient", "through the maximum: detach()").replace(
+    "all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)",
+    "logits_local.max(dim=-1).values\ndist.all_reduce(largest, op=dist.ReduceOp.MAX, group=tp_group)",
 )
 wrong("remainder", "with the remainder as index").replace("targets - first", "(targets - first) % words").replace(
     "torch.where(mine, found, 0.0)", "found"
@@ -498,6 +517,7 @@ right("one-sum-for-all-three").body("""
 wrong, right = ANSWERS.to("dropout-generators")
 wrong("same-mask-in-all-shards", "all shards the same mask").replace("seed + 2718 + tp_rank", "seed + 2718")
 wrong("no-seed", "seed it from `seed`").replace("whole.manual_seed(seed)", "whole.manual_seed(2)")
+wrong("exchanged", "they are exchanged").replace("seed(seed)", "seed(seed + tp_rank)").replace("18 + tp_rank", "18")
 wrong("rank-0-has-one-seed", "add a constant").replace("seed + 2718", "seed")
 wrong("whole-tensors-differ", "their copies differ from then on").replace("(seed)", "(seed + tp_rank)")
 wrong("seeds-by-chance", "can't be repeated").replace("sharded.manual_seed(seed + 2718 + tp_rank)", "sharded.seed()")
@@ -522,6 +542,9 @@ wrong("takes-a-slice", "sum over the ranks", caught_by="score").replace(
     "reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1)",
     "(grad @ w_local.T)" + MY_TOKENS.replace("tp_g", "ctx.tp_g"),
 )
+wrong("exchanged", "in its order", caught_by="score").replace(
+    "return reduce_scatter", "return grad_w, reduce_scatter"
+).replace("grad_w, None", "None")
 wrong("forgets-the-weight", "a gradient for each argument", caught_by="score").replace(", grad_w, None", ", None, None")
 own_tokens = wrong("own-tokens", "the contribution of this rank's own tokens", caught_by="score").replace(
     "x.flatten(0, 1).T @ grad.flatten(0, 1)",

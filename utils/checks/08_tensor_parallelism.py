@@ -58,7 +58,10 @@ View = Callable[[Tensor], Tensor]
 
 
 CURE = "pass tp_group to each collective, and take this rank's place from dist.get_rank(tp_group)"
-NONE_FOR_THE_GROUP = "Backward returns one gradient for each argument of forward: None for tp_group, which has none."
+COUNT_OR_ORDER = "incorrect number of gradients|invalid gradient at index"
+NONE_FOR_THE_GROUP = (
+    "Backward returns a gradient for each argument of forward, in its order: None for tp_group, the last."
+)
 
 
 def in_teams(draw: Drawing) -> Drawing:
@@ -69,7 +72,7 @@ def in_teams(draw: Drawing) -> Drawing:
     def draw_all(draws: Draws, *arguments: Any, groups: Groups = (), **named: Any) -> Case:
         case = grouped(draws, *arguments, groups=groups, **named)
         if not groups:
-            return replace(case, advice={**case.advice, "incorrect number of gradients": NONE_FOR_THE_GROUP})
+            return replace(case, advice={**case.advice, COUNT_OR_ORDER: NONE_FOR_THE_GROUP})
         own = partial(expect_own_group, groups=groups)
         raised = {"raised": f"It works where tp_group is all ranks, but not in a smaller group: {CURE}."}
         return replace(
@@ -141,18 +144,15 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
         "scaled by fan_out: a sum over fan_in products needs 1 / sqrt(fan_in)": (fan_in / fan_out) ** 0.5,
         "divided by sqrt(rows of the shard): divide by sqrt(fan_in) of the whole weight": (fan_in / rows) ** 0.5,
     }
+    every_tth = [whole[rank::size] if dim == 0 else whole[:, rank::size] for rank in ranks]
     mistakes = {f"this rank's part {words}": list(right * factor) for words, factor in scaled.items()} | {
         "the whole weight: keep this rank's part": whole,
         "a shard drawn by itself with the same seed: that makes the shards of all ranks equal": by_themselves[0],
         "a shard drawn with its own seed: put together, the shards are not the weight of one process": by_themselves,
         "a shard drawn after those of earlier ranks: one process draws whole rows, so draw all, then cut": in_turn,
-        "every t-th row or column: a part is a block of consecutive ones": [
-            whole[rank::size] if dim == 0 else whole[:, rank::size] for rank in ranks
-        ],
+        "every t-th row or column: a part is a block of consecutive ones": every_tth,
         "a part cut along the other dimension": list(whole.tensor_split(size, 1 - dim)),
-        "a part of the transpose: draw (fan_in, fan_out) numbers": list(
-            drawn(seed, fan_out, fan_in).T.chunk(size, dim)
-        ),
+        "a part of the transpose: draw (fan_in, fan_out)": list(drawn(seed, fan_out, fan_in).T.chunk(size, dim)),
     }
     return Case(
         same={"fan_in": fan_in, "fan_out": fan_out, "dim": dim, "seed": seed},
@@ -163,6 +163,9 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
         through=draw_shard,
         unpack=lambda got, _: {"": got["shard"]},
         before=judge_repeats,
+        advice={
+            r"(?s)tuple index out of range.*\.split\(": "split takes the size of a part; chunk takes their number."
+        },
         values_first=True,
         memory=lambda answer: judge_kept_alive(answer, right[0].nbytes),
     )
@@ -205,6 +208,9 @@ def column_parallel(draws: Draws, size: int, B: int, D: int, F: int, dtype: Dtyp
             "the contribution of this rank's columns: x is used by the columns of all ranks": alone["x"],
             "the mean over the ranks: the gradients add up": truth.gradients["x"] / size,
             "the ranks' contributions side by side: add them up": torch.cat(alone["x"], 1),
+            "the product of a summed grad_local: multiply first, then sum, as ranks have different columns": [
+                grad.view(B, size, -1).sum(1) @ part.T for part in w.chunk(size, 1)
+            ],
         },
         "grad_b_local": {
             "this rank's `grad_local` itself: sum it over the batch": truth.part("y", grad),
@@ -220,14 +226,10 @@ def by_hand(truth: Sharded, mistakes: dict[str, Any], nbytes: int, of: str, own:
     why = f"One of the four results is a partial sum, {of}. All-reduce that; the others need no message."
     calls = partial(expect_in_both, calls=[("all_reduce", nbytes)], remark=remark, why=why)
     case = truth.case_by_hand(mistakes, rtol=1e-5, traffic=calls)  # a t-th of the bias may come before the sum
+    every = {name: right if isinstance(right, list) else [right] for name, right in case.right.items()}
     for name, right in case.right.items():
         usual = mistakes.setdefault(name, {})
-        others = [
-            one
-            for other in case.right.values()
-            if other is not right
-            for one in (other if isinstance(other, list) else [other])
-        ]
+        others = [one for other, parts in every.items() if other != name for one in parts]
         usual["the value of a different result: return them in the order of the docstring"] = one_of(others, 0)
         if isinstance(right, list):
             only = f"each rank has its own {own}, so only {of} is summed"
@@ -301,6 +303,9 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
         "x": {
             "this rank's own part: x is used on all ranks, so sum their gradients": [3 * grad for grad in grads],
             "the mean over the ranks: gradients add up": [total / size + 2 * grad for grad in grads],
+            f"{size} times this rank's own part: ranks have different ones, so sum": [
+                (size + 2) * grad for grad in grads
+            ],
             "the sum of x's gradient outside f, too: sum only the gradient that comes back through f": 3 * total,
         },
     }
@@ -338,6 +343,9 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     return output_first(driven(size, {"x_partial": xs}, grad, right, mistakes, rtol=1e-5, traffic=calls))
 
 
+LAST_SHARD = "the last rank's shard for all: [tensor] * t is one tensor t times, so make t tensors"
+
+
 def into_one_tensor(dim: int) -> dict[str, str]:
     """Advice where a collective's one tensor has the shards along another dimension than 0."""
     return {
@@ -353,28 +361,23 @@ def into_one_tensor(dim: int) -> dict[str, str]:
 def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone) -> Case:
     """spread: how ranks other than 0 store x_local."""
     xs = [spread(x) if rank else x for rank, x in enumerate(draws.different_integers(size, shape, dtype, seed=1))]
-    whole = torch.cat(xs, -1)
+    whole, second = torch.cat(xs, -1), min(1, len(shape) - 1)
     [grad] = whole_numbers(draws, dtype, tuple(whole.shape))
     mine = list(grad.chunk(size, -1))
     mistakes: dict[str, Mistakes] = {
         "output": {
             "the concatenation of the shards along dimension 0: features are the last dimension": torch.cat(xs, 0),
-            "the concatenation of the shards along dimension 1: features are the last dimension": torch.cat(
-                xs, 1 - (xs[0].dim() < 2)
-            ),
+            "the concatenation of the shards along dimension 1: features are the last": torch.cat(xs, second),
             "the sum of the shards: put them side by side": sum(xs),
-            "a result with the right numbers in a different order: in each row, rank r's part is the r-th": (
-                lambda got: in_order(got, whole)
-            ),
+            LAST_SHARD: torch.cat([xs[-1]] * size, -1),
+            "the numbers in a different order: rank r's part of a row is the r-th": lambda got: in_order(got, whole),
         },
         "x_local": {
-            f"{size} times too large: every rank already has the same gradient, so add nothing up": [
+            f"{size} times too large: every rank has the whole gradient, so add nothing up": [
                 size * part for part in mine
             ],
             "rank 0's slice: this rank's is a different one": mine[0],
-            "every t-th number of a row: a shard is a block of consecutive ones": [
-                grad[..., rank::size] for rank in range(size)
-            ],
+            "every t-th number: a shard is a block of them": [grad[..., rank::size] for rank in range(size)],
         },
     }
     right = {"output": whole, "x_local": mine}
@@ -416,7 +419,7 @@ def megatron_mlp(
     whole, grad = mlp_tensors(draws, shape, F)
     x, w_up, b_up, w_down, b_down = whole.values()
     truth = Sharded(mlp, size, whole, grad, MLP_CUT)
-    y, (y_alone, alone) = truth.y, truth.alone()
+    y, (y_alone, alone), h = truth.y, truth.alone(), x @ w_up + b_up
     summed_down = shards(w_down, size, 0).sum(0).repeat(size, 1)
     # The gradients before gelu, (..., size, F / size): right, and if f sums them in front of w_down.
     of_hidden, of_mixed = (
@@ -427,6 +430,9 @@ def megatron_mlp(
     )
     parts = w_up.unflatten(1, (size, -1))
     late = [torch.einsum("...qe,dre->r...d", of_hidden, parts), torch.einsum("...re,dre->r...d", of_mixed, parts)]
+
+    too_late = [*late[0], *late[1], *(size * of_rank for of_rank in alone["x"])]
+    twice = [of_ranks.sum(0) for of_ranks in late]
 
     def apart(h: Tensor) -> list[Tensor]:
         """Each rank's output if nothing is added up after the second product."""
@@ -444,32 +450,20 @@ def megatron_mlp(
             "y without b_down": y - b_down,
             "the output of this rank's rows: a partial sum. Where is g?": [part - b_down for part in y_alone],
             "the output of this rank's rows plus b_down: a partial sum. Where is g?": y_alone,
-            "y without gelu": (x @ w_up + b_up) @ w_down + b_down,
-            "y with gelu at the end: it stands between the two products": gelu((x @ w_up + b_up) @ w_down + b_down),
-            "y with gelu's approximation by tanh: call gelu(h)": (
-                gelu(x @ w_up + b_up, approximate="tanh") @ w_down + b_down
-            ),
-            "y with relu in place of gelu": (x @ w_up + b_up).relu() @ w_down + b_down,
-            "y with g between the two products: ranks have different features there, which don't add up": one_of(
-                g_inside
-            ),
-            "y with f and g exchanged: f stands where x enters, g where partial sums leave": apart(
-                gelu(size * (x @ w_up) + b_up)
-            ),
+            "y without gelu": h @ w_down + b_down,
+            "y with gelu at the end: it stands between the two products": gelu(h @ w_down + b_down),
+            "y with gelu's approximation by tanh: call gelu(h)": gelu(h, approximate="tanh") @ w_down + b_down,
+            "y with relu in place of gelu": h.relu() @ w_down + b_down,
+            "y with g between the two products: ranks have different features there": one_of(g_inside),
+            "y with f and g exchanged: f stands where x enters, g at the end": apart(gelu(size * (x @ w_up) + b_up)),
         },
         "x": {
             "the contribution of this rank's columns: f is missing": alone["x"],
-            "the gradient with f after a product: f belongs where x enters": one_of(
-                [*late[0], *late[1], *(size * of_rank for of_rank in alone["x"])]
-            ),
-            "the gradient with an f between the two products, too: f belongs only where x enters": one_of(
-                [of_ranks.sum(0) for of_ranks in late]
-            ),
+            "the gradient with f after a product: f belongs where x enters": one_of(too_late),
+            "the gradient with an f between the two products, too: f belongs only where x enters": one_of(twice),
             **truth.too_large("x", "f sums it over the ranks once"),
         },
-        "b_down": truth.too_large(
-            "b_down", "b_down's gradient was summed over the ranks, but every rank has all of it"
-        ),
+        "b_down": truth.too_large("b_down", "b_down's gradient was summed over the ranks, which all have it"),
         **{
             f"{name}_local": truth.too_large(name, "g passes its gradient on, once") | no_f(truth, name)
             for name in MLP_CUT
@@ -555,14 +549,14 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
     truth = Sharded(lambda tokens, table: table[tokens], size, {"tokens": tokens, "table": table}, grad, {"table": 0})
     rank_of_row = torch.arange(size).repeat_interleave(rows).unsqueeze(-1)
     of_all = shards(truth.gradients["table"], size, 0)
-    totals, none = of_all.sum(1), 0 * table[:rows]
+    totals, none, no_first = of_all.sum(1), 0 * table[:rows], [part.clone() for part in of_all]
+    for part in no_first:
+        part[0] = 0
     of_all[:, 0] += totals.cumsum(0) - totals  # the tokens of earlier ranks, in the nearest row
     of_all[:, -1] += totals.sum(0) - totals.cumsum(0)  # those of later ranks
     mistakes = {
         "output": {
-            "this rank's lookups: add them up over the ranks": [
-                (table * (rank_of_row == rank))[tokens] for rank in range(size)
-            ],
+            "this rank's lookups: add up all ranks'": [(table * (rank_of_row == rank))[tokens] for rank in range(size)],
             **{f"the sum {words}": wrong[tokens] for words, wrong in shared_wrongly(table, size).items()},
             **{
                 f"the row of the rank {side}: rank r's first row is r * V/t": torch.cat(shifted)[tokens]
@@ -570,7 +564,10 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
             },
         },
         "table_local": truth.too_large("table", "g passes the gradient on, once")
-        | {"the gradient of all tokens, other ranks' included": list(of_all)},
+        | {
+            "the gradient of all tokens, other ranks' included": list(of_all),
+            "the gradient without each rank's first row: that is the row that padding_idx=0 leaves out": no_first,
+        },
     }
     calls = partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[])
     own_dtype = partial(judge_dtype, dtype=dtype)
@@ -629,10 +626,8 @@ def parallel_cross_entropy(
                 f"the loss {words}": loss(total, of_targets(wrong.T))
                 for words, wrong in shared_wrongly(z.T, size, "word").items()
             },
-            "the loss with the target's original logit: subtract the maximum there too": loss(
-                total, of_targets(logits)
-            ),
-            "the loss when each rank subtracts its own maximum: all must subtract the same one": loss(
+            "the loss with the target's raw logit: subtract the maximum there too": loss(total, of_targets(logits)),
+            "the loss with a maximum for each rank: all must subtract the same": loss(
                 own.exp().sum(-1), of_targets(own)
             ),
             "the sum of the tokens' losses: return the mean": N * truth.y,
@@ -653,6 +648,12 @@ def parallel_cross_entropy(
             "the gradient of the sum over the words alone: autograd does not see the target's logit. Where is g?": (
                 truth.part("logits", z.softmax(-1) / N)
             ),
+            "the gradient with one through the maximum: detach() the logits of which you take it": [
+                part - one_hot(of_rank.argmax(-1), words) * part.sum(-1, keepdim=True)
+                for part, of_rank in zip(
+                    truth.part("logits", truth.gradients["logits"]), logits.chunk(size, -1), strict=True
+                )
+            ],
             **truth.too_large("logits", "g passes its gradient on, once"),
         },
     }
@@ -698,6 +699,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     parts = w_qkv.unflatten(1, (3, size, -1))
     uses = torch.einsum("bspre,dpre->prbsd", of_qkv, parts)  # x's gradient from each of q, k and v on each rank
     late = [torch.einsum("bspqe,dpre->rbsd", of_qkv, parts), torch.einsum("bspre,dpre->rbsd", of_mixed, parts)]
+    too_late, twice = [*late[0], *late[1], *(size * uses.sum(0))], [of_ranks.sum(0) for of_ranks in late]
     in_part = [
         torch.where(torch.tensor(through_f)[:, None, None, None], uses.sum(1), uses[:, rank]).sum(0)
         for through_f in product((False, True), repeat=3)
@@ -720,9 +722,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             f"{size} times too large: each rank computes all heads": size * y,
             "the output for w_qkv cut into blocks of neighbouring columns: rank 0 would have mostly q": sum(in_blocks),
             "the output with columns of w_out: the merged heads meet its rows": attention(x, w_qkv, w_out.T, heads),
-            "the output if every rank takes rank 0's rows of w_out": attention(
-                x, w_qkv, torch.cat([rows[0]] * size), heads
-            ),
+            "the output if all take rank 0's rows of w_out": attention(x, w_qkv, torch.cat([rows[0]] * size), heads),
             "the output with every t-th head or column on a rank: its heads are consecutive": one_of(strided),
             "the output for q, k and v of one head after the other in w_qkv: all columns of q come first": attention(
                 x, threes, w_out, heads
@@ -730,20 +730,14 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the output with q, k and v in a different order: w_qkv has the columns of q, then of k, then of v": one_of(
                 [attention(x, torch.cat(three, 1), w_out, heads) for three in permutations(w_qkv.chunk(3, 1))]
             ),
-            "the output with one head on each rank: split its columns into heads_local heads": attention(
-                x, w_qkv, w_out, size
-            ),
+            "the output with one head on each rank: it has heads_local heads": attention(x, w_qkv, w_out, size),
         },
         "x": {
             "the contribution of this rank's heads: where is f?": list(uses.sum(0)),
             f"{size} times too large: f sums it over the ranks once": size * right["x"],
             "the gradient with f for only some of q, k and v: all three are made of f(x)": one_of(in_part),
-            "the gradient with f after a product: f belongs where x enters": one_of(
-                [*late[0], *late[1], *(size * uses.sum(0))]
-            ),
-            "the gradient with an f between the products, too: f belongs only where x enters": one_of(
-                [of_ranks.sum(0) for of_ranks in late]
-            ),
+            "the gradient with f after a product: f belongs where x enters": one_of(too_late),
+            "the gradient with an f between the products, too: f belongs only where x enters": one_of(twice),
         },
         "w_qkv": {
             "the gradient of every t-th head: a rank's heads are consecutive": [
@@ -833,6 +827,7 @@ def across_sequence(
     } | {
         "the shards lined up along dimension 0, whatever shape you give the tensor that they fill: gather into a list, "
         "and join it with torch.cat(parts, dim=1)": torch.cat(to_join).view(long),
+        LAST_SHARD: torch.cat([to_join[-1]] * size, 1),
         "this rank's own tokens, with zeros for the others: every rank's tokens belong there": [
             torch.cat([x * (other == rank) for other in range(size)], 1) for rank, x in enumerate(to_join)
         ],
@@ -910,9 +905,7 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
         },
         "x_local": {
             **truth.too_large("x", "scatter's gradient must not be added up"),
-            "the gradient summed twice: gather's backward adds already, and f is for weights only": list(
-                grad_y + size * (grad_x - grad_y)
-            ),
+            "the gradient summed twice: gather adds it up already, without f": list(grad_y + size * (grad_x - grad_y)),
             "the gradient mixed with those of other ranks' tokens: f is for weights only": one_of(mixed),
         },
     }
@@ -1036,11 +1029,14 @@ def judge_generators(run: Runner, size: int, seed: int) -> None:
                 "the same numbers",
                 "A seed that depends on time or chance can't be repeated.",
             )
+        exchanged = alike(sharded, results[0]["sharded"])
         if not alike(whole, results[0]["whole"]):
             raise CheckFailed(
                 f"for whole tensors rank {rank} draws {show(whole)}, rank 0 {show(results[0]['whole'])}",
                 "the same on every rank",
-                "x is whole on every rank: if they drop different numbers, their copies differ from then on.",
+                "The second generator does: they are exchanged, so return the one for whole tensors first."
+                if exchanged
+                else "x is whole on every rank: if they drop different numbers, their copies differ from then on.",
             )
         if alike(whole, sharded):
             raise CheckFailed(
@@ -1107,16 +1103,11 @@ def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[
     own = [of_weight(mine, part.chunk(t, 1)[rank]) for rank, (mine, part) in enumerate(zip(xs, parts, strict=True))]
     sums = torch.stack([torch.stack(own).sum(0), of_weight(x, sum(parts))])
     joined = torch.cat(xs)
-    of_y = {
-        "a product with the tokens joined along the batch: tokens are dimension 1": one_of(
-            [joined @ ws[place], joined.view(x.shape) @ ws[place]]
-        )
-    }
+    of_batch = one_of([joined @ ws[place], joined.view(x.shape) @ ws[place]])
+    of_y = {"a product with the tokens joined along the batch: tokens are dimension 1": of_batch}
     of_x = {
         "nothing: gather inside the autograd function, which sees that the result depends on x_local": None,
-        "a partial sum: every rank knows its own columns only, so sum over the ranks": (
-            (parts[place] @ ws[place].T).chunk(t, 1)[place]
-        ),
+        "a partial sum, of its own columns only: sum over the ranks": (parts[place] @ ws[place].T).chunk(t, 1)[place],
     }
     of_w = {
         "nothing: backward returns a gradient for each argument": None,
@@ -1155,7 +1146,7 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
         right=right,
         mistakes=mistakes,
         rtol=CLOSE,
-        advice=into_one_tensor(1),
+        advice={COUNT_OR_ORDER: NONE_FOR_THE_GROUP, **into_one_tensor(1)},
         before=partial(expect_own_group, groups=teams),
         through=drive_stack,
         unchanged=False,
