@@ -56,9 +56,7 @@ wrong("sums-the-bias-too", "the others need no message", caught_by="traffic").re
     "grad_local.sum(0)", "all_reduce(grad_local.sum(0), tp_group)"
 )
 wrong("forgets-the-group", "pass tp_group to each").replace("w_local.T, tp_group)", "w_local.T)")
-wrong("sums-grad-first", "multiply first").replace(
-    "(grad_local @ w_local.T, tp_group)", "(grad_local, tp_group) @ w_local.T"
-)
+wrong("sums-grad-first", "multiply first").replace(" @ w_local.T, tp_group)", ", tp_group) @ w_local.T")
 wrong("grad-x-side-by-side", "side by side: add them up").replace("all_reduce(", "all_gather(")
 wrong("mean-of-the-bias", "the mean over the batch").replace("grad_local.sum(0)", "grad_local.mean(0)")
 wrong("weight-before-x", "in the order of the docstring").replace(
@@ -190,7 +188,7 @@ wrong("reduce-scatters", "so add nothing up").replace(
 wrong("mean-by-reduce-scatter", "so take its slice", caught_by="traffic").replace(
     "grad.chunk(tp_size, dim=-1)[tp_rank]", "reduce_scatter(grad, ctx.tp_group, dim=-1) / tp_size"
 )
-wrong("one-buffer", "one tensor t times").replace(
+wrong("one-buffer", "one tensor, not t").replace(
     "return all_gather(x_local, tp_group, dim=-1)",
     "parts = [x_local.new_empty(x_local.shape)] * dist.get_world_size(tp_group)\n"
     "dist.all_gather(parts, x_local.contiguous(), group=tp_group)\nreturn torch.cat(parts, -1)",
@@ -216,15 +214,10 @@ wrong("every-tth-number", "every t-th number").replace(".chunk(tp_size, dim=-1)[
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace("x_local, tp_group, dim=-1", "x_local, dim=-1")
 wrong("rank-among-all", "dist.get_rank(tp_group)").replace("dist.get_rank(ctx.tp_group)", "dist.get_rank()")
 right("plain-list").replace(
-    "ctx.tp_group = tp_group\nreturn all_gather(x_local, tp_group, dim=-1)",
-    "ctx.width, ctx.tp_group = x_local.shape[-1], tp_group\n"
-    "parts = [torch.empty(x_local.shape, dtype=x_local.dtype) for _ in range(dist.get_world_size(tp_group))]\n"
-    "dist.all_gather(parts, x_local.contiguous(), group=tp_group)\n"
-    "return torch.cat(parts, dim=-1)",
-).replace(
-    "tp_rank, tp_size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)",
-    "first = dist.get_rank(ctx.tp_group) * ctx.width",
-).replace("grad.chunk(tp_size, dim=-1)[tp_rank]", "grad[..., first : first + ctx.width]")
+    "return all_gather(x_local, tp_group, dim=-1)",
+    "parts = [x_local.new_empty(x_local.shape) for _ in range(dist.get_world_size(tp_group))]\n"
+    "dist.all_gather(parts, x_local.contiguous(), group=tp_group)\nreturn torch.cat(parts, dim=-1)",
+).replace("grad.chunk(tp_size, dim=-1)[tp_rank]", "grad.unflatten(-1, (tp_size, -1)).select(-2, tp_rank)")
 right("own-shard-keeps-its-graph").function("""
     parts = list(all_gather(x_local, tp_group).chunk(dist.get_world_size(tp_group), dim=-1))
     parts[dist.get_rank(tp_group)] = x_local  # the shard that autograd knows
@@ -257,10 +250,7 @@ wrong("f-after-both-products", "f after a product").replace("f(x)", "x").replace
 wrong("gelu-at-the-end", "between the two products").body(
     "return gelu(g((f(x) @ w_up_local + b_up_local) @ w_down_local) + b_down)"
 )
-wrong("approximate-gelu", "approximation by tanh").body("""
-    h = gelu(f(x) @ w_up_local + b_up_local, approximate="tanh")
-    return g(h @ w_down_local) + b_down
-""")
+wrong("approximate-gelu", "approximation by tanh").replace("b_up_local)", 'b_up_local, approximate="tanh")')
 wrong("relu", "relu in place of gelu").replace("gelu(", "torch.relu(")
 wrong("g-before-gelu", "g between the two products").replace("gelu(f(x) @ w_up_local", "gelu(g(f(x) @ w_up_local)")
 wrong("f-and-g-exchanged", "f and g exchanged").replace("f(x)", "g(x)").replace("g(y_partial)", "f(y_partial)")
@@ -300,13 +290,10 @@ wrong("float-mask", "made by .float() is float32").replace(
 )
 wrong("one-rank-on", "the row of the rank before").replace("tp_rank * rows", "(tp_rank + 1) * rows")
 wrong("one-rank-back", "the row of the rank after").replace("tp_rank * rows", "(tp_rank - 1) * rows")
-right("in-place-zeros").body("""
-    first = tp_rank * rows
-    others = (tokens < first) | (tokens > first + rows - 1)
-    index = tokens - first
-    index[others] = 0
-    y_partial = torch.nn.functional.embedding(index, table_local)
-    y_partial = y_partial.masked_fill(others[..., None], 0)
+right("masked-fill").body("""
+    others = (tokens < tp_rank * rows) | (tokens > tp_rank * rows + rows - 1)
+    found = torch.nn.functional.embedding((tokens - tp_rank * rows).masked_fill(others, 0), table_local)
+    y_partial = found.masked_fill(others[..., None], 0)
 """)
 right("one-hot").body("""
     words = torch.arange(tp_rank * rows, (tp_rank + 1) * rows)
@@ -401,7 +388,6 @@ every_tth_head = wrong("every-tth-head", "every t-th head or column").replace(
     "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
     "[w.unflatten(1, (num_heads, -1))[:, tp_rank::tp_size].flatten(1) for w in w_qkv.chunk(3, dim=1)]",
 )
-wrong("every-tth-column", "every t-th head").replace(".chunk(tp_size, dim=1)[tp_rank]", "[:, tp_rank::tp_size]")
 wrong("k-before-q", "in a different order").replace("q, k, v = (", "k, q, v = (")
 wrong("heads-and-rows-apart", "the gradient of every t-th head").like(every_tth_head).replace(
     "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.unflatten(0, (num_heads, -1))[tp_rank::tp_size].flatten(0, 1)"
@@ -442,12 +428,10 @@ wrong("all-reduce-and-a-slice", "gives every rank the whole sum, reduce_scatter"
 )
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace("(grad_partial, ctx.tp_group, ", "(grad_partial, ")
 wrong("lined-up-along-the-batch", "whatever shape you give the tensor that they fill").replace(
-    "all_gather(x_local, tp_group, dim=1)",
-    "all_gather(x_local, tp_group, dim=0).view(len(x_local), -1, x_local.shape[2])",
+    "(x_local, tp_group, dim=1)", "(x_local, tp_group, dim=0).view(len(x_local), -1, x_local.shape[2])"
 )
-wrong("flat-sum-cut", "a list of chunks along dim=1").replace(
-    "reduce_scatter(x_partial, tp_group, dim=1)",
-    "reduce_scatter(x_partial.flatten(), tp_group).view(len(x_partial), -1, x_partial.shape[2])",
+wrong("flat-sum-cut", "pass reduce_scatter chunks along dim=1").replace(
+    "(x_partial, tp_group, dim=1)", "(x_partial.flatten(), tp_group).view(len(x_partial), -1, x_partial.shape[2])"
 )
 wrong("scatters-into-one-tensor", "reduce_scatter_tensor cuts along dimension 0").replace(
     "return reduce_scatter(x_partial, tp_group, dim=1)",
@@ -542,7 +526,7 @@ wrong("takes-a-slice", "sum over the ranks", caught_by="score").replace(
     "reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1)",
     "(grad @ w_local.T)" + MY_TOKENS.replace("tp_g", "ctx.tp_g"),
 )
-wrong("exchanged", "in its order", caught_by="score").replace(
+wrong("exchanged", "in that order", caught_by="score").replace(
     "return reduce_scatter", "return grad_w, reduce_scatter"
 ).replace("grad_w, None", "None")
 wrong("forgets-the-weight", "a gradient for each argument", caught_by="score").replace(", grad_w, None", ", None, None")

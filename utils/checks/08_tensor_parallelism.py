@@ -60,7 +60,7 @@ View = Callable[[Tensor], Tensor]
 CURE = "pass tp_group to each collective, and take this rank's place from dist.get_rank(tp_group)"
 COUNT_OR_ORDER = "incorrect number of gradients|invalid gradient at index"
 NONE_FOR_THE_GROUP = (
-    "Backward returns a gradient for each argument of forward, in its order: None for tp_group, the last."
+    "Backward returns a gradient for each argument of forward, in that order and shape, and None for tp_group."
 )
 
 
@@ -202,15 +202,14 @@ def column_parallel(draws: Draws, size: int, B: int, D: int, F: int, dtype: Dtyp
     cut = {"w": 1, "b": 0, "y": 1}
     truth = Sharded(lambda x, w, b: x @ w + b, size, {"x": x, "w": w, "b": b}, grad, cut)
     _, alone = truth.alone()
+    of_sum = [grad.view(B, size, -1).sum(1) @ part.T for part in w.chunk(size, 1)]
     mistakes = {
         "y_local": {"the product without the bias": truth.part("y", truth.y - b)},
         "grad_x": {
             "the contribution of this rank's columns: x is used by the columns of all ranks": alone["x"],
             "the mean over the ranks: the gradients add up": truth.gradients["x"] / size,
             "the ranks' contributions side by side: add them up": torch.cat(alone["x"], 1),
-            "the product of a summed grad_local: multiply first, then sum, as ranks have different columns": [
-                grad.view(B, size, -1).sum(1) @ part.T for part in w.chunk(size, 1)
-            ],
+            "the product of a summed grad_local: multiply first, then sum, as ranks have different columns": of_sum,
         },
         "grad_b_local": {
             "this rank's `grad_local` itself: sum it over the batch": truth.part("y", grad),
@@ -343,9 +342,6 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     return output_first(driven(size, {"x_partial": xs}, grad, right, mistakes, rtol=1e-5, traffic=calls))
 
 
-LAST_SHARD = "the last rank's shard for all: [tensor] * t is one tensor t times, so make t tensors"
-
-
 def into_one_tensor(dim: int) -> dict[str, str]:
     """Advice where a collective's one tensor has the shards along another dimension than 0."""
     return {
@@ -369,7 +365,7 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
             "the concatenation of the shards along dimension 0: features are the last dimension": torch.cat(xs, 0),
             "the concatenation of the shards along dimension 1: features are the last": torch.cat(xs, second),
             "the sum of the shards: put them side by side": sum(xs),
-            LAST_SHARD: torch.cat([xs[-1]] * size, -1),
+            "the last rank's shard, t times: [tensor] * t holds one tensor, not t": torch.cat([xs[-1]] * size, -1),
             "the numbers in a different order: rank r's part of a row is the r-th": lambda got: in_order(got, whole),
         },
         "x_local": {
@@ -377,7 +373,7 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
                 size * part for part in mine
             ],
             "rank 0's slice: this rank's is a different one": mine[0],
-            "every t-th number: a shard is a block of them": [grad[..., rank::size] for rank in range(size)],
+            "every t-th number: a shard is one block": [grad[..., rank::size] for rank in range(size)],
         },
     }
     right = {"output": whole, "x_local": mine}
@@ -549,9 +545,8 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
     truth = Sharded(lambda tokens, table: table[tokens], size, {"tokens": tokens, "table": table}, grad, {"table": 0})
     rank_of_row = torch.arange(size).repeat_interleave(rows).unsqueeze(-1)
     of_all = shards(truth.gradients["table"], size, 0)
-    totals, none, no_first = of_all.sum(1), 0 * table[:rows], [part.clone() for part in of_all]
-    for part in no_first:
-        part[0] = 0
+    totals, none, not_first = of_all.sum(1), 0 * table[:rows], (torch.arange(rows) > 0).unsqueeze(-1).to(dtype)
+    no_first = list(of_all * not_first)
     of_all[:, 0] += totals.cumsum(0) - totals  # the tokens of earlier ranks, in the nearest row
     of_all[:, -1] += totals.sum(0) - totals.cumsum(0)  # those of later ranks
     mistakes = {
@@ -627,7 +622,7 @@ def parallel_cross_entropy(
                 for words, wrong in shared_wrongly(z.T, size, "word").items()
             },
             "the loss with the target's raw logit: subtract the maximum there too": loss(total, of_targets(logits)),
-            "the loss with a maximum for each rank: all must subtract the same": loss(
+            "the loss when each rank subtracts its own maximum: all must subtract the same one": loss(
                 own.exp().sum(-1), of_targets(own)
             ),
             "the sum of the tokens' losses: return the mean": N * truth.y,
@@ -673,9 +668,7 @@ def parallel_cross_entropy(
 
 
 INFINITE = {
-    "infinite: an exponential overflows. Subtract the token's largest logit first": one_of(
-        [torch.tensor(math.inf, dtype=F64)]
-    ),
+    "infinite: an exponential overflows. Subtract the largest logit": one_of([torch.tensor(math.inf, dtype=F64)]),
     "the logarithm of 0: all exponentials of a token are 0. Subtract the token's own largest logit, over all ranks, "
     "by op=dist.ReduceOp.MAX": one_of([torch.tensor(-math.inf, dtype=F64)]),
 }
@@ -821,13 +814,14 @@ def across_sequence(
     to_join, to_sum = (xs, grads) if gathers else (grads, xs)
     summed = torch.stack(to_sum).sum(0)
     mine = list(summed.chunk(size, 1))
+    flat = [part.view(mine[0].shape) for part in summed.flatten().chunk(size)]
     joins = {
         f"the concatenation of the tokens along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
         for dim in (0, -1)
     } | {
         "the shards lined up along dimension 0, whatever shape you give the tensor that they fill: gather into a list, "
         "and join it with torch.cat(parts, dim=1)": torch.cat(to_join).view(long),
-        LAST_SHARD: torch.cat([to_join[-1]] * size, 1),
+        "the last rank's shard, t times: [tensor] * t holds one tensor, not t": torch.cat([to_join[-1]] * size, 1),
         "this rank's own tokens, with zeros for the others: every rank's tokens belong there": [
             torch.cat([x * (other == rank) for other in range(size)], 1) for rank, x in enumerate(to_join)
         ],
@@ -837,9 +831,7 @@ def across_sequence(
             x.chunk(size, 1)[rank] for rank, x in enumerate(to_sum)
         ],
         "the mean: partial sums add up": [part / size for part in mine],
-        "the sum cut along dimension 0, whatever shape you give it: pass reduce_scatter a list of chunks along dim=1": [
-            part.view(mine[0].shape) for part in summed.flatten().chunk(size)
-        ],
+        "the sum cut along dimension 0, whatever shape you give it: pass reduce_scatter chunks along dim=1": flat,
     }
     join, add = ("output", "x") if gathers else ("x", "output")
     all_gather, reduce_scatter = [("all_gather", to_join[0].nbytes)], [("reduce_scatter", summed.nbytes)]
