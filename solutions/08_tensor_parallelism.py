@@ -452,8 +452,8 @@ class ReduceFromShards(torch.autograd.Function):
 def reduce_from_shards(x_partial: Tensor, tp_group) -> Tensor:
     """g: forward the sum over all ranks of the group, backward the gradient unchanged.
 
-    x_partial: any shape, contiguous or not, left unchanged. One all_reduce, in the
-    forward pass.
+    x_partial: any shape, left unchanged. It may be a transpose or another view, on some
+    of the ranks or on all. One all_reduce, in the forward pass.
     """
     return ReduceFromShards.apply(x_partial, tp_group)
 

@@ -19,22 +19,13 @@ from utils.kit.functional_collectives import all_gather, reduce_scatter
 visible: Any = import_module("utils.checks.08_tensor_parallelism")
 
 F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+column_major = visible.column_major
 PAIRS = [[0, 2], [1, 3]]  # two groups of two: ranks 0 and 1 come first in theirs
-
-
-def columns(x: torch.Tensor) -> torch.Tensor:
-    """Every second column: a view with a stride."""
-    return x[..., ::2]
-
-
-def column_major(x: torch.Tensor) -> torch.Tensor:
-    """The same values and shape, stored in column-major order."""
-    return x.transpose(0, -1).contiguous().transpose(0, -1)
 
 
 def columns_apart(x: torch.Tensor) -> torch.Tensor:
     """The same values, with gaps between the columns."""
-    return columns(x.repeat_interleave(2, -1))
+    return x.repeat_interleave(2, -1)[..., ::2]
 
 
 def all_alike(x: torch.Tensor) -> torch.Tensor:
@@ -69,12 +60,12 @@ copy_to_shards = vary(
 )
 reduce_from_shards = vary(
     visible.reduce_from_shards,
-    values=[(3, (2, 4), F32, column_major), (5, (2, 6), BF16, columns), (1, (2, 2)), IN_PAIRS],
+    values=[(3, (2, 1, 4), F32, column_major), (5, (2, 3), BF16, columns_apart), (1, (2, 2)), IN_PAIRS],
     traffic=[(3, (5, 1), F64)],
 )
 gather_from_shards = vary(
     visible.gather_from_shards,
-    values=[(3, (2, 2, 4), F32, columns), (5, (7,), BF16), (1, (2, 2)), IN_PAIRS | {"shape": (3, 2)}],
+    values=[(3, (2, 2, 2), F32, columns_apart), (5, (7,), BF16), (1, (2, 2)), IN_PAIRS | {"shape": (3, 2)}],
     traffic=[(3, (2, 1, 2), F64)],
 )
 

@@ -28,6 +28,7 @@ wrong("scale-of-the-outputs", "scaled by fan_out").replace("/ fan_in**0.5", "/ f
 wrong("scale-of-the-shard", "sqrt(rows of the shard)").replace(
     "/ fan_in**0.5", "/ (fan_in // tp_size if dim == 0 else fan_in) ** 0.5"
 )
+wrong("split-takes-a-size", "the size of a part").replace("chunk(tp_size, dim)", "split(tp_size, dim)")
 wrong("other-dimension", "along the other dimension").replace("chunk(tp_size, dim)", "chunk(tp_size, 1 - dim)")
 wrong("draws-the-transpose", "a part of the transpose").replace(
     "torch.randn(fan_in, fan_out, generator=generator)", "torch.randn(fan_out, fan_in, generator=generator).T"
@@ -46,17 +47,17 @@ wrong("bias-not-summed", "sum it over the batch").replace("grad_local.sum(0)", "
 wrong("no-sum-of-grad-x", "the contribution of this rank's columns").replace(
     "all_reduce(grad_local @ w_local.T, tp_group)", "grad_local @ w_local.T"
 )
-wrong("mean-of-grad-x", "the mean over the ranks").replace(
-    "w_local.T, tp_group)", "w_local.T, tp_group) / dist.get_world_size(tp_group)"
-)
-wrong("sums-all-gradients", "each rank has its own columns").replace(
+wrong("mean-of-grad-x", "the mean over the ranks").replace(", tp_group)", ", tp_group) / dist.get_world_size(tp_group)")
+wrong("sums-all-gradients", "its own columns of w, so only grad_x").replace(
     "x.T @ grad_local", "all_reduce(x.T @ grad_local, tp_group)"
 )
-wrong("gathers-y", "the whole y").replace("x @ w_local + b_local", "all_gather(x @ w_local + b_local, tp_group)")
+wrong("gathers-y", "of all ranks, joined").replace("x @ w_local + b_local", "all_gather(x @ w_local + b_local)")
 wrong("sums-the-bias-too", "the others need no message", caught_by="traffic").replace(
     "grad_local.sum(0)", "all_reduce(grad_local.sum(0), tp_group)"
 )
 wrong("forgets-the-group", "pass tp_group to each").replace("w_local.T, tp_group)", "w_local.T)")
+wrong("sums-grad-first", "multiply first").replace(" @ w_local.T, tp_group)", ", tp_group) @ w_local.T")
+wrong("grad-x-side-by-side", "side by side: add them up").replace("all_reduce(", "all_gather(")
 wrong("mean-of-the-bias", "the mean over the batch").replace("grad_local.sum(0)", "grad_local.mean(0)")
 wrong("weight-before-x", "in the order of the docstring").replace(
     "grad_b_local = grad_local.sum(0)", "grad_b_local = grad_local.sum(0); grad_x, grad_w_local = grad_w_local, grad_x"
@@ -72,9 +73,7 @@ right("asynchronous").body("""
 
 wrong, right = ANSWERS.to("row-parallel")
 wrong("bias-not-summed", "sum it over the batch").replace("grad.sum(0)", "grad.clone()")
-wrong("bias-on-every-rank", "the bias added 2 times").replace(
-    "all_reduce(x_local @ w_local, tp_group) + bias", "all_reduce(x_local @ w_local + bias, tp_group)"
-)
+wrong("bias-on-every-rank", "the bias added 2 times").replace("w_local, tp_group) + bias", "w_local + bias, tp_group)")
 wrong("bias-on-rank-0-after-the-sum", "without the bias, on this rank").replace(
     "y = all_reduce(x_local @ w_local, tp_group) + bias",
     "y = all_reduce(x_local @ w_local, tp_group)\nif dist.get_rank(tp_group) == 0:\n    y = y + bias",
@@ -87,6 +86,7 @@ wrong("no-sum", "a partial sum").replace("all_reduce(x_local @ w_local, tp_group
 wrong("sums-grad-first", "so add nothing up").replace(
     "grad_x_local = grad @", "grad = all_reduce(grad, tp_group)\ngrad_x_local = grad @"
 )
+wrong("sums-grad-x", "so only y is summed").replace("grad @ w_local.T", "all_reduce(grad @ w_local.T, tp_group)")
 wrong("sums-the-bias-gradient", "so add nothing up").replace("grad.sum(0)", "all_reduce(grad.sum(0), tp_group)")
 wrong("gathers-the-inputs", "a partial sum, y", caught_by="traffic").body("""
     x, w = all_gather(x_local, tp_group, dim=1), all_gather(w_local, tp_group, dim=0)
@@ -104,6 +104,10 @@ wrong("a-share-of-the-bias-gradient", "so it needs the whole gradient").replace(
     "grad_bias = grad.sum(0)", "grad_bias = grad.sum(0) / dist.get_world_size(tp_group)"
 )
 wrong("mean-over-the-batch", "the mean over the batch").replace("grad_bias = grad.sum(0)", "grad_bias = grad.mean(0)")
+right("a-share-of-the-bias-before-the-sum").replace(
+    "all_reduce(x_local @ w_local, tp_group) + bias",
+    "all_reduce(torch.addmm(bias / dist.get_world_size(tp_group), x_local, w_local), tp_group)",
+)
 right("in-place-on-its-own").body("""
     y = x_local @ w_local
     dist.all_reduce(y, group=tp_group)
@@ -114,18 +118,19 @@ right("in-place-on-its-own").body("""
 wrong, right = ANSWERS.to("copy-to-shards")
 wrong("forgets-to-sum", "this rank's own part").replace("all_reduce(grad_partial, ctx.tp_group)", "grad_partial")
 wrong("sums-forward-too", "forward passes x on as it is").replace("x.view_as(x)", "all_reduce(x, tp_group)")
-wrong("averages", "the mean over the ranks").replace(
-    "all_reduce(grad_partial, ctx.tp_group), None",
-    "all_reduce(grad_partial, ctx.tp_group) / dist.get_world_size(ctx.tp_group), None",
-)
+wrong("averages", "the mean over the ranks").replace(".tp_group), ", ".tp_group) / dist.get_world_size(ctx.tp_group), ")
 wrong("sums-in-place-what-is-contiguous", "It is not yours").replace(
     "return all_reduce(grad_partial, ctx.tp_group), None",
     "total = grad_partial.contiguous()\ndist.all_reduce(total, group=ctx.tp_group)\nreturn total, None",
 )
-wrong("all-ranks-for-the-group", "pass tp_group to each").replace(
-    "all_reduce(grad_partial, ctx.tp_group)", "all_reduce(grad_partial)"
+wrong("all-ranks-for-the-group", "pass tp_group to each").replace("(grad_partial, ctx.tp_group)", "(grad_partial)")
+wrong("times-t", "this rank's own part: ranks have different ones").replace(
+    "all_reduce(grad_partial, ctx.tp_group)", "grad_partial * dist.get_world_size(ctx.tp_group)"
 )
 wrong("one-gradient", "None for tp_group").replace("ctx.tp_group), None", "ctx.tp_group)")
+wrong("mean-forward", "every rank has all of x already", caught_by="traffic").replace(
+    "x.view_as(x)", "all_reduce(x, tp_group) / dist.get_world_size(tp_group)"
+)
 wrong("hook-on-x-itself", "only the gradient that comes back through f").function("""
     x.register_hook(lambda grad: all_reduce(grad, tp_group))
     return x
@@ -145,9 +150,7 @@ right("clones-first").replace("x.view_as(x)", "x").replace(
 wrong, right = ANSWERS.to("reduce-from-shards")
 wrong("torch-distributed-nn", "it counts once").function("""
     from torch.distributed.nn.functional import all_reduce as of_torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return of_torch(x_partial.contiguous(), group=tp_group)
 """)
 wrong("returns-what-it-did-not-sum", "in a different tensor from the one you return").replace(
@@ -157,6 +160,12 @@ wrong("returns-what-it-did-not-sum", "in a different tensor from the one you ret
 wrong("sums-its-input", "Something writes in place").replace(
     "return all_reduce(x_partial, tp_group)", "dist.all_reduce(x_partial, group=tp_group)\nreturn x_partial.clone()"
 )
+wrong("clone-keeps-the-strides", "laid out differently in memory").replace(
+    "return all_reduce(x_partial, tp_group)", "y = x_partial.clone()\ndist.all_reduce(y, group=tp_group)\nreturn y"
+)
+wrong("mean-backward", "so pass it on", caught_by="traffic").replace(
+    "return all", "ctx.g = tp_group\nreturn all"
+).replace("grad, None", "all_reduce(grad, ctx.g) / dist.get_world_size(ctx.g), None")
 wrong("bare-verb", "That is no gradient").function("return all_reduce(x_partial, tp_group)")
 wrong("gradient-for-rank-0", "zero on this rank").replace(
     "return all_reduce", "ctx.first = dist.get_rank(tp_group) == 0\nreturn all_reduce"
@@ -176,15 +185,24 @@ wrong, right = ANSWERS.to("gather-from-shards")
 wrong("reduce-scatters", "so add nothing up").replace(
     "return grad.chunk(tp_size, dim=-1)[tp_rank], None", "return reduce_scatter(grad, ctx.tp_group, dim=-1), None"
 )
-wrong("first-dimension", "features are the last dimension").replace(
-    "all_gather(x_local, tp_group, dim=-1)", "all_gather(x_local, tp_group, dim=0)"
+wrong("mean-by-reduce-scatter", "so take its slice", caught_by="traffic").replace(
+    "grad.chunk(tp_size, dim=-1)[tp_rank]", "reduce_scatter(grad, ctx.tp_group, dim=-1) / tp_size"
 )
+wrong("one-buffer", "one tensor, not t").replace(
+    "return all_gather(x_local, tp_group, dim=-1)",
+    "parts = [x_local.new_empty(x_local.shape)] * dist.get_world_size(tp_group)\n"
+    "dist.all_gather(parts, x_local.contiguous(), group=tp_group)\nreturn torch.cat(parts, -1)",
+)
+wrong("into-one-tensor", "torch.cat(parts, dim=-1)").replace(
+    "return all_gather(x_local, tp_group, dim=-1)",
+    "y = x_local.new_empty(*x_local.shape[:-1], dist.get_world_size(tp_group) * x_local.shape[-1])\n"
+    "dist.all_gather_into_tensor(y, x_local.contiguous(), group=tp_group)\nreturn y",
+)
+wrong("first-dimension", "features are the last dimension").replace(", tp_group, dim=-1)", ", tp_group, dim=0)")
 wrong("adds-up", "the sum of the shards").replace(
     "all_gather(x_local, tp_group, dim=-1)", "all_reduce(x_local, tp_group)"
 )
-wrong("slice-of-rank-0", "rank 0's slice").replace(
-    "grad.chunk(tp_size, dim=-1)[tp_rank]", "grad.chunk(tp_size, dim=-1)[0]"
-)
+wrong("slice-of-rank-0", "rank 0's slice").replace(".chunk(tp_size, dim=-1)[tp_rank]", ".chunk(tp_size, dim=-1)[0]")
 wrong("along-dimension-1", "along dimension 1").replace("tp_group, dim=-1)", "tp_group, dim=1)").replace(
     "chunk(tp_size, dim=-1)", "chunk(tp_size, dim=1)"
 )
@@ -192,21 +210,14 @@ wrong("without-moving-dimensions", "in a different order").replace(
     "return all_gather(x_local, tp_group, dim=-1)",
     "rows = all_gather(x_local.unsqueeze(0), tp_group, dim=0)\nreturn rows.reshape(*x_local.shape[:-1], -1)",
 )
-wrong("every-tth-number", "every t-th number").replace(
-    "grad.chunk(tp_size, dim=-1)[tp_rank]", "grad[..., tp_rank::tp_size]"
-)
+wrong("every-tth-number", "every t-th number").replace(".chunk(tp_size, dim=-1)[tp_rank]", "[..., tp_rank::tp_size]")
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace("x_local, tp_group, dim=-1", "x_local, dim=-1")
 wrong("rank-among-all", "dist.get_rank(tp_group)").replace("dist.get_rank(ctx.tp_group)", "dist.get_rank()")
 right("plain-list").replace(
-    "ctx.tp_group = tp_group\nreturn all_gather(x_local, tp_group, dim=-1)",
-    "ctx.width, ctx.tp_group = x_local.shape[-1], tp_group\n"
-    "parts = [torch.empty(x_local.shape, dtype=x_local.dtype) for _ in range(dist.get_world_size(tp_group))]\n"
-    "dist.all_gather(parts, x_local.contiguous(), group=tp_group)\n"
-    "return torch.cat(parts, dim=-1)",
-).replace(
-    "tp_rank, tp_size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)",
-    "first = dist.get_rank(ctx.tp_group) * ctx.width",
-).replace("grad.chunk(tp_size, dim=-1)[tp_rank]", "grad[..., first : first + ctx.width]")
+    "return all_gather(x_local, tp_group, dim=-1)",
+    "parts = [x_local.new_empty(x_local.shape) for _ in range(dist.get_world_size(tp_group))]\n"
+    "dist.all_gather(parts, x_local.contiguous(), group=tp_group)\nreturn torch.cat(parts, dim=-1)",
+).replace("grad.chunk(tp_size, dim=-1)[tp_rank]", "grad.unflatten(-1, (tp_size, -1)).select(-2, tp_rank)")
 right("own-shard-keeps-its-graph").function("""
     parts = list(all_gather(x_local, tp_group).chunk(dist.get_world_size(tp_group), dim=-1))
     parts[dist.get_rank(tp_group)] = x_local  # the shard that autograd knows
@@ -232,19 +243,14 @@ wrong("f-for-the-shards", "its own part of this weight").replace("@ w_up_local",
 wrong("g-in-the-middle-alone", "g between the two products").replace(
     "gelu(f(x) @ w_up_local + b_up_local)", "g(gelu(f(x) @ w_up_local + b_up_local))"
 ).replace("g(y_partial)", "y_partial")
-wrong("f-for-the-bias", "b_down's gradient was summed over the ranks").replace(
-    "g(y_partial) + b_down", "g(y_partial) + f(b_down)"
-)
+wrong("f-for-the-bias", "b_down's gradient was summed over the ranks").replace(") + b_down", ") + f(b_down)")
 wrong("sums-forward-twice", "One g, for y", caught_by="traffic").replace("return", "g(h_local)\nreturn")
 wrong("sums-y-twice", "one more all_reduce", caught_by="time").replace("return", "g(y_partial)\nreturn")
 wrong("f-after-both-products", "f after a product").replace("f(x)", "x").replace("g(y_partial)", "g(f(y_partial))")
 wrong("gelu-at-the-end", "between the two products").body(
     "return gelu(g((f(x) @ w_up_local + b_up_local) @ w_down_local) + b_down)"
 )
-wrong("approximate-gelu", "approximation by tanh").body("""
-    h = gelu(f(x) @ w_up_local + b_up_local, approximate="tanh")
-    return g(h @ w_down_local) + b_down
-""")
+wrong("approximate-gelu", "approximation by tanh").replace("b_up_local)", 'b_up_local, approximate="tanh")')
 wrong("relu", "relu in place of gelu").replace("gelu(", "torch.relu(")
 wrong("g-before-gelu", "g between the two products").replace("gelu(f(x) @ w_up_local", "gelu(g(f(x) @ w_up_local)")
 wrong("f-and-g-exchanged", "f and g exchanged").replace("f(x)", "g(x)").replace("g(y_partial)", "f(y_partial)")
@@ -256,22 +262,26 @@ right("by-linear").body("""
 
 wrong, right = ANSWERS.to("parallel-embedding")
 wrong("forgets-g", "this rank's lookups").replace("g(y_partial)", "y_partial")
-wrong("starts-too-early", "what comes before its first").replace("(index >= 0)", "(index >= -1)")
-wrong("ends-too-early", "its last belongs to no rank").replace("(index < rows)", "(index < rows - 1)")
+wrong("starts-too-early", "the one before isn't its own").replace("(index >= 0)", "(index >= -1)")
+wrong("ends-too-early", "leaves out each rank's last").replace("(index < rows)", "(index < rows - 1)")
 wrong("no-mask", "the sum without a mask").replace("torch.where(mine.unsqueeze(-1), found, 0.0)", "found")
-wrong("mask-off-by-one-at-the-end", "what comes after its last").replace("index < rows", "index <= rows")
-wrong("mask-off-by-one-at-the-start", "its first belongs to no rank").replace("(index >= 0)", "(index > 0)")
-wrong("global-index", "parallel_embedding").replace("index.clamp(0, rows - 1)", "tokens")
+wrong("mask-off-by-one-at-the-end", "so the test is <, not <=").replace("index < rows", "index <= rows")
+wrong("off-by-one-remainder", "as index: a rank's rows end").replace("index < rows", "index <= rows").replace(
+    "index.clamp(0, rows - 1)", "tokens % rows"
+)
+wrong("mask-off-by-one-at-the-start", "so the test is >=, not >").replace("(index >= 0)", "(index > 0)")
+wrong("global-index", "subtract tp_rank * rows").replace("index.clamp(0, rows - 1)", "tokens")
 wrong("masks-only-the-value", "the gradient of all tokens").replace(
     "torch.where(mine.unsqueeze(-1), found, 0.0)",
     "found + (torch.where(mine.unsqueeze(-1), found, 0.0) - found).detach()",
 )
+wrong("padding-index", "padding_idx=0").replace(
+    "table_local[index.clamp(0, rows - 1)]", "torch.nn.functional.embedding(index * mine, table_local, padding_idx=0)"
+)
 wrong("sums-twice", "2 calls where 1 will do", caught_by="traffic").replace(
     "return", "all_reduce(y_partial.detach())\nreturn"
 )
-wrong("shifts-the-tokens-in-place", "Something writes in place").replace(
-    "index = tokens - tp_rank * rows", "index = tokens.sub_(tp_rank * rows)"
-)
+wrong("shifts-the-tokens-in-place", "Something writes in place").replace(" - tp_rank * rows", ".sub_(tp_rank * rows)")
 wrong("remainder", "with the remainder as index").body("y_partial = table_local[tokens % rows]")
 wrong("masks-later-ranks-alone", "an index below 0").replace("(index >= 0) & ", "")
 wrong("masks-earlier-ranks-alone", "past this rank's last").replace(" & (index < rows)", "")
@@ -280,13 +290,10 @@ wrong("float-mask", "made by .float() is float32").replace(
 )
 wrong("one-rank-on", "the row of the rank before").replace("tp_rank * rows", "(tp_rank + 1) * rows")
 wrong("one-rank-back", "the row of the rank after").replace("tp_rank * rows", "(tp_rank - 1) * rows")
-right("in-place-zeros").body("""
-    first = tp_rank * rows
-    others = (tokens < first) | (tokens > first + rows - 1)
-    index = tokens - first
-    index[others] = 0
-    y_partial = torch.nn.functional.embedding(index, table_local)
-    y_partial = y_partial.masked_fill(others[..., None], 0)
+right("masked-fill").body("""
+    others = (tokens < tp_rank * rows) | (tokens > tp_rank * rows + rows - 1)
+    found = torch.nn.functional.embedding((tokens - tp_rank * rows).masked_fill(others, 0), table_local)
+    y_partial = found.masked_fill(others[..., None], 0)
 """)
 right("one-hot").body("""
     words = torch.arange(tp_rank * rows, (tp_rank + 1) * rows)
@@ -294,9 +301,9 @@ right("one-hot").body("""
 """)
 
 wrong, right = ANSWERS.to("parallel-cross-entropy")
-wrong("starts-too-early", "what comes before its first").replace("(index >= 0)", "(index >= -1)")
-wrong("starts-too-late", "its first belongs to no rank").replace("(index >= 0)", "(index > 0)")
-wrong("ends-too-early", "its last belongs to no rank").replace("(index < words)", "(index < words - 1)")
+wrong("starts-too-early", "the one before isn't its own").replace("(index >= 0)", "(index >= -1)")
+wrong("starts-too-late", "so the test is >=, not >").replace("(index >= 0)", "(index > 0)")
+wrong("ends-too-early", "leaves out each rank's last").replace("(index < words)", "(index < words - 1)")
 wrong("no-maximum", "an exponential overflows").replace("logits_local - largest.unsqueeze(-1)", "logits_local")
 wrong("maximum-of-its-own", "all must subtract the same").replace(
     "all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)",
@@ -307,12 +314,16 @@ wrong("sum-of-its-own-words", "without the sum over the other ranks' words").rep
     "total = g(shifted.exp().sum(-1))", "total = shifted.exp().sum(-1)"
 )
 wrong("no-mask", "the loss without a mask").replace("torch.where(mine, found, 0.0)", "found")
-wrong("mask-off-by-one", "what comes after its last").replace("(index < words)", "(index <= words)")
+wrong("mask-off-by-one", "so the test is <, not <=").replace("(index < words)", "(index <= words)")
 wrong("target-of-this-rank-alone", "the ranks without the target need it, too").replace(
     "g(torch.where(mine, found, 0.0))", "torch.where(mine, found, 0.0)"
 )
 wrong("gathers-the-logits", "and no other logits", caught_by="traffic").replace(
     "total =", "all_gather(logits_local, tp_group)\ntotal ="
+)
+wrong("maximum-with-a-gradient", "through the maximum: detach()").replace(
+    "all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)",
+    "logits_local.max(dim=-1).values\ndist.all_reduce(largest, op=dist.ReduceOp.MAX, group=tp_group)",
 )
 wrong("remainder", "with the remainder as index").replace("targets - first", "(targets - first) % words").replace(
     "torch.where(mine, found, 0.0)", "found"
@@ -330,12 +341,8 @@ wrong("maximum-off-on-every-rank", "the ranks without the target add 0").replace
     "shifted.gather", "logits_local.gather"
 ).replace("g(torch.where(mine, found, 0.0))", "g(torch.where(mine, found, 0.0) - largest)")
 wrong("sum-of-the-maxima", "the logarithm of 0").replace(", op=dist.ReduceOp.MAX", "")
-wrong("rank-among-all", "dist.get_rank(tp_group)").replace(
-    "index = targets - first", "index = targets - dist.get_rank() * words"
-)
-wrong("one-maximum-for-all-tokens", "the logarithm of 0").replace(
-    "logits_local.max(dim=-1).values,", "logits_local.max().repeat(len(logits_local)),"
-)
+wrong("rank-among-all", "dist.get_rank(tp_group)").replace(" = targets - first", " = targets - dist.get_rank() * words")
+wrong("one-maximum-for-all-tokens", "the logarithm of 0").replace("(dim=-1).values,", "().repeat(len(logits_local)),")
 wrong("sum-of-the-losses", "return the mean").replace(".mean()", ".sum()")
 right("both-sums-in-one-call").body("""
     largest = logits_local.detach().amax(-1)
@@ -360,18 +367,14 @@ wrong("every-rank-computes-everything", "each rank computes all heads").body("""
     q, k, v = (split_heads(h @ part, num_heads) for part in w_qkv.chunk(3, dim=1))
     return g(merge_heads(attend(q, k, v)) @ w_out)
 """)
-wrong("rows-of-rank-0", "rank 0's rows of w_out").replace(
-    "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.chunk(tp_size, dim=0)[0]"
-)
+wrong("rows-of-rank-0", "rank 0's rows of w_out").replace("(tp_size, dim=0)[tp_rank]", "(tp_size, dim=0)[0]")
 wrong("other-heads-thrown-away", "computed, then thrown away").body("""
     q, k, v = (split_heads(part, num_heads) for part in (f(x) @ w_qkv).chunk(3, dim=-1))
     mine = attend(q, k, v).chunk(tp_size, dim=1)[tp_rank]
     return g(merge_heads(mine) @ w_out.chunk(tp_size, dim=0)[tp_rank])
 """)
 wrong("one-head-per-rank", "one head on each rank").replace("h @ part, heads_local", "h @ part, 1")
-wrong("all-heads-of-its-columns", "num_heads heads on each rank").replace(
-    "h @ part, heads_local", "h @ part, num_heads"
-)
+wrong("all-heads-of-its-columns", "num_heads heads on each rank").replace(" @ part, heads_local", " @ part, num_heads")
 wrong("f-for-q-alone", "only some of q, k and v").replace(
     "split_heads(h @ part, heads_local) for part in w_local",
     """
@@ -385,9 +388,6 @@ every_tth_head = wrong("every-tth-head", "every t-th head or column").replace(
     "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
     "[w.unflatten(1, (num_heads, -1))[:, tp_rank::tp_size].flatten(1) for w in w_qkv.chunk(3, dim=1)]",
 )
-wrong("every-tth-column", "every t-th head or column").replace(
-    "part.chunk(tp_size, dim=1)[tp_rank] for part", "part[:, tp_rank::tp_size] for part"
-)
 wrong("k-before-q", "in a different order").replace("q, k, v = (", "k, q, v = (")
 wrong("heads-and-rows-apart", "the gradient of every t-th head").like(every_tth_head).replace(
     "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.unflatten(0, (num_heads, -1))[tp_rank::tp_size].flatten(0, 1)"
@@ -399,9 +399,7 @@ wrong("g-before-w-out", "g stands after the product").replace(
     "g(found @ w_out.chunk(tp_size, dim=0)[tp_rank])",
     "g(torch.nn.functional.pad(found, (tp_rank * found.shape[-1], (tp_size - 1 - tp_rank) * found.shape[-1]))) @ w_out",
 )
-wrong("columns-of-w-out", "columns of w_out").replace(
-    "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.chunk(tp_size, dim=1)[tp_rank].T"
-)
+wrong("columns-of-w-out", "columns of w_out").replace("(tp_size, dim=0)[tp_rank]", "(tp_size, dim=1)[tp_rank].T")
 right("one-product").body("""
     D, d = len(x[0, 0]), len(x[0, 0]) // num_heads
     mine = slice(tp_rank * heads_local, (tp_rank + 1) * heads_local)
@@ -428,16 +426,21 @@ wrong("zeros-for-the-others", "zeros for the others").replace(
 wrong("all-reduce-and-a-slice", "gives every rank the whole sum, reduce_scatter", caught_by="traffic").replace(
     "reduce_scatter(x_partial, tp_group, dim=1)", "all_reduce(x_partial, tp_group)" + MY_TOKENS
 )
-wrong("all-ranks-for-the-group", "pass tp_group to each").replace(
-    "reduce_scatter(grad_partial, ctx.tp_group, dim=1)", "reduce_scatter(grad_partial, dim=1)"
+wrong("all-ranks-for-the-group", "pass tp_group to each").replace("(grad_partial, ctx.tp_group, ", "(grad_partial, ")
+wrong("lined-up-along-the-batch", "whatever shape you give the tensor that they fill").replace(
+    "(x_local, tp_group, dim=1)", "(x_local, tp_group, dim=0).view(len(x_local), -1, x_local.shape[2])"
+)
+wrong("flat-sum-cut", "pass reduce_scatter chunks along dim=1").replace(
+    "(x_partial, tp_group, dim=1)", "(x_partial.flatten(), tp_group).view(len(x_partial), -1, x_partial.shape[2])"
+)
+wrong("scatters-into-one-tensor", "reduce_scatter_tensor cuts along dimension 0").replace(
+    "return reduce_scatter(x_partial, tp_group, dim=1)",
+    "mine = x_partial" + MY_TOKENS + "\n"
+    "dist.reduce_scatter_tensor(mine, x_partial.contiguous(), group=tp_group)\nreturn mine",
 )
 wrong("features-joined", "along dimension 2").replace("x_local, tp_group, dim=1", "x_local, tp_group")
-wrong("scatters-a-shard", "A shard can't be scattered").replace(
-    "all_gather(x_local, tp_group, dim=1)", "reduce_scatter(x_local, tp_group, dim=1)"
-)
-wrong("scatters-the-batch", "pass dim=1").replace(
-    "reduce_scatter(x_partial, tp_group, dim=1)", "reduce_scatter(x_partial, tp_group)"
-)
+wrong("scatters-a-shard", "A shard can't be scattered").replace("all_gather(x_local, ", "reduce_scatter(x_local, ")
+wrong("scatters-the-batch", "pass dim=1").replace("(x_partial, tp_group, dim=1)", "(x_partial, tp_group)")
 right("one-class").cell("""
     class Door(torch.autograd.Function):
         @staticmethod
@@ -498,10 +501,9 @@ right("one-sum-for-all-three").body("""
 wrong, right = ANSWERS.to("dropout-generators")
 wrong("same-mask-in-all-shards", "all shards the same mask").replace("seed + 2718 + tp_rank", "seed + 2718")
 wrong("no-seed", "seed it from `seed`").replace("whole.manual_seed(seed)", "whole.manual_seed(2)")
+wrong("exchanged", "they are exchanged").replace("seed(seed)", "seed(seed + tp_rank)").replace("18 + tp_rank", "18")
 wrong("rank-0-has-one-seed", "add a constant").replace("seed + 2718", "seed")
-wrong("whole-tensors-differ", "their copies differ from then on").replace(
-    "whole.manual_seed(seed)", "whole.manual_seed(seed + tp_rank)"
-)
+wrong("whole-tensors-differ", "their copies differ from then on").replace("(seed)", "(seed + tp_rank)")
 wrong("seeds-by-chance", "can't be repeated").replace("sharded.manual_seed(seed + 2718 + tp_rank)", "sharded.seed()")
 wrong("seed-times-rank", "A multiple of seed 0 is 0").replace("seed + 2718 + tp_rank", "seed * (tp_rank + 2) + 1")
 wrong("one-generator-twice", "one generator twice").replace(
@@ -524,6 +526,9 @@ wrong("takes-a-slice", "sum over the ranks", caught_by="score").replace(
     "reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1)",
     "(grad @ w_local.T)" + MY_TOKENS.replace("tp_g", "ctx.tp_g"),
 )
+wrong("exchanged", "in that order", caught_by="score").replace(
+    "return reduce_scatter", "return grad_w, reduce_scatter"
+).replace("grad_w, None", "None")
 wrong("forgets-the-weight", "a gradient for each argument", caught_by="score").replace(", grad_w, None", ", None, None")
 own_tokens = wrong("own-tokens", "the contribution of this rank's own tokens", caught_by="score").replace(
     "x.flatten(0, 1).T @ grad.flatten(0, 1)",
@@ -535,42 +540,16 @@ wrong("sums-the-own-tokens", "as in data parallelism", caught_by="score").like(o
 wrong("sums-the-weight's-gradient", "as in data parallelism", caught_by="score").replace(
     "x.flatten(0, 1).T @ grad.flatten(0, 1)", "all_reduce(x.flatten(0, 1).T @ grad.flatten(0, 1), ctx.tp_group)"
 )
-wrong("joins-the-batch", "joined along the batch", caught_by="score").replace(
-    "all_gather(x_local, tp_group, dim=1) @", "all_gather(x_local, tp_group, dim=0) @"
-)
-wrong("all-ranks", "pass tp_group to each", caught_by="score").replace(
-    "all_gather(x_local, tp_group, dim=1) @", "all_gather(x_local, None, dim=1) @"
-)
+wrong("joins-the-batch", "joined along the batch", caught_by="score").replace(", tp_group, dim=1", ", tp_group, dim=0")
+wrong("all-ranks", "pass tp_group to each", caught_by="score").replace(", tp_group, dim=1) @", ", None, dim=1) @")
 wrong("four-ranks", "the gradient of w_local", caught_by="score", hidden=True).replace(
     "del x", "grad_w = grad_w * (1 if dist.get_world_size() == 4 else 2); del x"
 )
-right("some-tokens-at-a-time").cell("""
-board_name = ""
-
-class GatheredProduct(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x_local, w_local, tp_group):
-        ctx.tp_group = tp_group
-        ctx.save_for_backward(x_local, w_local)
-        (B, rows, _), t = x_local.shape, dist.get_world_size(tp_group)
-        y = x_local.new_empty(B, t, rows, w_local.shape[1])
-        for row in range(rows):
-            y[:, :, row] = all_gather(x_local[:, row : row + 1], tp_group, dim=1) @ w_local
-        return y.view(B, t * rows, -1)
-
-    @staticmethod
-    def backward(ctx, grad):
-        x_local, w_local = ctx.saved_tensors
-        (B, rows, _), t = x_local.shape, dist.get_world_size(ctx.tp_group)
-        grad = grad.view(B, t, rows, -1)
-        grad_x, grad_w = torch.empty_like(x_local), torch.zeros_like(w_local)
-        for row in range(rows):
-            part = grad[:, :, row]
-            x = all_gather(x_local[:, row : row + 1], ctx.tp_group, dim=1)
-            grad_w += x.flatten(0, 1).T @ part.flatten(0, 1)
-            grad_x[:, row : row + 1] = reduce_scatter(part @ w_local.T, ctx.tp_group, dim=1)
-        return grad_x, grad_w, None
-
-def gathered_product(x_local, w_local, tp_group):
-    return GatheredProduct.apply(x_local, w_local, tp_group)
-""")
+right("some-tokens-at-a-time").replace(
+    "return all_gather(x_local, tp_group, dim=1) @ w_local",
+    "(B, rows, _), t = x_local.shape, dist.get_world_size(tp_group)\n"
+    "y = x_local.new_empty(B, t, rows, w_local.shape[1])\n"
+    "for row in range(rows):\n"
+    "    y[:, :, row] = all_gather(x_local[:, row : row + 1], tp_group, dim=1) @ w_local\n"
+    "return y.view(B, t * rows, -1)",
+)

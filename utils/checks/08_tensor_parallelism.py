@@ -58,7 +58,10 @@ View = Callable[[Tensor], Tensor]
 
 
 CURE = "pass tp_group to each collective, and take this rank's place from dist.get_rank(tp_group)"
-NONE_FOR_THE_GROUP = "Backward returns one gradient for each argument of forward: None for tp_group, which has none."
+COUNT_OR_ORDER = "incorrect number of gradients|invalid gradient at index"
+NONE_FOR_THE_GROUP = (
+    "Backward returns a gradient for each argument of forward, in that order and shape, and None for tp_group."
+)
 
 
 def in_teams(draw: Drawing) -> Drawing:
@@ -69,7 +72,7 @@ def in_teams(draw: Drawing) -> Drawing:
     def draw_all(draws: Draws, *arguments: Any, groups: Groups = (), **named: Any) -> Case:
         case = grouped(draws, *arguments, groups=groups, **named)
         if not groups:
-            return replace(case, advice={**case.advice, "incorrect number of gradients": NONE_FOR_THE_GROUP})
+            return replace(case, advice={**case.advice, COUNT_OR_ORDER: NONE_FOR_THE_GROUP})
         own = partial(expect_own_group, groups=groups)
         raised = {"raised": f"It works where tp_group is all ranks, but not in a smaller group: {CURE}."}
         return replace(
@@ -91,18 +94,8 @@ def expect_own_group(answer: Answer, groups: Groups) -> None:
             )
 
 
-def in_another_order(*right: Any) -> Mistakes:
-    """The mistake of returning one of the other results in this one's place."""
-    values = [one for part in right for one in (part if isinstance(part, list) else [part])]
-    return {"the value of a different result: return them in the order of the docstring": one_of(values, 0)}
-
-
 def one_of(values: Sequence[Tensor], rtol: float = CLOSE) -> Callable[[Any], bool]:
     return lambda got: any(alike(got, one, rtol) for one in values)
-
-
-def as_it_is(x: Tensor) -> Tensor:
-    return x
 
 
 def whole_numbers(draws: Draws, dtype: Dtype, *shapes: Shape) -> list[Tensor]:
@@ -151,18 +144,15 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
         "scaled by fan_out: a sum over fan_in products needs 1 / sqrt(fan_in)": (fan_in / fan_out) ** 0.5,
         "divided by sqrt(rows of the shard): divide by sqrt(fan_in) of the whole weight": (fan_in / rows) ** 0.5,
     }
+    every_tth = [whole[rank::size] if dim == 0 else whole[:, rank::size] for rank in ranks]
     mistakes = {f"this rank's part {words}": list(right * factor) for words, factor in scaled.items()} | {
         "the whole weight: keep this rank's part": whole,
         "a shard drawn by itself with the same seed: that makes the shards of all ranks equal": by_themselves[0],
         "a shard drawn with its own seed: put together, the shards are not the weight of one process": by_themselves,
         "a shard drawn after those of earlier ranks: one process draws whole rows, so draw all, then cut": in_turn,
-        "every t-th row or column: a part is a block of consecutive ones": [
-            whole[rank::size] if dim == 0 else whole[:, rank::size] for rank in ranks
-        ],
+        "every t-th row or column: a part is a block of consecutive ones": every_tth,
         "a part cut along the other dimension": list(whole.tensor_split(size, 1 - dim)),
-        "a part of the transpose: draw (fan_in, fan_out) numbers": list(
-            drawn(seed, fan_out, fan_in).T.chunk(size, dim)
-        ),
+        "a part of the transpose: draw (fan_in, fan_out)": list(drawn(seed, fan_out, fan_in).T.chunk(size, dim)),
     }
     return Case(
         same={"fan_in": fan_in, "fan_out": fan_out, "dim": dim, "seed": seed},
@@ -173,6 +163,9 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
         through=draw_shard,
         unpack=lambda got, _: {"": got["shard"]},
         before=judge_repeats,
+        advice={
+            r"(?s)tuple index out of range.*\.split\(": "split takes the size of a part; chunk takes their number."
+        },
         values_first=True,
         memory=lambda answer: judge_kept_alive(answer, right[0].nbytes),
     )
@@ -209,33 +202,40 @@ def column_parallel(draws: Draws, size: int, B: int, D: int, F: int, dtype: Dtyp
     cut = {"w": 1, "b": 0, "y": 1}
     truth = Sharded(lambda x, w, b: x @ w + b, size, {"x": x, "w": w, "b": b}, grad, cut)
     _, alone = truth.alone()
+    of_sum = [grad.view(B, size, -1).sum(1) @ part.T for part in w.chunk(size, 1)]
     mistakes = {
-        "y_local": {
-            "the product without the bias": truth.part("y", truth.y - b),
-            "the whole y: return this rank's columns of it": truth.y,
-        },
+        "y_local": {"the product without the bias": truth.part("y", truth.y - b)},
         "grad_x": {
             "the contribution of this rank's columns: x is used by the columns of all ranks": alone["x"],
             "the mean over the ranks: the gradients add up": truth.gradients["x"] / size,
+            "the ranks' contributions side by side: add them up": torch.cat(alone["x"], 1),
+            "the product of a summed grad_local: multiply first, then sum, as ranks have different columns": of_sum,
         },
-        "grad_w_local": {"the sum over the ranks: each rank has its own columns": sum(alone["w"])},
         "grad_b_local": {
             "this rank's `grad_local` itself: sum it over the batch": truth.part("y", grad),
             "the mean over the batch: the gradient of a bias is the sum": truth.part("b", truth.gradients["b"] / B),
         },
     }
-    return by_hand(truth, mistakes, x.nbytes, "grad_x")
+    return by_hand(truth, mistakes, x.nbytes, "grad_x", "columns of w")
 
 
-def by_hand(truth: Sharded, mistakes: dict[str, Any], nbytes: int, of: str) -> Case:
-    """The case of a layer that needs one all_reduce, of the result named `of`."""
+def by_hand(truth: Sharded, mistakes: dict[str, Any], nbytes: int, of: str, own: str) -> Case:
+    """The case of a layer that needs one all_reduce, of the result named `of`. own: what each rank has for itself"""
     remark = f"one all_reduce, of {nbytes} bytes, in the forward and backward pass together."
     why = f"One of the four results is a partial sum, {of}. All-reduce that; the others need no message."
     calls = partial(expect_in_both, calls=[("all_reduce", nbytes)], remark=remark, why=why)
-    case = truth.case_by_hand(mistakes, traffic=calls)
-    for name in case.right:
-        others = [right for other, right in case.right.items() if other != name]
-        mistakes[name] = {**mistakes[name], **in_another_order(*others)}
+    case = truth.case_by_hand(mistakes, rtol=1e-5, traffic=calls)  # a t-th of the bias may come before the sum
+    every = {name: right if isinstance(right, list) else [right] for name, right in case.right.items()}
+    for name, right in case.right.items():
+        usual = mistakes.setdefault(name, {})
+        others = [one for other, parts in every.items() if other != name for one in parts]
+        usual["the value of a different result: return them in the order of the docstring"] = one_of(others, 0)
+        if isinstance(right, list):
+            only = f"each rank has its own {own}, so only {of} is summed"
+            joined = [torch.cat(right, dim) for dim in range(right[0].dim())]
+            usual[f"the sum over the ranks: {only}"] = sum(right)
+            usual[f"the mean over the ranks: {only}"] = sum(right) / truth.size
+            usual["the parts of all ranks, joined: return this rank's"] = one_of(joined)
     return replace(case, mistakes=mistakes)
 
 
@@ -268,7 +268,7 @@ def row_parallel(draws: Draws, size: int, B: int, F: int, D: int, dtype: Dtype =
             "zero: every rank has the bias, and every copy needs its gradient": 0 * of_bias,
         },
     }
-    return by_hand(truth, mistakes, y.nbytes, "y")
+    return by_hand(truth, mistakes, y.nbytes, "y", "features of x and rows of w")
 
 
 # ---- part 2
@@ -287,7 +287,7 @@ def in_a_sum(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
 @oracle(values=[(4, (2, 3)), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_teams
-def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
+def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone) -> Case:
     """spread: a view of a gradient, with other strides."""
     x, s = whole_numbers(draws, dtype, shape, shape)
     grads = [spread(grad) for grad in draws.different_integers(size, shape, dtype, seed=1)]
@@ -302,18 +302,28 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
         "x": {
             "this rank's own part: x is used on all ranks, so sum their gradients": [3 * grad for grad in grads],
             "the mean over the ranks: gradients add up": [total / size + 2 * grad for grad in grads],
+            f"{size} times this rank's own part: ranks have different ones, so sum": [
+                (size + 2) * grad for grad in grads
+            ],
             "the sum of x's gradient outside f, too: sum only the gradient that comes back through f": 3 * total,
         },
     }
-    calls = partial(expect_passes, forward=[], backward=[("all_reduce", x.nbytes)])
-    given = {"x": x, "s": s}
-    return output_first(driven(size, given, grads, right, mistakes, same={"around": in_a_sum}, traffic=calls))
+    why = ("No message is needed there: every rank has all of x already, so pass it on.", "")
+    calls = partial(expect_passes, forward=[], backward=[("all_reduce", x.nbytes)], why=why)
+    given, same = {"x": x, "s": s}, {"around": in_a_sum}
+    return output_first(driven(size, given, grads, right, mistakes, same=same, rtol=1e-5, traffic=calls))
 
 
-@oracle(values=[(4, (2, 3)), (2, (2, 6), F32, lambda x: x[:, ::2]), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
+def column_major(x: Tensor) -> Tensor:
+    """The same values and shape, stored in column-major order."""
+    return x.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+@oracle(values=[(4, (2, 3)), (2, (2, 3), F32, column_major), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_teams
-def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
-    xs = [spread(x) for x in draws.different_integers(size, shape, dtype, seed=1)]
+def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone) -> Case:
+    """spread: how ranks other than 0 store x_partial."""
+    xs = [spread(x) if rank else x for rank, x in enumerate(draws.different_integers(size, shape, dtype, seed=1))]
     [grad], total = map(spread, whole_numbers(draws, dtype, shape)), torch.stack(xs).sum(0)
     mistakes: dict[str, Mistakes] = {
         "output": {
@@ -327,42 +337,49 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
         },
     }
     right = {"output": total, "x_partial": grad}
-    calls = partial(expect_passes, forward=[("all_reduce", total.nbytes)], backward=[])
-    return output_first(driven(size, {"x_partial": xs}, grad, right, mistakes, traffic=calls))
+    why = ("", "No message is needed there: every rank has the whole gradient already, so pass it on.")
+    calls = partial(expect_passes, forward=[("all_reduce", total.nbytes)], backward=[], why=why)
+    return output_first(driven(size, {"x_partial": xs}, grad, right, mistakes, rtol=1e-5, traffic=calls))
 
 
-@oracle(values=[(4, (3, 2)), (2, (2, 1, 3)), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
+def into_one_tensor(dim: int) -> dict[str, str]:
+    """Advice where a collective's one tensor has the shards along another dimension than 0."""
+    return {
+        r"(?s)allgather: invalid.*all_gather_into_tensor": "all_gather_into_tensor lines shards up along dimension 0. "
+        f"Gather into a list of tensors instead, and join them with torch.cat(parts, dim={dim}).",
+        r"outputShape\[0\]": "reduce_scatter_tensor cuts along dimension 0. Give reduce_scatter a list of chunks along "
+        f"dim={dim} instead.",
+    }
+
+
+@oracle(values=[(4, (3, 2)), (2, (2, 1, 3), F32, column_major), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_teams
-def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
-    xs = [spread(x) for x in draws.different_integers(size, shape, dtype, seed=1)]
-    whole = torch.cat(xs, -1)
+def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone) -> Case:
+    """spread: how ranks other than 0 store x_local."""
+    xs = [spread(x) if rank else x for rank, x in enumerate(draws.different_integers(size, shape, dtype, seed=1))]
+    whole, second = torch.cat(xs, -1), min(1, len(shape) - 1)
     [grad] = whole_numbers(draws, dtype, tuple(whole.shape))
     mine = list(grad.chunk(size, -1))
     mistakes: dict[str, Mistakes] = {
         "output": {
             "the concatenation of the shards along dimension 0: features are the last dimension": torch.cat(xs, 0),
-            "the concatenation of the shards along dimension 1: features are the last dimension": torch.cat(
-                xs, 1 - (xs[0].dim() < 2)
-            ),
+            "the concatenation of the shards along dimension 1: features are the last": torch.cat(xs, second),
             "the sum of the shards: put them side by side": sum(xs),
-            "a result with the right numbers in a different order: in each row, rank r's part is the r-th": (
-                lambda got: in_order(got, whole)
-            ),
+            "the last rank's shard, t times: [tensor] * t holds one tensor, not t": torch.cat([xs[-1]] * size, -1),
+            "the numbers in a different order: rank r's part of a row is the r-th": lambda got: in_order(got, whole),
         },
         "x_local": {
-            f"{size} times too large: every rank already has the same gradient, so add nothing up": [
+            f"{size} times too large: every rank has the whole gradient, so add nothing up": [
                 size * part for part in mine
             ],
             "rank 0's slice: this rank's is a different one": mine[0],
-            "every t-th number of a row: a shard is a block of consecutive ones": [
-                grad[..., rank::size] for rank in range(size)
-            ],
+            "every t-th number: a shard is one block": [grad[..., rank::size] for rank in range(size)],
         },
     }
     right = {"output": whole, "x_local": mine}
-    remark = "Every rank already had the whole gradient."
-    calls = partial(expect_passes, forward=[("all_gather", xs[0].nbytes)], backward=[], remark=remark)
-    return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, traffic=calls))
+    why = ("", "No message is needed there: every rank has the whole gradient already, so take its slice.")
+    calls = partial(expect_passes, forward=[("all_gather", xs[0].nbytes)], backward=[], why=why)
+    return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, advice=into_one_tensor(-1), traffic=calls))
 
 
 def in_order(got: Any, right: Tensor) -> bool:
@@ -398,7 +415,7 @@ def megatron_mlp(
     whole, grad = mlp_tensors(draws, shape, F)
     x, w_up, b_up, w_down, b_down = whole.values()
     truth = Sharded(mlp, size, whole, grad, MLP_CUT)
-    y, (y_alone, alone) = truth.y, truth.alone()
+    y, (y_alone, alone), h = truth.y, truth.alone(), x @ w_up + b_up
     summed_down = shards(w_down, size, 0).sum(0).repeat(size, 1)
     # The gradients before gelu, (..., size, F / size): right, and if f sums them in front of w_down.
     of_hidden, of_mixed = (
@@ -409,6 +426,9 @@ def megatron_mlp(
     )
     parts = w_up.unflatten(1, (size, -1))
     late = [torch.einsum("...qe,dre->r...d", of_hidden, parts), torch.einsum("...re,dre->r...d", of_mixed, parts)]
+
+    too_late = [*late[0], *late[1], *(size * of_rank for of_rank in alone["x"])]
+    twice = [of_ranks.sum(0) for of_ranks in late]
 
     def apart(h: Tensor) -> list[Tensor]:
         """Each rank's output if nothing is added up after the second product."""
@@ -426,32 +446,20 @@ def megatron_mlp(
             "y without b_down": y - b_down,
             "the output of this rank's rows: a partial sum. Where is g?": [part - b_down for part in y_alone],
             "the output of this rank's rows plus b_down: a partial sum. Where is g?": y_alone,
-            "y without gelu": (x @ w_up + b_up) @ w_down + b_down,
-            "y with gelu at the end: it stands between the two products": gelu((x @ w_up + b_up) @ w_down + b_down),
-            "y with gelu's approximation by tanh: call gelu(h)": (
-                gelu(x @ w_up + b_up, approximate="tanh") @ w_down + b_down
-            ),
-            "y with relu in place of gelu": (x @ w_up + b_up).relu() @ w_down + b_down,
-            "y with g between the two products: ranks have different features there, which don't add up": one_of(
-                g_inside
-            ),
-            "y with f and g exchanged: f stands where x enters, g where partial sums leave": apart(
-                gelu(size * (x @ w_up) + b_up)
-            ),
+            "y without gelu": h @ w_down + b_down,
+            "y with gelu at the end: it stands between the two products": gelu(h @ w_down + b_down),
+            "y with gelu's approximation by tanh: call gelu(h)": gelu(h, approximate="tanh") @ w_down + b_down,
+            "y with relu in place of gelu": h.relu() @ w_down + b_down,
+            "y with g between the two products: ranks have different features there": one_of(g_inside),
+            "y with f and g exchanged: f stands where x enters, g at the end": apart(gelu(size * (x @ w_up) + b_up)),
         },
         "x": {
             "the contribution of this rank's columns: f is missing": alone["x"],
-            "the gradient with f after a product: f belongs where x enters": one_of(
-                [*late[0], *late[1], *(size * of_rank for of_rank in alone["x"])]
-            ),
-            "the gradient with an f between the two products, too: f belongs only where x enters": one_of(
-                [of_ranks.sum(0) for of_ranks in late]
-            ),
+            "the gradient with f after a product: f belongs where x enters": one_of(too_late),
+            "the gradient with an f between the two products, too: f belongs only where x enters": one_of(twice),
             **truth.too_large("x", "f sums it over the ranks once"),
         },
-        "b_down": truth.too_large(
-            "b_down", "b_down's gradient was summed over the ranks, but every rank has all of it"
-        ),
+        "b_down": truth.too_large("b_down", "b_down's gradient was summed over the ranks, which all have it"),
         **{
             f"{name}_local": truth.too_large(name, "g passes its gradient on, once") | no_f(truth, name)
             for name in MLP_CUT
@@ -485,31 +493,45 @@ def judge_mlp_time(answer: Answer, cluster: Cluster, *nbytes: int) -> str:
 # ---- part 4
 
 
-def shared_wrongly(table: Tensor, size: int) -> dict[str, Tensor]:
+def shared_wrongly(table: Tensor, size: int, one: str = "row") -> dict[str, Tensor]:
     """{a mistake in a rank's mask of its own rows: a table (V, ...) in which one process would look up what ranks then
-    add up}
+    add up}; one: what a row is called
     """
-    rows = len(table) // size
+    rows, n = len(table) // size, f"{one}s"
     first, last = table[::rows], table[rows - 1 :: rows]  # of each rank
     # Indices of earlier ranks' rows are clamped to this rank's first row, those of later ones' to its last.
     as_first, as_last = first.sum(0) - first.cumsum(0), last.cumsum(0) - last
     no_start, no_end, no_mask = (table + x.repeat_interleave(rows, 0) for x in (as_first, as_last, as_first + as_last))
-    after, before, no_last, no_first = (table.clone() for _ in range(4))
-    after[rows::rows] += last[:-1]
-    before[rows - 1 : -1 : rows] += first[1:]
+    begin, end = f"a rank's {n} begin at tp_rank * {n}", f"a rank's {n} end before (tp_rank + 1) * {n}"
+    no_last, no_first = table.clone(), table.clone()
     no_last[rows - 1 :: rows] = 0
     no_first[::rows] = 0
-    return {
+    wrong = {
         "without a mask: a rank adds zeros for what isn't its own": no_mask,
         "without a mask, and with the remainder as index: a rank adds zeros for what isn't its own": (
             shards(table, size, 0).sum(0).repeat(size, 1)
         ),
         "without a mask for what earlier ranks have: an index below 0 isn't this rank's either": no_start,
         "without a mask for what later ranks have: an index past this rank's last isn't its own either": no_end,
-        "with a mask off by one at the end of a rank's part: what comes after its last counts as its own": after,
-        "with a mask off by one at the start of a rank's part: what comes before its first counts as its own": before,
-        "with a mask off by one at the end of a rank's part: its last belongs to no rank": no_last,
-        "with a mask off by one at the start of a rank's part: its first belongs to no rank": no_first,
+        f"with a mask that leaves out each rank's last {one}: {end}, so the test is < (tp_rank + 1) * {n}": no_last,
+        f"with a mask that leaves out each rank's first {one}: {begin}, so the test is >=, not >": no_first,
+    }
+    for index, below, above in (("", first, last), (", and with the remainder as index", last, first)):
+        after, before = table.clone(), table.clone()
+        after[rows::rows] += above[:-1]
+        before[rows - 1 : -1 : rows] += below[1:]
+        wrong[f"with a mask that takes one {one} too many{index}: {end}, so the test is <, not <="] = after
+        wrong[f"with a mask that takes one {one} too many{index}: {begin}, and the one before isn't its own"] = before
+    return wrong
+
+
+def out_of_range(n: str) -> dict[str, str]:
+    """Advice where a rank looks up what it doesn't have. n: rows or words"""
+    return {
+        "index .*out of (?:range|bounds)": (
+            f"A rank counts its own {n} from 0 to {n} - 1: subtract tp_rank * {n}, test for >= 0 and < {n} (not <=), "
+            "and put an index that exists in place of any other before you look it up."
+        )
     }
 
 
@@ -523,14 +545,13 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
     truth = Sharded(lambda tokens, table: table[tokens], size, {"tokens": tokens, "table": table}, grad, {"table": 0})
     rank_of_row = torch.arange(size).repeat_interleave(rows).unsqueeze(-1)
     of_all = shards(truth.gradients["table"], size, 0)
-    totals, none = of_all.sum(1), 0 * table[:rows]
+    totals, none, not_first = of_all.sum(1), 0 * table[:rows], (torch.arange(rows) > 0).unsqueeze(-1).to(dtype)
+    no_first = list(of_all * not_first)
     of_all[:, 0] += totals.cumsum(0) - totals  # the tokens of earlier ranks, in the nearest row
     of_all[:, -1] += totals.sum(0) - totals.cumsum(0)  # those of later ranks
     mistakes = {
         "output": {
-            "this rank's lookups: add them up over the ranks": [
-                (table * (rank_of_row == rank))[tokens] for rank in range(size)
-            ],
+            "this rank's lookups: add up all ranks'": [(table * (rank_of_row == rank))[tokens] for rank in range(size)],
             **{f"the sum {words}": wrong[tokens] for words, wrong in shared_wrongly(table, size).items()},
             **{
                 f"the row of the rank {side}: rank r's first row is r * V/t": torch.cat(shifted)[tokens]
@@ -538,10 +559,14 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
             },
         },
         "table_local": truth.too_large("table", "g passes the gradient on, once")
-        | {"the gradient of all tokens, other ranks' included": list(of_all)},
+        | {
+            "the gradient of all tokens, other ranks' included": list(of_all),
+            "the gradient without each rank's first row: that is the row that padding_idx=0 leaves out": no_first,
+        },
     }
     calls = partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[])
-    return truth.case(mistakes, before=partial(judge_dtype, dtype=dtype), traffic=calls)
+    own_dtype = partial(judge_dtype, dtype=dtype)
+    return truth.case(mistakes, before=own_dtype, advice=out_of_range("rows"), traffic=calls)
 
 
 def judge_dtype(answer: Answer, dtype: Dtype) -> None:
@@ -594,11 +619,9 @@ def parallel_cross_entropy(
         "output": {
             **{
                 f"the loss {words}": loss(total, of_targets(wrong.T))
-                for words, wrong in shared_wrongly(z.T, size).items()
+                for words, wrong in shared_wrongly(z.T, size, "word").items()
             },
-            "the loss with the target's original logit: subtract the maximum there too": loss(
-                total, of_targets(logits)
-            ),
+            "the loss with the target's raw logit: subtract the maximum there too": loss(total, of_targets(logits)),
             "the loss when each rank subtracts its own maximum: all must subtract the same one": loss(
                 own.exp().sum(-1), of_targets(own)
             ),
@@ -620,6 +643,12 @@ def parallel_cross_entropy(
             "the gradient of the sum over the words alone: autograd does not see the target's logit. Where is g?": (
                 truth.part("logits", z.softmax(-1) / N)
             ),
+            "the gradient with one through the maximum: detach() the logits of which you take it": [
+                part - one_hot(of_rank.argmax(-1), words) * part.sum(-1, keepdim=True)
+                for part, of_rank in zip(
+                    truth.part("logits", truth.gradients["logits"]), logits.chunk(size, -1), strict=True
+                )
+            ],
             **truth.too_large("logits", "g passes its gradient on, once"),
         },
     }
@@ -634,14 +663,12 @@ def parallel_cross_entropy(
         ),
         in_all=True,
     )
-    case = truth.case(mistakes, rtol=CLOSE, traffic=calls)
+    case = truth.case(mistakes, rtol=CLOSE, advice=out_of_range("words"), traffic=calls)
     return replace(case, mistakes={**case.mistakes, "": {**INFINITE, **case.mistakes[""]}})
 
 
 INFINITE = {
-    "infinite: an exponential overflows. Subtract the token's largest logit first": one_of(
-        [torch.tensor(math.inf, dtype=F64)]
-    ),
+    "infinite: an exponential overflows. Subtract the largest logit": one_of([torch.tensor(math.inf, dtype=F64)]),
     "the logarithm of 0: all exponentials of a token are 0. Subtract the token's own largest logit, over all ranks, "
     "by op=dist.ReduceOp.MAX": one_of([torch.tensor(-math.inf, dtype=F64)]),
 }
@@ -665,6 +692,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     parts = w_qkv.unflatten(1, (3, size, -1))
     uses = torch.einsum("bspre,dpre->prbsd", of_qkv, parts)  # x's gradient from each of q, k and v on each rank
     late = [torch.einsum("bspqe,dpre->rbsd", of_qkv, parts), torch.einsum("bspre,dpre->rbsd", of_mixed, parts)]
+    too_late, twice = [*late[0], *late[1], *(size * uses.sum(0))], [of_ranks.sum(0) for of_ranks in late]
     in_part = [
         torch.where(torch.tensor(through_f)[:, None, None, None], uses.sum(1), uses[:, rank]).sum(0)
         for through_f in product((False, True), repeat=3)
@@ -687,9 +715,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             f"{size} times too large: each rank computes all heads": size * y,
             "the output for w_qkv cut into blocks of neighbouring columns: rank 0 would have mostly q": sum(in_blocks),
             "the output with columns of w_out: the merged heads meet its rows": attention(x, w_qkv, w_out.T, heads),
-            "the output if every rank takes rank 0's rows of w_out": attention(
-                x, w_qkv, torch.cat([rows[0]] * size), heads
-            ),
+            "the output if all take rank 0's rows of w_out": attention(x, w_qkv, torch.cat([rows[0]] * size), heads),
             "the output with every t-th head or column on a rank: its heads are consecutive": one_of(strided),
             "the output for q, k and v of one head after the other in w_qkv: all columns of q come first": attention(
                 x, threes, w_out, heads
@@ -697,20 +723,14 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the output with q, k and v in a different order: w_qkv has the columns of q, then of k, then of v": one_of(
                 [attention(x, torch.cat(three, 1), w_out, heads) for three in permutations(w_qkv.chunk(3, 1))]
             ),
-            "the output with one head on each rank: split its columns into heads_local heads": attention(
-                x, w_qkv, w_out, size
-            ),
+            "the output with one head on each rank: it has heads_local heads": attention(x, w_qkv, w_out, size),
         },
         "x": {
             "the contribution of this rank's heads: where is f?": list(uses.sum(0)),
             f"{size} times too large: f sums it over the ranks once": size * right["x"],
             "the gradient with f for only some of q, k and v: all three are made of f(x)": one_of(in_part),
-            "the gradient with f after a product: f belongs where x enters": one_of(
-                [*late[0], *late[1], *(size * uses.sum(0))]
-            ),
-            "the gradient with an f between the products, too: f belongs only where x enters": one_of(
-                [of_ranks.sum(0) for of_ranks in late]
-            ),
+            "the gradient with f after a product: f belongs where x enters": one_of(too_late),
+            "the gradient with an f between the products, too: f belongs only where x enters": one_of(twice),
         },
         "w_qkv": {
             "the gradient of every t-th head: a rank's heads are consecutive": [
@@ -783,7 +803,7 @@ WAYS = ("gather", "scatter")
 )
 @in_teams
 def across_sequence(
-    draws: Draws, direction: str, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is
+    draws: Draws, direction: str, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone
 ) -> Case:
     """shape: of a rank's shard, (B, S/t, D)."""
     gathers = direction == "gather"
@@ -794,10 +814,14 @@ def across_sequence(
     to_join, to_sum = (xs, grads) if gathers else (grads, xs)
     summed = torch.stack(to_sum).sum(0)
     mine = list(summed.chunk(size, 1))
+    flat = [part.view(mine[0].shape) for part in summed.flatten().chunk(size)]
     joins = {
         f"the concatenation of the tokens along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
         for dim in (0, -1)
     } | {
+        "the shards lined up along dimension 0, whatever shape you give the tensor that they fill: gather into a list, "
+        "and join it with torch.cat(parts, dim=1)": torch.cat(to_join).view(long),
+        "the last rank's shard, t times: [tensor] * t holds one tensor, not t": torch.cat([to_join[-1]] * size, 1),
         "this rank's own tokens, with zeros for the others: every rank's tokens belong there": [
             torch.cat([x * (other == rank) for other in range(size)], 1) for rank, x in enumerate(to_join)
         ],
@@ -807,6 +831,7 @@ def across_sequence(
             x.chunk(size, 1)[rank] for rank, x in enumerate(to_sum)
         ],
         "the mean: partial sums add up": [part / size for part in mine],
+        "the sum cut along dimension 0, whatever shape you give it: pass reduce_scatter chunks along dim=1": flat,
     }
     join, add = ("output", "x") if gathers else ("x", "output")
     all_gather, reduce_scatter = [("all_gather", to_join[0].nbytes)], [("reduce_scatter", summed.nbytes)]
@@ -815,6 +840,7 @@ def across_sequence(
     advice = {
         r"split dimension [02] ": "Tokens are dimension 1: pass dim=1.",
         r"split dimension 1 ": "A shard can't be scattered: is it all_gather that this pass needs?",
+        **into_one_tensor(1),
     }
     return driven(
         size,
@@ -823,6 +849,7 @@ def across_sequence(
         right={"output": None, join: torch.cat(to_join, 1), add: mine},
         mistakes={join: joins, add: sums},
         same={"direction": direction},
+        rtol=1e-5,
         advice=advice,
         traffic=partial(expect_passes, forward=forward, backward=backward, remark=remark),
     )
@@ -870,9 +897,7 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
         },
         "x_local": {
             **truth.too_large("x", "scatter's gradient must not be added up"),
-            "the gradient summed twice: gather's backward adds already, and f is for weights only": list(
-                grad_y + size * (grad_x - grad_y)
-            ),
+            "the gradient summed twice: gather adds it up already, without f": list(grad_y + size * (grad_x - grad_y)),
             "the gradient mixed with those of other ranks' tokens: f is for weights only": one_of(mixed),
         },
     }
@@ -996,11 +1021,14 @@ def judge_generators(run: Runner, size: int, seed: int) -> None:
                 "the same numbers",
                 "A seed that depends on time or chance can't be repeated.",
             )
+        exchanged = alike(sharded, results[0]["sharded"])
         if not alike(whole, results[0]["whole"]):
             raise CheckFailed(
                 f"for whole tensors rank {rank} draws {show(whole)}, rank 0 {show(results[0]['whole'])}",
                 "the same on every rank",
-                "x is whole on every rank: if they drop different numbers, their copies differ from then on.",
+                "The second generator does: they are exchanged, so return the one for whole tensors first."
+                if exchanged
+                else "x is whole on every rank: if they drop different numbers, their copies differ from then on.",
             )
         if alike(whole, sharded):
             raise CheckFailed(
@@ -1066,12 +1094,12 @@ def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[
     xs, ws, parts = x.chunk(t, 1), w.chunk(t, 1), grad.chunk(t, 2)  # of each rank
     own = [of_weight(mine, part.chunk(t, 1)[rank]) for rank, (mine, part) in enumerate(zip(xs, parts, strict=True))]
     sums = torch.stack([torch.stack(own).sum(0), of_weight(x, sum(parts))])
-    of_y = {"a product with the tokens joined along the batch: tokens are dimension 1": torch.cat(xs) @ ws[place]}
+    joined = torch.cat(xs)
+    of_batch = one_of([joined @ ws[place], joined.view(x.shape) @ ws[place]])
+    of_y = {"a product with the tokens joined along the batch: tokens are dimension 1": of_batch}
     of_x = {
         "nothing: gather inside the autograd function, which sees that the result depends on x_local": None,
-        "a partial sum: every rank knows its own columns only, so sum over the ranks": (
-            (parts[place] @ ws[place].T).chunk(t, 1)[place]
-        ),
+        "a partial sum, of its own columns only: sum over the ranks": (parts[place] @ ws[place].T).chunk(t, 1)[place],
     }
     of_w = {
         "nothing: backward returns a gradient for each argument": None,
@@ -1109,6 +1137,8 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
         same={"groups": groups},
         right=right,
         mistakes=mistakes,
+        rtol=CLOSE,
+        advice={COUNT_OR_ORDER: NONE_FOR_THE_GROUP, **into_one_tensor(1)},
         before=partial(expect_own_group, groups=teams),
         through=drive_stack,
         unchanged=False,
