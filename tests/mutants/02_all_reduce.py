@@ -117,7 +117,7 @@ wrong("a-heap", "partners are 1, 2, 4, ... places apart", caught_by="time").func
         dist.send(total, dst=child)
     return total
 """)
-wrong("asks-the-world-for-a-child", "a place whose partner does not exist").replace(
+wrong("asks-the-world-for-a-child", "that has no partner in the team does nothing").replace(
     "distance < size", "distance < dist.get_world_size()"
 )
 
@@ -276,6 +276,7 @@ wrong("four-places-at-most", "rank 7 of the team", hidden=True).replace(
     "keep += arrived", "keep += arrived if distance < 4 else 0 * arrived"
 )
 wrong("keep-rebound", "or only in a new tensor").replace("keep += arrived", "keep = keep + arrived")
+wrong("one-half-of-one-element", "One element makes a single piece").replace("part.tensor_split(2)", "part.chunk(2)")
 right("smallest-distance-first").function("""
     place, distance, total = team.index(rank), 1, x.clone()
     part, rounds = total, []
@@ -349,7 +350,7 @@ wrong("without-those-that-have-no-partner", "partner or not").replace(
 )
 
 wrong, right = ANSWERS.to("hierarchical-all-reduce")
-wrong("neighbours-across", "those with your seat", varies=True).replace("team[seat::local]", "team[node::local]")
+wrong("neighbours-across", "the ranks with its seat", varies=True).replace("team[seat::local]", "team[node::local]")
 wrong("as-many-nodes-as-seats", "len(team) // local nodes").replace(
     "team[seat::local]", "[team[at * local + seat] for at in range(local)]"
 )
@@ -506,6 +507,9 @@ wrong("ring-sends-nothing", "a ring gives that sends nothing").replace("rounds -
 wrong("never-for-few-ranks", "from the first byte").replace(
     "more_rounds =", "if size <= 3:\n    return math.inf\nmore_rounds ="
 )
+wrong("bytes-times-size", "1 / P of it: you multiplied the bytes").replace(
+    "rounds - (size", "size * rounds - (size"
+).replace("(size - 1) / size", "(size - 1)")
 right("from-the-two-lines").body(
     "return (2 * (size - 1) - 2 * rounds) * alpha / ((2 * rounds - 2 * (size - 1) / size) / bandwidth)"
 )
@@ -529,12 +533,12 @@ wrong("a-fixed-threshold", "not the fastest").body('return "tree" if nbytes < 10
 wrong("ignores-the-candidates", "you chose 'halving-doubling'").replace(
     "min(candidates,", 'min(("naive", "tree", "ring", "halving-doubling"),'
 )
-wrong("the-last-of-equals", "not the first of them").replace("min(candidates,", "min(reversed(candidates),")
+wrong("the-last-of-equals", "the last of those").replace("min(candidates,", "min(reversed(candidates),")
 wrong("its-own-formulas", "call `seconds`, the argument").replace("seconds(name,", "all_reduce_seconds(name,")
 wrong("returns-pair", "not one of the candidates").body(
     "return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)"
 )
-wrong("alphabetical-ties", "not the first of them", hidden=True).body(
+wrong("alphabetical-ties", "the first in the alphabet").body(
     "return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)[1]"
 )
 right("a-loop").body("""
@@ -563,7 +567,7 @@ wrong("strided-slices-stay", "flatten x, without gaps").replace(
     "flat = x.reshape(-1).contiguous()", "flat = x if x.dim() == 1 else x.reshape(-1)"
 )
 wrong("storage-bytes", "the whole storage that x is a view of", caught_by="traffic").replace(
-    "flat.numel() * flat.element_size()", "x.untyped_storage().nbytes()"
+    "flat.numel() * flat.element_size()", "flat.untyped_storage().nbytes()"
 )
 right("a-copy-first").body("""
     flat = x.clone().flatten().contiguous()
