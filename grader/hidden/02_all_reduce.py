@@ -5,7 +5,6 @@ World sizes 1, 2, 3, 5 and 8; fewer elements than ranks, and none; other dtypes;
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from importlib import import_module
@@ -187,13 +186,7 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
     rounds, more = (size - 1).bit_length(), size - 1 - (size - 1).bit_length()
     down, of_ring = size.bit_length() - 1, (size - 1) / size
     not_rounded_up = (size - 1 - exactly) / (exactly - (size - 1) / size) * unit
-    partly = {}  # the equation with only some of its terms multiplied by P
-    for a, b, c, d in itertools.product((1, size), repeat=4) if size > 3 else ():
-        terms = {"the tree's alpha": a, "the tree's n / B": b, "the ring's alpha": c, "the ring's n / (P B)": d}
-        only = " and ".join(term for term, factor in terms.items() if factor > 1)
-        if (a, b) != (c, d) and (a, b, c) != (1, 1, 1):
-            gives = (c * (size - 1) - a * rounds) / (b * rounds - d * of_ring) * unit
-            partly[f"what the equation gives if you multiply only {only} by P: multiply all four terms"] = gives
+    one_side = (size - 1 - size * rounds) / (size * rounds - of_ring) * unit
     return Case(
         [[size], [alpha], [bandwidth]],
         right=right,
@@ -205,7 +198,7 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "what alpha / bandwidth gives: multiply them": right / bandwidth**2,
             "alpha * bandwidth alone: it depends on P as well": unit,
             "1 / P of it: you multiplied the bytes by P, but not the latencies": right / size,
-            "P times it: you multiplied the latencies by P, but not the bytes": right * size,
+            "what the equation gives if only the tree's side is multiplied by P: multiply both sides": one_side,
             "in elements of 4 bytes: bytes are wanted": right / 4,
             "the right number, rounded down": float(math.floor(right)),
             "the right number, rounded up": float(math.floor(right) + 1),
@@ -216,7 +209,6 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "what a ring of n / P in all gives: it sends that P - 1 times each way": more / (rounds - 1 / size) * unit,
             "what a ring gives that sends nothing: it sends (P - 1) / P of the bytes each way": more / rounds * unit,
         }
-        | partly
         | ({} if right else {"never: with as few rounds as the tree, the ring wins from the first byte": math.inf}),
         rtol=1e-9,
         seen=f"crossover(size={size}, alpha={alpha}, bandwidth={bandwidth:.3g}) returned",
@@ -261,6 +253,7 @@ choose_algorithm = vary(
         (NAMES[:3], (3, 2, 2.001, 1), "tree"),
     ],
 )
+VIEW = (torch.clone, F64, visible.as_a_view)
 all_reduce = vary(
     visible.all_reduce,
     values=[
@@ -269,8 +262,5 @@ all_reduce = vary(
         ((2, 3, 4), lambda x: x.permute(2, 0, 1)),
         (3, lambda x: x[0]),
     ],
-    traffic=[
-        *((n, lambda x: x, F64, visible.as_a_view) for n in (7, 8)),
-        *((n, lambda x: x[::3], BF16) for n in (93, 96)),
-    ],
+    traffic=[(7, *VIEW), (8, *VIEW), *((n, lambda x: x[::3], BF16) for n in (93, 96))],
 )

@@ -1,4 +1,4 @@
-"""The visible checks of lesson 02. Each is quick: one to five runs of a few ranks. Form: see registry.py.
+"""The visible checks of lesson 02. Each is quick: one to four runs of a few ranks. Form: see registry.py.
 
 Every function under test works in a team of ranks; a check often has several teams at work at once.
 """
@@ -506,13 +506,8 @@ def chunk_sizes(numel: int, size: int) -> list[int]:
 @oracle(values=SUMS[:2], **ONCE_AROUND, if_stuck=ALL_AT_ONCE)
 def ring_reduce_scatter(draws: Draws, teams: list[Team], numel: int, dtype: Dtype = FLOAT) -> Case:
     more = once_around(teams[0], numel, kept=0)
-    return in_teams(
-        drawn(draws, teams, numel, dtype),
-        chunk_of_sum,
-        which_chunk,
-        advice={**CHUNKS, TUPLE: f"{NO_ENTRY} keep the list of clones in `chunks`."},
-        **more,
-    )
+    more |= {"advice": {**CHUNKS, TUPLE: f"{NO_ENTRY} keep the list of clones in `chunks`."}}
+    return in_teams(drawn(draws, teams, numel, dtype), chunk_of_sum, which_chunk, **more)
 
 
 def chunk_of_sum(me: Member) -> RightAndMistakes:
@@ -663,15 +658,11 @@ def ring_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
 
     case = sums(draws, teams, numel, *numbers)
     mine = "Give `all_gather` your chunk of the sum, which is what `reduce_scatter` returns."
-    advice = {f"{SAME_DTYPE}|{other_numel(numel)}": WHOLE, "all_gather got": mine, **case.advice}
+    advice = {f"{SAME_DTYPE}|{OTHER_NUMEL.format(numel)}": WHOLE, "all_gather got": mine, **case.advice}
     return replace(case, same=BLOCKS, advice=advice, **{**judgements, "traffic": traffic})
 
 
-def other_numel(numel: int) -> str:
-    """A pattern for `all_gather` with another number of elements than x has."""
-    return f"all_gather got .* if (?!{numel} elements)"
-
-
+OTHER_NUMEL = "all_gather got .* if (?!{} elements)"
 WHOLE = "`all_gather` needs the number of elements of the whole, x.numel(), which need not be P times your chunk's."
 
 
@@ -697,16 +688,15 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     few = f"{each_sent(rounds, elements)} As few bytes as a ring, in fewer messages."
     judgements = at_work(teams[0], rounds, [elements] * size, slow, (few, f"A ring {TIMES} here."), beside=ring)
     case = sums(draws, teams, numel, *numbers)
-    halves = (
-        {r"(?:list|tuple) index out of range|got 1\)|split_size can only": ONE_PIECE} if numel < size else IN_HALVES
-    )
     no_place = "The team has no such place: the partner is at place ^ distance; distances are P / 2, ..., 1."
+    halves = ONE_PIECE if numel < size else IN_HALVES
     advice = {**case.advice, **halves, **CHUNKS, NO_PLACE: no_place, NO_CHUNK: NO_HALF}
     return replace(case, advice=advice, **judgements)
 
 
 TWO = "`tensor_split(2)` always gives two, and one of them may be empty."
-ONE_PIECE = f"One element makes a single piece, by `chunk(2)` for example: {TWO}"
+ONE = f"One element makes a single piece, by `chunk(2)` for example: {TWO}"
+ONE_PIECE = {r"(?:list|tuple) index out of range|got 1\)|split_size can only": ONE}
 NO_HALF = "Of two halves, the indices are 0 and 1: bool(place & distance), while `place & distance` is 0 or `distance`."
 IN_HALVES = {
     r"(?:list|tuple) index out of range\n.*\n.*(?:\b(?:halves|parts|pieces)\[|&)": NO_HALF,
@@ -736,18 +726,16 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
     for team, extras in folded:
         for first, extra in zip(team, extras, strict=False):
             pairs[first] = pairs[extra] = xs[first] + xs[extra]
-    extra = "|".join(str(rank) for _, extras in folded for rank in extras) or "none"
+    extra_ranks = "|".join(str(rank) for _, extras in folded for rank in extras) or "none"
     everybody = {
-        rf"all_reduce\([\s\S]*rank (?!(?:{extra})\b)\d+, which has finished without": (
+        rf"all_reduce\([\s\S]*rank (?!(?:{extra_ranks})\b)\d+, which has finished without": (
             "All P' ranks must call `all_reduce`, partner or not."
         ),
-        rf"rank (?:{extra}) called .* {NOT_IN_IT}": (
+        rf"rank (?:{extra_ranks}) called .* {NOT_IN_IT}": (
             "The extra ranks don't take part: only the first P' places call `all_reduce`, with a team of these."
         ),
     }
-    others = (
-        "A rank that calls `all_reduce` must be in the team of the call: those P' ranks that are left after the fold."
-    )
+    others = "A rank must be in the team in which it calls `all_reduce`: the P' ranks that are left after the fold."
     return replace(
         case,
         advice={**everybody, **case.advice, NOT_IN_IT: others},
@@ -815,16 +803,11 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
     case = sums(draws, teams, numel, *numbers)
     means = {f"the sum divided by {parts}: nothing is divided here": parts for parts in {nodes, local} - {1}}
     xs, of_nodes, called = case.inputs[0], list(case.inputs[0]), {}
-    for me in members(list(xs), teams):
-        rank, team = me.rank, me.team
-        node, seat = team[me.place // local * local :][:local], team[me.place % local :: local]
+    for rank, team, place, *_ in members(list(xs), teams):
+        node, seat = team[place // local * local :][:local], team[place % local :: local]
         of_nodes[rank] = torch.stack([xs[other] for other in node]).sum(0).to(xs[rank].dtype)
         not_rank = " And a place is not a rank: compute with places." * (team != sorted(team))
-        for name, ranks, who in (
-            ("all_reduce", seat, SEAT),
-            ("reduce_scatter", node, NODE),
-            ("all_gather", node, NODE),
-        ):
+        for name, ranks, who in [("all_reduce", seat, SEAT), *((block, node, NODE) for block in BLOCKS)]:
             words = f"Rank {rank} must call `{name}` with the team {ranks}, {who}.{not_rank}"
             called[rf"rank {rank} called {name} .* {NOT_IN_IT}"] = words
     return replace(
@@ -835,11 +818,11 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
             "the sum over your own node: all-reduce your chunk across, and use the tensor that this returns": of_nodes,
         },
         advice={
-            r"not completed: .*all_gather\((?!.*(?:x\.numel\(\)|len\(x\)))": WHOLE,
+            r"not completed: .*all_gather\(.* \* ": WHOLE,
             f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or {WHOLE}",
             **called,
             **case.advice,
-            other_numel(numel): WHOLE,
+            OTHER_NUMEL.format(numel): WHOLE,
             "all_gather got": "All-reduce the chunk that `reduce_scatter` returns, and gather inside the node again.",
             NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
         },
@@ -953,11 +936,8 @@ def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[flo
         mistakes={
             "not one of the candidates: return a name from `candidates`": lambda got: got not in candidates,
             f"the first in the alphabet of those that are {FIRST}": lambda got: got == min(tied),
-            f"the last of those that are {FIRST}": lambda got: got == tied[-1],
-            f"one of those that are {FIRST}": lambda got: got in tied,
-            "almost as fast: compare the times as they are, not rounded": lambda got: (
-                prices[got] < 1.01 * prices[right]
-            ),
+            f"not the first of those that are {FIRST}": lambda got: got in tied,
+            "almost as fast: don't round the times": lambda got: prices[got] < 1.01 * prices[right],
             "the slowest: take the least time": lambda got: prices[got] == max(prices[name] for name in candidates),
             "what `all_reduce_seconds` chooses: call `seconds`, the argument": lambda got: got == BEST,
             "not the fastest: compare what `seconds` gives for each candidate": always,
@@ -1003,14 +983,10 @@ def as_a_view(function: Callable[..., Any], x: Tensor, team: Team, rank: int, **
 
 @oracle(
     values=[((2, 1, 3),), ((5, 7), lambda x: x.T), (12, lambda x: x[::3])],
-    traffic=[(30, lambda x: x[::2]), ((4, 4),), (10, lambda x: x, torch.float64, as_a_view)],
+    traffic=[(30, lambda x: x[::2]), ((4, 4),), (10, torch.clone, torch.float64, as_a_view)],
 )
 def all_reduce(
-    draws: Draws,
-    shape: Any,
-    view: Callable[[Tensor], Tensor] = lambda x: x,
-    dtype: Dtype = FLOAT,
-    through: Callable[..., Any] | None = None,
+    draws: Draws, shape: Any, view: Any = torch.clone, dtype: Dtype = FLOAT, through: Callable[..., Any] | None = None
 ) -> Case:
     xs = [view(x) for x in draws.different_integers(4, shape, dtype)]
     ranks = members(xs, [[3, 0], [1, 2]])
