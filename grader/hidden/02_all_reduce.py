@@ -207,6 +207,7 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,
             "what a ring of whole tensors would give: it sends n / P in each step": -unit,
             "what a ring of n / P in all gives: it sends that P - 1 times each way": more / (rounds - 1 / size) * unit,
+            "what a ring of P steps each way gives: it takes P - 1": (size - rounds) / (rounds - 1 or 1) * unit,
             "what a ring gives that sends nothing: it sends (P - 1) / P of the bytes each way": more / rounds * unit,
         }
         | ({} if right else {"never: with as few rounds as the tree, the ring wins from the first byte": math.inf}),

@@ -19,7 +19,6 @@ wrong("everybody-adds-in-its-own-order", "different orders").body("""
         total += arrived
 """)
 wrong("uses-the-library", "your function calls all_reduce", caught_by="traffic").body("dist.all_reduce(total)")
-wrong("never-sends-back", "finished without sending it").replace("dist.send(total, dst=other)", "pass")
 wrong("for-in-team-with-itself", "no connection to itself").replace(
     "for other in others:\n    dist.recv", "for other in team:\n    dist.recv"
 )
@@ -147,14 +146,13 @@ right("a-batch-in-each-step").replace(
     "for work in dist.batch_isend_irecv(calls):\n"
     "    work.wait()",
 ).replace("chunks[incoming] += arrived", "chunks[incoming] = arrived + chunks[incoming]")
-right("one-running-sum").function("""
-    place, size = team.index(rank), len(team)
+right("one-running-sum").body("""
     chunks = x.tensor_split(size)
     running = chunks[place - 1].clone()
     for step in range(size - 1):
         arrived = torch.empty_like(chunks[place - step - 2])
-        receiving = dist.irecv(arrived, src=team[place - 1])
-        dist.isend(running, dst=team[(place + 1) % size]).wait()
+        receiving = dist.irecv(arrived, src=left)
+        dist.isend(running, dst=right).wait()
         receiving.wait()
         running = arrived + chunks[place - step - 2]
     return running
@@ -183,15 +181,13 @@ wrong("in-order-of-arrival", "in order of arrival").replace(
 )
 wrong("always-its-own-chunk", "pass on the chunk that arrived last").replace("chunks[outgoing]", "mine")
 wrong("one-step-short", "wrong in chunk 0").replace("outgoing =", "if step == size - 2:\n    break\noutgoing =")
-right("passes-on-what-came").function("""
-    place, size = team.index(rank), len(team)
-    sizes = [chunk.numel() for chunk in torch.empty(numel).tensor_split(size)]
+right("passes-on-what-came").body("""
     rows, passing = [None] * size, mine.clone()
     rows[place] = passing
     for source in [(place - step) % size for step in range(1, size)]:
-        arrived = mine.new_empty(sizes[source])
-        receiving = dist.irecv(arrived, src=team[place - 1])
-        dist.send(passing, dst=team[(place + 1) % size])
+        arrived = torch.empty_like(chunks[source])
+        receiving = dist.irecv(arrived, src=left)
+        dist.send(passing, dst=right)
         receiving.wait()
         rows[source] = passing = arrived
     return torch.cat(rows)
@@ -244,10 +240,7 @@ whole_tensors.body("""
 wrong("recursive-doubling", "not the algorithm that the exercise asks for", caught_by="traffic").like(
     whole_tensors
 ).replace("total += arrived\nexchange(total, partner, arrived, partner)", "total += arrived")
-wrong("equal-halves-only", "at index 3, rank 0 is missing").replace(
-    "arrived = torch.empty_like(keep)",
-    "equal = part.numel() // 2\narrived = torch.zeros_like(keep)[:equal]\nkeep, give = keep[:equal], give[:equal]",
-)
+wrong("equal-halves-only", "missing. Do your parts").replace("tensor_split(2)", "split(part.numel() // 2)[:2]")
 wrong("four-places-at-most", "rank 7 of the team", hidden=True).replace(
     "keep += arrived", "keep += arrived if distance < 4 else 0 * arrived"
 )
@@ -257,6 +250,8 @@ wrong("bit-as-index", "the indices are 0 and 1").replace(
     "keep, give = (upper, lower) if place & distance else (lower, upper)",
     "halves = lower, upper\nkeep, give = halves[place & distance], halves[1 - (place & distance)]",
 )
+wrong("stops-halfway", "the second must fill").replace("in reversed(rounds)", "in []")
+wrong("leaves-one-out", "cover every element?").replace("keep += arrived", "keep[1:] += arrived[1:]")
 wrong("splits", "a third piece where the length is odd").replace("tensor_split(2)", "split(part.numel() // 2)")
 wrong("as-a-matrix", "can be cut evenly").replace("part.tensor_split(2)", "part.view(2, -1)")
 right("smallest-distance-first").replace("len(team) // 2", "1").replace(
@@ -285,9 +280,6 @@ wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").replace(
     "team[place + power]", "other"
 )
 wrong("last-places-left", "left after the fold").replace("team[:power]", "team[extra:]")
-wrong("extra-ranks-never-send", "an extra rank and its partner").replace(
-    "dist.send(x, dst=team[place - power])", "pass"
-)
 wrong("throws-result-away", "use the tensor that it returns").replace("total = all_reduce(total", "all_reduce(total")
 right("mpich-pairs").replace("place >= power", "place < 2 * extra and place % 2").replace(
     "place - power", "place - 1"
@@ -320,19 +312,14 @@ wrong("everything-across", "First reduce-scatter inside the node", caught_by="tr
 """)
 wrong("a-flat-ring", "what a flat ring takes", caught_by="time").body("total = ring_all_reduce(x, team, rank)")
 wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body("""
-    inside = team[node * local : (node + 1) * local]
-    total = tree_all_reduce(x, inside, rank)
-    if seat == 0:
-        total = all_reduce(total, team[::local], rank)
-    total = tree_all_reduce(total if seat == 0 else torch.zeros_like(x), inside, rank)
+    total = tree_all_reduce(x, team[node * local :][:local], rank)
+    total = all_reduce(total, team[::local], rank) if seat == 0 else torch.zeros_like(x)
+    total = tree_all_reduce(total, team[node * local :][:local], rank)
 """)
 wrong("gathers-across", "inside the node again", varies=True).replace(
     "all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"
 )
 wrong("numel-of-equal-chunks", "x.numel(), which need not be").replace("x.numel()", "mine.numel() * local")
-wrong("interleaved-nodes", "must call `reduce_scatter` with the team", varies=True).replace(
-    "team[node * local : (node + 1) * local]", "team[node :: len(team) // local]"
-)
 wrong("averages-over-the-nodes", "nothing is divided here").replace(
     "all_reduce(mine, across, rank)", "all_reduce(mine, across, rank) / len(across)"
 )
@@ -456,6 +443,7 @@ wrong("ring-sends-one-chunk", "it sends that P - 1 times each way").replace(
     "rounds - (size - 1) / size", "rounds - 1 / size"
 )
 wrong("ring-sends-nothing", "a ring gives that sends nothing").replace("rounds - (size - 1) / size", "rounds")
+wrong("ring-of-p-steps", "it takes P - 1").body("return (size - rounds) / max(1, rounds - 1) * alpha * bandwidth")
 wrong("never-for-few-ranks", "from the first byte").replace(
     "more_rounds =", "if size <= 3:\n    return math.inf\nmore_rounds ="
 )
@@ -508,6 +496,9 @@ wrong("rounds-the-times", "don't round the times").replace("alpha, bandwidth))",
 wrong, right = ANSWERS.to("all-reduce")
 wrong("counts-elements", "Did you count elements", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "flat.numel()"
+)
+wrong("counts-rows", "the first dimension alone", caught_by="traffic").replace(
+    "flat.numel()", "(len(x) if x.dim() else 1)"
 )
 wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "4 * flat.numel()"

@@ -259,12 +259,22 @@ def which_half(got: Tensor, me: Member) -> str:
     if got.numel() % len(me.team):
         few = (got != me.total).sum() < len(own)
         return ". Do your parts cover every element, although their lengths differ?" * bool(few)
+    if any(chunk.any() and not chunk.all() for chunk in me.cut(got != me.total)):
+        return ". Do your parts cover every element?"
+    if alike(got, halved(me)):
+        return ". That is what the first half leads to: the second must fill the rest of the result"
     if alike(own, right):
         return f". Chunk {me.place} is complete: pass on only complete parts, in the reverse order of the first half"
     return (
         ". Your own chunk is as it was: nothing was added to it, or only in a new tensor, no part of the result"
         * alike(own, before)
     )
+
+
+def halved(me: Member) -> Tensor:
+    """What a place has after the first half of halving-doubling: of each chunk, what it knew when it gave that away."""
+    cut, strides = [me.cut(x) for x in me.xs], [2 ** (me.place ^ chunk).bit_length() for chunk in range(len(me.xs))]
+    return torch.cat([torch.stack([x[c] for x in cut[me.place % d :: d]]).sum(0) for c, d in enumerate(strides)])
 
 
 def who_counts(got: Any, parts: list[Tensor], team: Team) -> str:
@@ -983,7 +993,7 @@ def as_a_view(function: Callable[..., Any], x: Tensor, team: Team, rank: int, **
 
 @oracle(
     values=[((2, 1, 3),), ((5, 7), lambda x: x.T), (12, lambda x: x[::3])],
-    traffic=[(30, lambda x: x[::2]), ((4, 4),), (10, torch.clone, torch.float64, as_a_view)],
+    traffic=[(30, lambda x: x[::2]), ((8, 2),), (10, torch.clone, torch.float64, as_a_view)],
 )
 def all_reduce(
     draws: Draws, shape: Any, view: Any = torch.clone, dtype: Dtype = FLOAT, through: Callable[..., Any] | None = None
@@ -1019,7 +1029,8 @@ def expect_choice(answer: Answer, x: Tensor, storage: int) -> str:
     asked = [int(one.name.split()[1]) for one in answer.run.regions if re.fullmatch(r"choose \d+", one.name)]
     if asked and nbytes not in asked:
         counts = {storage: "the whole storage that x is a view of", 4 * x.numel(): "4 bytes for each element"}
-        counted = (counts | {x.numel(): "elements"}).get(asked[0])
+        counts |= {len(x) * x.element_size(): "the first dimension alone", x.numel(): "elements"}
+        counted = counts.get(asked[0])
         words = f"Did you count {counted}? " * bool(counted) + "Each element of x has x.element_size() bytes."
         raise CheckFailed(f"{seen}`choose` got {asked[0]} bytes", f"{nbytes}", words)
     if (ran := list(ALGORITHMS)[sent - 1]) != right:
