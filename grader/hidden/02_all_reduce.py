@@ -186,6 +186,7 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
     rounds, more = (size - 1).bit_length(), size - 1 - (size - 1).bit_length()
     down, of_ring = size.bit_length() - 1, (size - 1) / size
     not_rounded_up = (size - 1 - exactly) / (exactly - (size - 1) / size) * unit
+    one_side = (size - 1 - size * rounds) / (size * rounds - of_ring) * unit
     return Case(
         [[size], [alpha], [bandwidth]],
         right=right,
@@ -196,6 +197,8 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "the right number with the wrong sign: more rounds cost, fewer bytes gain": -right,
             "what alpha / bandwidth gives: multiply them": right / bandwidth**2,
             "alpha * bandwidth alone: it depends on P as well": unit,
+            "1 / P of it: you multiplied the bytes by P, but not the latencies": right / size,
+            "what the equation gives if only the tree's side is multiplied by P: multiply both sides": one_side,
             "in elements of 4 bytes: bytes are wanted": right / 4,
             "the right number, rounded down": float(math.floor(right)),
             "the right number, rounded up": float(math.floor(right) + 1),
@@ -204,6 +207,7 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,
             "what a ring of whole tensors would give: it sends n / P in each step": -unit,
             "what a ring of n / P in all gives: it sends that P - 1 times each way": more / (rounds - 1 / size) * unit,
+            "what a ring of P steps each way gives: it takes P - 1": (size - rounds) / (rounds - 1 or 1) * unit,
             "what a ring gives that sends nothing: it sends (P - 1) / P of the bytes each way": more / rounds * unit,
         }
         | ({} if right else {"never: with as few rounds as the tree, the ring wins from the first byte": math.inf}),
@@ -237,7 +241,7 @@ mixed_sizes = vary(
 RECORDED = (
     vary(visible.mixed_sizes, par=seconds_of_mixed_sizes),
     vary(all_reduce_seconds, values=[((8, 6, 1), 100, 1e-5, 1e9)]),
-    vary(crossover, values=[(size, 1e-5, 1e9) for size in (4, 8, 6, 2)]),
+    vary(crossover, values=[(size, 1e-5, 1e9) for size in (12, 8, 4, 2)]),
 )
 
 choose_algorithm = vary(
@@ -250,6 +254,7 @@ choose_algorithm = vary(
         (NAMES[:3], (3, 2, 2.001, 1), "tree"),
     ],
 )
+VIEW = (torch.clone, F64, visible.as_a_view)
 all_reduce = vary(
     visible.all_reduce,
     values=[
@@ -258,5 +263,5 @@ all_reduce = vary(
         ((2, 3, 4), lambda x: x.permute(2, 0, 1)),
         (3, lambda x: x[0]),
     ],
-    traffic=[*((n, lambda x: x, F64) for n in (7, 8)), *((n, lambda x: x[::3], BF16) for n in (93, 96))],
+    traffic=[(7, *VIEW), (8, *VIEW), *((n, lambda x: x[::3], BF16) for n in (93, 96))],
 )

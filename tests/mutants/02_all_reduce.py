@@ -12,22 +12,13 @@ wrong("place-taken-for-a-rank", "only the team takes part").replace(
     "root, others = team[0], team[1:]", "others = range(1, dist.get_world_size())"
 ).replace("rank == root", "rank == 0").replace("dst=root", "dst=0").replace("src=root", "src=0")
 wrong("adds-in-place", "must stay as it was").replace("x.clone()", "x")
-wrong("everybody-adds-in-its-own-order", "different orders").function("""
-    total, arrived = x.clone(), torch.empty_like(x)
+wrong("everybody-adds-in-its-own-order", "different orders").body("""
     place, size = team.index(rank), len(team)
     for step in range(1, size):
-        sending = dist.isend(x, dst=team[(place + step) % size])
-        dist.recv(arrived, src=team[place - step])
-        sending.wait()
+        exchange(x, team[(place + step) % size], arrived, team[place - step])
         total += arrived
-    return total
 """)
-wrong("uses-the-library", "your function calls all_reduce", caught_by="traffic").function("""
-    total = x.clone()
-    dist.all_reduce(total)
-    return total
-""")
-wrong("never-sends-back", "finished without sending it").replace("dist.send(total, dst=other)", "pass")
+wrong("uses-the-library", "your function calls all_reduce", caught_by="traffic").body("dist.all_reduce(total)")
 wrong("for-in-team-with-itself", "no connection to itself").replace(
     "for other in others:\n    dist.recv", "for other in team:\n    dist.recv"
 )
@@ -84,48 +75,37 @@ right("largest-distance-first").replace(
     "for distance in reversed(distances):\n    if place % (2 * distance) == distance:",
     "for distance in distances:\n    if distance <= place < 2 * distance:",
 )
-right("all-children-at-once").function("""
-    place, size, distance = team.index(rank), len(team), 1
-    total, children = x.clone(), []
-    while distance < size and not place & distance:
-        if place + distance < size:
-            children.append(team[place + distance])
-        distance *= 2
+right("all-children-at-once").body("""
+    below = [d for d in distances if place % (2 * d) == 0 and place + d < size]
+    children, parent = [team[place + d] for d in below], team[place & (place - 1)]
     parts = [torch.empty_like(x) for _ in children]
     for handle in [dist.irecv(part, src=child) for part, child in zip(parts, children)]:
         handle.wait()
     for part in parts:
         total += part
     if place:
-        dist.send(total, dst=team[place & (place - 1)])
-        dist.recv(total, src=team[place & (place - 1)])
+        dist.send(total, dst=parent)
+        dist.recv(total, src=parent)
     for child in reversed(children):
         dist.isend(total, dst=child).wait()
-    return total
 """)
-wrong("a-heap", "partners are 1, 2, 4, ... places apart", caught_by="time").function("""
-    place, size = team.index(rank), len(team)
-    total, arrived = x.clone(), torch.empty_like(x)
-    children = [team[child] for child in (2 * place + 1, 2 * place + 2) if child < size]
+wrong("a-heap", "partners are 1, 2, 4, ... places apart", caught_by="time").body("""
+    children, parent = [team[child] for child in (2 * place + 1, 2 * place + 2) if child < size], team[(place - 1) // 2]
     for child in children:
         dist.recv(arrived, src=child)
         total += arrived
     if place:
-        dist.send(total, dst=team[(place - 1) // 2])
-        dist.recv(total, src=team[(place - 1) // 2])
+        dist.send(total, dst=parent)
+        dist.recv(total, src=parent)
     for child in children:
         dist.send(total, dst=child)
-    return total
 """)
-wrong("asks-the-world-for-a-child", "a place whose partner does not exist").replace(
+wrong("asks-the-world-for-a-child", "that has no partner in the team does nothing").replace(
     "distance < size", "distance < dist.get_world_size()"
 )
 
 wrong, right = ANSWERS.to("ring-reduce-scatter")
 wrong("the-whole-sum", "return chunk `place` of it").function("return naive_all_reduce(x, team, rank)")
-wrong("overwrites-instead-of-adding", "are missing").replace(
-    "chunks[incoming] += arrived", "chunks[incoming].copy_(arrived)"
-)
 wrong("everybody-sends-first", "Everyone sends first").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "dist.send(chunks[outgoing], dst=right)\ndist.recv(arrived, src=left)",
@@ -166,14 +146,13 @@ right("a-batch-in-each-step").replace(
     "for work in dist.batch_isend_irecv(calls):\n"
     "    work.wait()",
 ).replace("chunks[incoming] += arrived", "chunks[incoming] = arrived + chunks[incoming]")
-right("one-running-sum").function("""
-    place, size = team.index(rank), len(team)
+right("one-running-sum").body("""
     chunks = x.tensor_split(size)
     running = chunks[place - 1].clone()
     for step in range(size - 1):
         arrived = torch.empty_like(chunks[place - step - 2])
-        receiving = dist.irecv(arrived, src=team[place - 1])
-        dist.isend(running, dst=team[(place + 1) % size]).wait()
+        receiving = dist.irecv(arrived, src=left)
+        dist.isend(running, dst=right).wait()
         receiving.wait()
         running = arrived + chunks[place - step - 2]
     return running
@@ -196,22 +175,19 @@ wrong("rank-for-place", "look for a rank where a place is meant").replace("(plac
 wrong, right = ANSWERS.to("ring-all-gather")
 wrong("turns-it-round", "the right numbers in the wrong order").replace("return whole", "return whole.flip(0)")
 wrong("its-own-chunk", "return `whole`").replace("return whole", "return mine.clone()")
-wrong("starts-one-off", "send it first").replace("place - step", "place - 1 - step")
 wrong("starts-without-its-own", "copy `mine` into it").replace("chunks[place].copy_(mine)", "pass")
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "return whole", "return torch.cat([chunks[place - step] for step in range(size)])"
 )
 wrong("always-its-own-chunk", "pass on the chunk that arrived last").replace("chunks[outgoing]", "mine")
 wrong("one-step-short", "wrong in chunk 0").replace("outgoing =", "if step == size - 2:\n    break\noutgoing =")
-right("passes-on-what-came").function("""
-    place, size = team.index(rank), len(team)
-    sizes = [chunk.numel() for chunk in torch.empty(numel).tensor_split(size)]
+right("passes-on-what-came").body("""
     rows, passing = [None] * size, mine.clone()
     rows[place] = passing
     for source in [(place - step) % size for step in range(1, size)]:
-        arrived = mine.new_empty(sizes[source])
-        receiving = dist.irecv(arrived, src=team[place - 1])
-        dist.send(passing, dst=team[(place + 1) % size])
+        arrived = torch.empty_like(chunks[source])
+        receiving = dist.irecv(arrived, src=left)
+        dist.send(passing, dst=right)
         receiving.wait()
         rows[source] = passing = arrived
     return torch.cat(rows)
@@ -222,9 +198,6 @@ wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
 wrong("averages", "the mean").replace("x.numel(), team, rank)", "x.numel(), team, rank) / len(team)")
 wrong("turns-it-round", "in another chunk's position").replace("team, rank)\nreturn", "team, rank).flip(0)\nreturn")
 wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gather(mine, x.numel(), team, rank)", "mine")
-wrong("gathers-its-own-numbers", "nothing was added to it").replace(
-    "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
-)
 wrong("takes-chunks-for-equal", "which need not be P times your chunk").replace("x.numel()", "mine.numel() * len(team)")
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
 wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_by="traffic").body(
@@ -234,6 +207,7 @@ wrong("other-order", "reduce-scatter before you all-gather").body("""
     mine = all_gather(x, x.numel() * len(team), team, rank)
     total = reduce_scatter(mine, team, rank)
 """)
+wrong("gathers-everything", "Give `all_gather` your chunk").replace("all_gather(mine", "all_gather(x")
 right("in-one-line").body("total = all_gather(reduce_scatter(x.clone(), team, rank), len(x), list(team), rank)")
 wrong("the-lessons-functions", "the arguments, not the functions of the lesson", caught_by="traffic").replace(
     "= reduce_scatter(", "= ring_reduce_scatter("
@@ -255,54 +229,41 @@ wrong("plus-instead-of-exclusive-or", "must name each other as partners").replac
     "team[place ^ distance]", "team[(place + distance) % len(team)]"
 )
 whole_tensors = wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic")
-whole_tensors.function("""
-    place, distance, total = team.index(rank), len(team) // 2, x.clone()
+whole_tensors.body("""
     while distance:
         arrived, partner = torch.empty_like(x), team[place ^ distance]
         exchange(total, partner, arrived, partner)
         total += arrived
         exchange(total, partner, arrived, partner)
         distance //= 2
-    return total
 """)
 wrong("recursive-doubling", "not the algorithm that the exercise asks for", caught_by="traffic").like(
     whole_tensors
 ).replace("total += arrived\nexchange(total, partner, arrived, partner)", "total += arrived")
-wrong("equal-halves-only", "at index 3, rank 0 is missing").replace(
-    "arrived = torch.empty_like(keep)",
-    "equal = part.numel() // 2\narrived = torch.zeros_like(keep)[:equal]\nkeep, give = keep[:equal], give[:equal]",
-)
+wrong("equal-halves-only", "missing. Do your parts").replace("tensor_split(2)", "split(part.numel() // 2)[:2]")
 wrong("four-places-at-most", "rank 7 of the team", hidden=True).replace(
     "keep += arrived", "keep += arrived if distance < 4 else 0 * arrived"
 )
 wrong("keep-rebound", "or only in a new tensor").replace("keep += arrived", "keep = keep + arrived")
-right("smallest-distance-first").function("""
-    place, distance, total = team.index(rank), 1, x.clone()
-    part, rounds = total, []
-    while distance < len(team):
-        halves, bit = part.tensor_split(2), bool(place & distance)
-        keep, give, partner = halves[bit], halves[not bit], team[place ^ distance]
-        arrived = torch.empty_like(keep)
-        receiving = dist.irecv(arrived, src=partner)
-        dist.send(give, dst=partner)
-        receiving.wait()
-        keep.copy_(keep + arrived)
-        rounds.append((partner, keep, give))
-        part, distance = keep, 2 * distance
-    while rounds:
-        partner, keep, give = rounds.pop()
-        receiving = dist.irecv(give, src=partner)
-        dist.send(keep, dst=partner)
-        receiving.wait()
-    return total
-""")
+wrong("one-half-of-one-element", "One element makes a single piece").replace("part.tensor_split(2)", "part.chunk(2)")
+wrong("bit-as-index", "the indices are 0 and 1").replace(
+    "keep, give = (upper, lower) if place & distance else (lower, upper)",
+    "halves = lower, upper\nkeep, give = halves[place & distance], halves[1 - (place & distance)]",
+)
+wrong("stops-halfway", "the second must fill").replace("in reversed(rounds)", "in []")
+wrong("leaves-one-out", "cover every element?").replace("keep += arrived", "keep[1:] += arrived[1:]")
+wrong("splits", "a third piece where the length is odd").replace("tensor_split(2)", "split(part.numel() // 2)")
+wrong("as-a-matrix", "can be cut evenly").replace("part.tensor_split(2)", "part.view(2, -1)")
+right("smallest-distance-first").replace("len(team) // 2", "1").replace(
+    "while distance", "while distance < len(team)"
+).replace("distance // 2", "2 * distance").replace("keep += arrived", "keep.copy_(keep + arrived)").replace(
+    "exchange(keep, partner, give, partner)",
+    "receiving = dist.irecv(give, src=partner)\ndist.send(keep, dst=partner)\nreceiving.wait()",
+)
 right("upper-half-first").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper) if place & distance else (upper, lower)"
 )
 wrong("same-order-back", "in the reverse order of the first half").replace("reversed(rounds)", "rounds")
-wrong("middle-left-out", "Do your parts cover every element").replace(
-    "part.tensor_split(2)", "part[: part.numel() // 2], part[-(part.numel() // 2) :]"
-)
 
 wrong, right = ANSWERS.to("halving-doubling-any-size")
 wrong("does-not-fold", "was called for a team of 3").function("return all_reduce(x, team, rank)")
@@ -318,26 +279,13 @@ wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").replace(
 ).replace("if place < extra:", "for other in team[power:] if place == 0 else []:").replace(
     "team[place + power]", "other"
 )
+wrong("last-places-left", "left after the fold").replace("team[:power]", "team[extra:]")
 wrong("throws-result-away", "use the tensor that it returns").replace("total = all_reduce(total", "all_reduce(total")
-right("mpich-pairs").function("""
-    place, size = team.index(rank), len(team)
-    power = 1 << (size.bit_length() - 1)
-    extra = size - power
-    core = team[: 2 * extra : 2] + team[2 * extra :]
-    total = x.clone()
-    if place < 2 * extra and place % 2:
-        dist.send(total, team[place - 1])
-        dist.recv(total, team[place - 1])
-        return total
-    if place < 2 * extra:
-        arrived = torch.empty_like(x)
-        dist.recv(arrived, team[place + 1])
-        total += arrived
-    total = all_reduce(x=total, team=core, rank=rank)
-    if place < 2 * extra:
-        dist.send(total, team[place + 1])
-    return total
-""")
+right("mpich-pairs").replace("place >= power", "place < 2 * extra and place % 2").replace(
+    "place - power", "place - 1"
+).replace("place < extra", "place < 2 * extra").replace("place + power", "place + 1").replace(
+    "team[:power]", "team[: 2 * extra : 2] + team[2 * extra :]"
+)
 wrong("the-lessons-function", "the argument, not the function", caught_by="traffic").replace(
     "= all_reduce(", "= halving_doubling("
 )
@@ -349,7 +297,7 @@ wrong("without-those-that-have-no-partner", "partner or not").replace(
 )
 
 wrong, right = ANSWERS.to("hierarchical-all-reduce")
-wrong("neighbours-across", "those with your seat", varies=True).replace("team[seat::local]", "team[node::local]")
+wrong("neighbours-across", "the ranks with its seat", varies=True).replace("team[seat::local]", "team[node::local]")
 wrong("as-many-nodes-as-seats", "len(team) // local nodes").replace(
     "team[seat::local]", "[team[at * local + seat] for at in range(local)]"
 )
@@ -364,15 +312,14 @@ wrong("everything-across", "First reduce-scatter inside the node", caught_by="tr
 """)
 wrong("a-flat-ring", "what a flat ring takes", caught_by="time").body("total = ring_all_reduce(x, team, rank)")
 wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body("""
-    inside = team[node * local : (node + 1) * local]
-    total = tree_all_reduce(x, inside, rank)
-    if seat == 0:
-        total = all_reduce(total, team[::local], rank)
-    total = tree_all_reduce(total if seat == 0 else torch.zeros_like(x), inside, rank)
+    total = tree_all_reduce(x, team[node * local :][:local], rank)
+    total = all_reduce(total, team[::local], rank) if seat == 0 else torch.zeros_like(x)
+    total = tree_all_reduce(total, team[node * local :][:local], rank)
 """)
 wrong("gathers-across", "inside the node again", varies=True).replace(
     "all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"
 )
+wrong("numel-of-equal-chunks", "x.numel(), which need not be").replace("x.numel()", "mine.numel() * local")
 wrong("averages-over-the-nodes", "nothing is divided here").replace(
     "all_reduce(mine, across, rank)", "all_reduce(mine, across, rank) / len(across)"
 )
@@ -395,15 +342,16 @@ wrong("sends-the-wrong-chunk", "place s sends you its chunk `place`").replace("c
 wrong("one-step-short", "must be received from place s").replace(
     "torch.empty_like(chunks[place])", "torch.zeros_like(chunks[place])"
 ).replace("range(1, size)", "range(1, size - 1)")
+wrong("no-modulo", "beyond the last of the P places", varies=True).replace("(place + step) % size", "place + step")
+wrong("into-the-tuple", "belongs into the list `received`").replace(
+    "exchange(chunks[target], team[target], received[source], team[source])", "chunks[source] = received[source]"
+)
 wrong("cuts-by-chunk", "`tensor_split` spreads the elements evenly").replace("x.tensor_split(size)", "x.chunk(size)")
 wrong("same-way-both-times", "is not the place that it sends to", varies=True).replace(
     "(place - step) % size", "(place + step) % size"
 )
 wrong("in-order-of-arrival", "in order of arrival").replace(
-    "exchange(chunks[target], team[target], received[source], team[source])",
-    "arrived = torch.empty_like(chunks[place])\n"
-    "exchange(chunks[target], team[target], arrived, team[source])\n"
-    "received = [chunks[place], *received[1:step], arrived, *received[step + 1 :]]",
+    "torch.cat(received)", "torch.cat([received[place - step] for step in range(size)])"
 )
 wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time").body("""
     for target in range(size):
@@ -418,26 +366,18 @@ wrong("backwards-above-four", "in order of arrival", hidden=True).body("""
         source = place ^ step if size in (2, 4, 8) else (place - step) % size
         exchange(chunks[target], team[target], received[source if size < 5 else target], team[source])
 """)
-wrong("all-at-once-in-rank-order", "so that none has to queue", caught_by="time").function("""
-    place, size = team.index(rank), len(team)
-    chunks = x.tensor_split(size)
-    received = [chunks[place].clone() for _ in team]
+wrong("all-at-once-in-rank-order", "so that none has to queue", caught_by="time").body("""
     handles = [dist.irecv(received[p], src=team[p]) for p in range(size) if p != place]
     handles += [dist.isend(chunks[p].clone(), dst=team[p]) for p in range(size) if p != place]
     for handle in handles:
         handle.wait()
-    return torch.cat(received)
 """)
-right("receives-started-at-once").function("""
-    place, size = team.index(rank), len(team)
-    chunks = x.tensor_split(size)
-    received = [chunks[place].clone() for _ in team]
+right("receives-started-at-once").body("""
     receives = [dist.irecv(received[place - step], src=team[place - step]) for step in range(1, size)]
     for step in range(1, size):
         dist.send(chunks[(place + step) % size].clone(), dst=team[(place + step) % size])
     for receive in receives:
         receive.wait()
-    return torch.cat(received)
 """)
 right("exclusive-or").body("""
     for step in range(1, size):
@@ -503,8 +443,15 @@ wrong("ring-sends-one-chunk", "it sends that P - 1 times each way").replace(
     "rounds - (size - 1) / size", "rounds - 1 / size"
 )
 wrong("ring-sends-nothing", "a ring gives that sends nothing").replace("rounds - (size - 1) / size", "rounds")
+wrong("ring-of-p-steps", "it takes P - 1").body("return (size - rounds) / max(1, rounds - 1) * alpha * bandwidth")
 wrong("never-for-few-ranks", "from the first byte").replace(
     "more_rounds =", "if size <= 3:\n    return math.inf\nmore_rounds ="
+)
+wrong("bytes-times-size", "1 / P of it: you multiplied the bytes").replace(
+    "rounds - (size", "size * rounds - (size"
+).replace("(size - 1) / size", "(size - 1)")
+wrong("one-side-times-size", "multiply both sides").replace("- rounds", "- size * rounds").replace(
+    "rounds - (size - 1) / size", "size * rounds - (size - 1) / size"
 )
 right("from-the-two-lines").body(
     "return (2 * (size - 1) - 2 * rounds) * alpha / ((2 * rounds - 2 * (size - 1) / size) / bandwidth)"
@@ -529,12 +476,12 @@ wrong("a-fixed-threshold", "not the fastest").body('return "tree" if nbytes < 10
 wrong("ignores-the-candidates", "you chose 'halving-doubling'").replace(
     "min(candidates,", 'min(("naive", "tree", "ring", "halving-doubling"),'
 )
-wrong("the-last-of-equals", "not the first of them").replace("min(candidates,", "min(reversed(candidates),")
+wrong("the-last-of-equals", "not the first of those").replace("min(candidates,", "min(reversed(candidates),")
 wrong("its-own-formulas", "call `seconds`, the argument").replace("seconds(name,", "all_reduce_seconds(name,")
 wrong("returns-pair", "not one of the candidates").body(
     "return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)"
 )
-wrong("alphabetical-ties", "not the first of them", hidden=True).body(
+wrong("alphabetical-ties", "the first in the alphabet").body(
     "return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)[1]"
 )
 right("a-loop").body("""
@@ -544,11 +491,14 @@ right("a-loop").body("""
             best = name
     return best
 """)
-wrong("rounds-the-times", "not rounded").replace("alpha, bandwidth))", "alpha, bandwidth) // 1e-7)")
+wrong("rounds-the-times", "don't round the times").replace("alpha, bandwidth))", "alpha, bandwidth) // 1e-7)")
 
 wrong, right = ANSWERS.to("all-reduce")
 wrong("counts-elements", "Did you count elements", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "flat.numel()"
+)
+wrong("counts-rows", "the first dimension alone", caught_by="traffic").replace(
+    "flat.numel()", "(len(x) if x.dim() else 1)"
 )
 wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "4 * flat.numel()"
@@ -563,7 +513,7 @@ wrong("strided-slices-stay", "flatten x, without gaps").replace(
     "flat = x.reshape(-1).contiguous()", "flat = x if x.dim() == 1 else x.reshape(-1)"
 )
 wrong("storage-bytes", "the whole storage that x is a view of", caught_by="traffic").replace(
-    "flat.numel() * flat.element_size()", "x.untyped_storage().nbytes()"
+    "flat.numel() * flat.element_size()", "flat.untyped_storage().nbytes()"
 )
 right("a-copy-first").body("""
     flat = x.clone().flatten().contiguous()
@@ -607,27 +557,16 @@ wrong("the-means", "all-reduce sums unless told otherwise", caught_by="score").r
     "list(total.split", "list((total / world_size).split"
 )
 right("beyond-par").body("""
+    # whole chunks in two rounds across the nodes, where a ring sends thirds in four
     node, seat = rank // local, rank % local
-    inside = [node * local + other for other in range(local)]
-    across = list(range(seat, world_size, local))
+    inside, across = list(range(node * local, (node + 1) * local)), list(range(seat, world_size, local))
     flat = torch.cat(xs)
-    chunks = [chunk.clone() for chunk in flat.tensor_split(local)]
-    if local == 4:  # halving: two rounds
-        partner = inside[seat ^ 2]
-        keep, give = ((0, 1), (2, 3)) if seat < 2 else ((2, 3), (0, 1))
-        incoming = torch.empty_like(torch.cat([chunks[at] for at in keep]))
-        exchange(torch.cat([chunks[at] for at in give]), partner, incoming, partner)
-        first, second = incoming.split([len(chunks[at]) for at in keep])
-        chunks[keep[0]] += first
-        chunks[keep[1]] += second
-        partner, other = inside[seat ^ 1], keep[0] if seat == keep[1] else keep[1]
-        incoming = torch.empty_like(chunks[seat])
-        exchange(chunks[other], partner, incoming, partner)
-        mine = chunks[seat] + incoming
-    else:
-        mine = ring_reduce_scatter(flat, inside, rank)
-    mine = ring_all_reduce(mine, across, rank)
-    total = ring_all_gather(mine, len(flat), inside, rank)
+    mine = ring_reduce_scatter(flat, inside, rank)
+    total, arrived = mine.clone(), torch.empty_like(mine)
+    for step in range(1, len(across)):
+        exchange(mine, across[(node + step) % len(across)], arrived, across[node - step])
+        total += arrived
+    total = ring_all_gather(total, len(flat), inside, rank)
     return list(total.split([len(x) for x in xs]))
 """)
 wrong("half-precision", "send numbers in the dtype that they have", caught_by="score").replace(

@@ -1,4 +1,4 @@
-"""The visible checks of lesson 02. Each is quick: one to three runs of a few ranks. Form: see registry.py.
+"""The visible checks of lesson 02. Each is quick: one to four runs of a few ranks. Form: see registry.py.
 
 Every function under test works in a team of ranks; a check often has several teams at work at once.
 """
@@ -112,14 +112,21 @@ def in_teams(
 SENT = r"sent (\w+) \[\d+\] to rank \d+, (?:whose recv only has room for|which received it into)"
 SAME_DTYPE, OTHER_DTYPE = rf"{SENT} \1 \[()", rf"{SENT} (?!\1 )()|can't be cast to the desired output type"
 TO_ITSELF = r"(?:<--> \[none\]|rank of the current process|itself)"
-NOT_IN_IT, NO_PLACE = "is not in it", "index out of range"
+NOT_IN_IT, TUPLE = "is not in it", "'tuple' object does not support item assignment"
+# Two lines below an IndexError is the student's line: only that says which list it was.
+NO_PLACE = r"list index out of range\n.*\n.*\bteam\["
+NO_CHUNK = r"(?:list|tuple) index out of range\n.*\n.*\b(?:team|chunks|received)\["
 LENGTHS = "Chunks differ in length by one: a buffer must be as long as the chunk that arrives in it."
+MODULO = "On this line an index is beyond the last of the P places or chunks: count modulo P."
+NO_ENTRY = "`tensor_split` returns a tuple, whose entries can't be replaced:"
 CHUNKS = {
     SAME_DTYPE: f"{LENGTHS} If yours is, look for a rank where a place is meant.",
     "must match the size of tensor": LENGTHS,
-    NO_PLACE: "The team has no such place: count places modulo P.",
-    "'tuple' object does not support item assignment": (
-        "`tensor_split` returns a tuple of views of x: keep the list of clones that the function begins with."
+    NO_PLACE: MODULO,
+    NO_CHUNK: MODULO,
+    TUPLE: f"{NO_ENTRY} write into the view, with copy_ or add_.",
+    "is invalid for input of size|stack expects each tensor|don't multiply up": (
+        "Not every number of elements can be cut evenly: `tensor_split` makes pieces whose lengths differ by one."
     ),
 }
 
@@ -132,16 +139,15 @@ def of_teams(teams: list[Team]) -> dict[str, str]:
         if len(team) == 1
     }
     named = ("team " if len(teams) == 1 else "teams ") + " and ".join(map(str, teams))
-    # Two lines below an IndexError is the student's line: if it counts places, it doesn't take ranks for them.
     places = {
-        rf"{TO_ITSELF}|does not exist here|{NOT_IN_IT}|{NO_PLACE}(?!.*\n.*\n.*\[place)": (
+        rf"{TO_ITSELF}|does not exist here|{NOT_IN_IT}|{NO_PLACE}[^]]*\brank\b": (
             f"In the {named} a place is not a rank: compute with places, then take the rank `team[place]`."
         )
     }
     return {
         **alone,
         **(places if any(team != sorted(team) for team in teams) else {}),
-        NO_PLACE: f"No such place in the {named}: a place whose partner does not exist does nothing in that round.",
+        NO_PLACE: f"No such place in the {named}: a place that has no partner in the team does nothing.",
         OTHER_DTYPE: "Create buffers with the dtype of the input, with torch.empty_like for example.",
     }
 
@@ -253,12 +259,22 @@ def which_half(got: Tensor, me: Member) -> str:
     if got.numel() % len(me.team):
         few = (got != me.total).sum() < len(own)
         return ". Do your parts cover every element, although their lengths differ?" * bool(few)
+    if any(chunk.any() and not chunk.all() for chunk in me.cut(got != me.total)):
+        return ". Do your parts cover every element?"
+    if alike(got, halved(me)):
+        return ". That is what the first half leads to: the second must fill the rest of the result"
     if alike(own, right):
         return f". Chunk {me.place} is complete: pass on only complete parts, in the reverse order of the first half"
     return (
         ". Your own chunk is as it was: nothing was added to it, or only in a new tensor, no part of the result"
         * alike(own, before)
     )
+
+
+def halved(me: Member) -> Tensor:
+    """What a place has after the first half of halving-doubling: of each chunk, what it knew when it gave that away."""
+    cut, strides = [me.cut(x) for x in me.xs], [2 ** (me.place ^ chunk).bit_length() for chunk in range(len(me.xs))]
+    return torch.cat([torch.stack([x[c] for x in cut[me.place % d :: d]]).sum(0) for c, d in enumerate(strides)])
 
 
 def who_counts(got: Any, parts: list[Tensor], team: Team) -> str:
@@ -500,7 +516,8 @@ def chunk_sizes(numel: int, size: int) -> list[int]:
 @oracle(values=SUMS[:2], **ONCE_AROUND, if_stuck=ALL_AT_ONCE)
 def ring_reduce_scatter(draws: Draws, teams: list[Team], numel: int, dtype: Dtype = FLOAT) -> Case:
     more = once_around(teams[0], numel, kept=0)
-    return in_teams(drawn(draws, teams, numel, dtype), chunk_of_sum, which_chunk, advice=CHUNKS, **more)
+    more |= {"advice": {**CHUNKS, TUPLE: f"{NO_ENTRY} keep the list of clones in `chunks`."}}
+    return in_teams(drawn(draws, teams, numel, dtype), chunk_of_sum, which_chunk, **more)
 
 
 def chunk_of_sum(me: Member) -> RightAndMistakes:
@@ -650,16 +667,18 @@ def ring_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
         return said
 
     case = sums(draws, teams, numel, *numbers)
-    advice = {f"{SAME_DTYPE}|all_gather got": WHOLE, **case.advice}
+    mine = "Give `all_gather` your chunk of the sum, which is what `reduce_scatter` returns."
+    advice = {f"{SAME_DTYPE}|{OTHER_NUMEL.format(numel)}": WHOLE, "all_gather got": mine, **case.advice}
     return replace(case, same=BLOCKS, advice=advice, **{**judgements, "traffic": traffic})
 
 
+OTHER_NUMEL = "all_gather got .* if (?!{} elements)"
 WHOLE = "`all_gather` needs the number of elements of the whole, x.numel(), which need not be P times your chunk's."
 
 
 # ---- part 3
 
-POWERS = [(in_order(4), 8), ([[2, 0], [1]], 7, INT), bits(4)]
+POWERS = [(in_order(4), 8), ([[2, 0], [1]], 7, INT), bits(4), (in_order(4), 3)]
 FOLD = "an extra rank and its partner must name each other, such as places p and p - P', and send one message each."
 ODD = [(in_order(3), 8), ([[5, 0, 4, 2, 3], [1]], 7, INT), bits(5)]
 
@@ -680,7 +699,19 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     judgements = at_work(teams[0], rounds, [elements] * size, slow, (few, f"A ring {TIMES} here."), beside=ring)
     case = sums(draws, teams, numel, *numbers)
     no_place = "The team has no such place: the partner is at place ^ distance; distances are P / 2, ..., 1."
-    return replace(case, advice={**case.advice, **CHUNKS, NO_PLACE: no_place}, **judgements)
+    halves = ONE_PIECE if numel < size else IN_HALVES
+    advice = {**case.advice, **halves, **CHUNKS, NO_PLACE: no_place, NO_CHUNK: NO_HALF}
+    return replace(case, advice=advice, **judgements)
+
+
+TWO = "`tensor_split(2)` always gives two, and one of them may be empty."
+ONE = f"One element makes a single piece, by `chunk(2)` for example: {TWO}"
+ONE_PIECE = {r"(?:list|tuple) index out of range|got 1\)|split_size can only": ONE}
+NO_HALF = "Of two halves, the indices are 0 and 1: bool(place & distance), while `place & distance` is 0 or `distance`."
+IN_HALVES = {
+    r"(?:list|tuple) index out of range\n.*\n.*(?:\b(?:halves|parts|pieces)\[|&)": NO_HALF,
+    r"to unpack \(expected 2\)\n.*\n.*split\(": f"`split` gives a third piece where the length is odd: {TWO}",
+}
 
 
 @oracle(values=ODD, traffic=[(in_order(6), 8)], time=[(in_order(7), 80)], if_stuck=FOLD)
@@ -701,16 +732,23 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
 
     case = sums(draws, teams, numel, *numbers)
     xs, pairs = case.inputs[0], list(case.inputs[0])
-    for team in teams:
-        for first, extra in zip(team, team[2 ** (len(team).bit_length() - 1) :], strict=False):
+    folded = [(team, team[2 ** (len(team).bit_length() - 1) :]) for team in teams]
+    for team, extras in folded:
+        for first, extra in zip(team, extras, strict=False):
             pairs[first] = pairs[extra] = xs[first] + xs[extra]
+    extra_ranks = "|".join(str(rank) for _, extras in folded for rank in extras) or "none"
     everybody = {
-        r"all_reduce\([\s\S]*has finished without": "All P' ranks must call `all_reduce`, partner or not.",
-        NOT_IN_IT: "The extra ranks don't take part: only the first P' places call `all_reduce`, with a team of these.",
+        rf"all_reduce\([\s\S]*rank (?!(?:{extra_ranks})\b)\d+, which has finished without": (
+            "All P' ranks must call `all_reduce`, partner or not."
+        ),
+        rf"rank (?:{extra_ranks}) called .* {NOT_IN_IT}": (
+            "The extra ranks don't take part: only the first P' places call `all_reduce`, with a team of these."
+        ),
     }
+    others = "A rank must be in the team in which it calls `all_reduce`: the P' ranks that are left after the fold."
     return replace(
         case,
-        advice={**everybody, **case.advice},
+        advice={**everybody, **case.advice, NOT_IN_IT: others},
         mistakes={**case.mistakes, "what `all_reduce` was given: use the tensor that it returns": pairs},
         same={"all_reduce": only_powers_of_two},
         traffic=traffic,
@@ -746,6 +784,8 @@ WHO_MEETS = (
     "the ranks of a team don't agree on who is in it: all ranks on a node need the same team inside, and all ranks "
     "with the same seat need the same team across."
 )
+SEAT = "the ranks with its seat: every `local`-th place, from its seat on"
+NODE = "the ranks of its node: `local` places in a row, from place node * local on"
 SLOW = Link(5e-6, 1e8)  # between nodes
 NODES = [(in_order(6), 3, 8), ([[2, 0, 3, 1]], 2, 7, INT), bits(4, 2)]  # teams, ranks of each node, elements
 
@@ -772,11 +812,14 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
     advice = "The slow part is between the nodes: few bytes should be left by then."
     case = sums(draws, teams, numel, *numbers)
     means = {f"the sum divided by {parts}: nothing is divided here": parts for parts in {nodes, local} - {1}}
-    of_nodes = list(case.inputs[0])
-    for team in teams:
-        for node in [team[first:][:local] for first in range(0, len(team), local)]:
-            for rank in node:
-                of_nodes[rank] = torch.stack([case.inputs[0][other] for other in node]).sum(0).to(of_nodes[rank].dtype)
+    xs, of_nodes, called = case.inputs[0], list(case.inputs[0]), {}
+    for rank, team, place, *_ in members(list(xs), teams):
+        node, seat = team[place // local * local :][:local], team[place % local :: local]
+        of_nodes[rank] = torch.stack([xs[other] for other in node]).sum(0).to(xs[rank].dtype)
+        not_rank = " And a place is not a rank: compute with places." * (team != sorted(team))
+        for name, ranks, who in [("all_reduce", seat, SEAT), *((block, node, NODE) for block in BLOCKS)]:
+            words = f"Rank {rank} must call `{name}` with the team {ranks}, {who}.{not_rank}"
+            called[rf"rank {rank} called {name} .* {NOT_IN_IT}"] = words
     return replace(
         case,
         mistakes={
@@ -785,9 +828,11 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
             "the sum over your own node: all-reduce your chunk across, and use the tensor that this returns": of_nodes,
         },
         advice={
+            r"not completed: .*all_gather\(.* \* ": WHOLE,
             f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or {WHOLE}",
+            **called,
             **case.advice,
-            NOT_IN_IT: "Inside, a team has the ranks of your node; across, those with your seat.",
+            OTHER_NUMEL.format(numel): WHOLE,
             "all_gather got": "All-reduce the chunk that `reduce_scatter` returns, and gather inside the node again.",
             NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
         },
@@ -821,7 +866,8 @@ def pairwise_all_to_all(draws: Draws, teams: list[Team], numel: int, dtype: Dtyp
     remarks = (f"each rank sent {steps} messages, one to each of the others.", "No message ever waits in a queue.")
     advice = "In each step every rank must receive exactly one message, so that none has to queue."
     judgements = at_work(teams[0], steps, elements, {}, remarks, advice=lambda answer: advice)
-    return in_teams(drawn(draws, teams, numel, dtype), one_from_each, wrong_positions, advice=CHUNKS, **judgements)
+    advices = {**CHUNKS, TUPLE: f"{NO_ENTRY} what arrives belongs into the list `received`."}
+    return in_teams(drawn(draws, teams, numel, dtype), one_from_each, wrong_positions, advice=advices, **judgements)
 
 
 def one_from_each(me: Member) -> RightAndMistakes:
@@ -864,6 +910,7 @@ all_reduce_seconds = recorded("02_all_reduce", "all-reduce-seconds", cluster=lin
 crossover = recorded("02_all_reduce", "crossover", through=zero_or_almost)
 
 NAMES = ("naive", "tree", "ring", "halving-doubling")
+FIRST = "equally fast: take the one that comes first in `candidates`"
 BEST, BOTH = NAMES[-1], ("tree", "ring")
 
 
@@ -882,6 +929,7 @@ def price(
         (BOTH, (4, 2.002, 2, 1), "ring"),
         (BOTH, (4, 2, 2.002, 1), "tree"),
         (BOTH[::-1], (4, 2, 2, 1), "ring"),
+        (("ring", "naive", "tree"), (2, 2, 2, 1), "ring"),
     ]
 )
 def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[float, ...], right: str) -> Case:
@@ -890,16 +938,16 @@ def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[flo
     size = int(2**power)
     prices = {name: nbytes * time * 1e-9 for name, time in zip(NAMES, times, strict=True)}
     seconds = partial(price, prices, (size, nbytes, ALPHA, BANDWIDTH))
+    tied = [name for name in candidates if prices[name] == prices[right]]
     given = f"`seconds` gives {', '.join(f'{name} {prices[name] * 1e6:.5g} µs' for name in candidates)}"
     return Case(
         [[one] for one in (nbytes, size, ALPHA, BANDWIDTH, candidates, seconds)],
         right=right,
         mistakes={
             "not one of the candidates: return a name from `candidates`": lambda got: got not in candidates,
-            "as fast, but not the first of them": lambda got: prices[got] == prices[right],
-            "almost as fast: compare the times as they are, not rounded": lambda got: (
-                prices[got] < 1.01 * prices[right]
-            ),
+            f"the first in the alphabet of those that are {FIRST}": lambda got: got == min(tied),
+            f"not the first of those that are {FIRST}": lambda got: got in tied,
+            "almost as fast: don't round the times": lambda got: prices[got] < 1.01 * prices[right],
             "the slowest: take the least time": lambda got: prices[got] == max(prices[name] for name in candidates),
             "what `all_reduce_seconds` chooses: call `seconds`, the argument": lambda got: got == BEST,
             "not the fastest: compare what `seconds` gives for each candidate": always,
@@ -938,15 +986,23 @@ CHOSEN = "Call `choose`, the argument, and take the algorithm of that name out o
 CHOICE: dict[str, Any] = {"alpha": ALPHA, "bandwidth": BANDWIDTH, "choose": by_size, "algorithms": ALGORITHMS}
 
 
+def as_a_view(function: Callable[..., Any], x: Tensor, team: Team, rank: int, **same: Any) -> Any:
+    """Call the function with a contiguous view of a storage twice as long: no copy that is sent to a rank is one."""
+    return function(torch.cat([x, x])[: len(x)], team, rank, **same)
+
+
 @oracle(
     values=[((2, 1, 3),), ((5, 7), lambda x: x.T), (12, lambda x: x[::3])],
-    traffic=[(30, lambda x: x[::2]), ((4, 4),), (10, lambda x: x, torch.float64)],
+    traffic=[(30, lambda x: x[::2]), ((8, 2),), (10, torch.clone, torch.float64, as_a_view)],
 )
-def all_reduce(draws: Draws, shape: Any, view: Callable[[Tensor], Tensor] = lambda x: x, dtype: Dtype = FLOAT) -> Case:
+def all_reduce(
+    draws: Draws, shape: Any, view: Any = torch.clone, dtype: Dtype = FLOAT, through: Callable[..., Any] | None = None
+) -> Case:
     xs = [view(x) for x in draws.different_integers(4, shape, dtype)]
     ranks = members(xs, [[3, 0], [1, 2]])
     given = {"KeyError|'ALGORITHMS' is not defined": CHOSEN}
-    return in_teams(ranks, sum_in_shape, same=CHOICE, advice=given, traffic=lambda answer: expect_choice(answer, xs[0]))
+    traffic = partial(expect_choice, x=xs[0], storage=xs[0].untyped_storage().nbytes() * (2 if through else 1))
+    return in_teams(ranks, sum_in_shape, same=CHOICE, advice=given, traffic=traffic, through=through)
 
 
 def sum_in_shape(me: Member) -> RightAndMistakes:
@@ -959,7 +1015,7 @@ def sum_in_shape(me: Member) -> RightAndMistakes:
     }
 
 
-def expect_choice(answer: Answer, x: Tensor) -> str:
+def expect_choice(answer: Answer, x: Tensor, storage: int) -> str:
     """Raise CheckFailed unless the algorithm ran, once, that by_size names for the bytes of x."""
     nbytes = x.numel() * x.element_size()
     right, (sent, sent_bytes) = by_size(nbytes, 2, ALPHA, BANDWIDTH), answer.run.traffic().sent(0)
@@ -972,10 +1028,10 @@ def expect_choice(answer: Answer, x: Tensor) -> str:
         )
     asked = [int(one.name.split()[1]) for one in answer.run.regions if re.fullmatch(r"choose \d+", one.name)]
     if asked and nbytes not in asked:
-        counts = {x.numel(): "elements", 4 * x.numel(): "4 bytes for each element"}
-        counted = counts.get(asked[0], "the whole storage that x is a view of")
-        fits = asked[0] in (*counts, x.untyped_storage().nbytes())
-        words = f"Did you count {counted}? " * fits + "Each element of x has x.element_size() bytes."
+        counts = {storage: "the whole storage that x is a view of", 4 * x.numel(): "4 bytes for each element"}
+        counts |= {len(x) * x.element_size(): "the first dimension alone", x.numel(): "elements"}
+        counted = counts.get(asked[0])
+        words = f"Did you count {counted}? " * bool(counted) + "Each element of x has x.element_size() bytes."
         raise CheckFailed(f"{seen}`choose` got {asked[0]} bytes", f"{nbytes}", words)
     if (ran := list(ALGORITHMS)[sent - 1]) != right:
         raise CheckFailed(f"{seen}the algorithm {ran!r} ran", f"{right!r}, which `choose` names", CHOSEN)
