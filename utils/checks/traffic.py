@@ -43,16 +43,22 @@ def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No
 
 def expect_only_messages(answer: Answer) -> None:
     """Raise CheckFailed if a rank called anything but send and recv, or never waited for one of them."""
+    expect_no_barrier(answer)
     strangers = sorted({event.op for event in answer.events} - {"send", "recv"})
     if strangers:
         raise CheckFailed(
             f"your function calls {', '.join(strangers)}",
             "only send, recv, isend and irecv",
-            "A message needs no barrier: a recv waits until it is there."
-            if strangers == ["barrier"]
-            else "There the library does the work that this exercise is about.",
+            "There the library does the work that this exercise is about.",
         )
     expect_all_waited(answer)
+
+
+def expect_no_barrier(answer: Answer) -> None:
+    """Raise CheckFailed if a rank called barrier where messages do."""
+    if any(event.op == "barrier" for event in answer.events):
+        why = "It makes every rank wait for all others. A recv waits for its message anyway: leave the barrier out."
+        raise CheckFailed("your function calls barrier", "messages alone", why)
 
 
 def expect_each_sent(
