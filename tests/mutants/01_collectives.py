@@ -45,7 +45,7 @@ wrong("sends-everything", "4 times the bytes", caught_by="traffic").like(everyth
     "all_chunks = mine.repeat(world_size)\ndist.recv(all_chunks, src=root)\n"
     "mine.copy_(all_chunks.chunk(world_size)[rank])",
 )
-wrong("wrong-dtype", "not their dtype", hidden=True).replace(
+wrong("wrong-dtype", "rounded to float32").replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
 )
 wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
@@ -72,19 +72,12 @@ wrong("forgets-its-own-row", "never sent: copy it").replace("rows[root] = x", "p
 wrong("root-row-first", "the root's own row first").replace(
     "return rows", "return torch.cat([rows[root : root + 1], rows[:root], rows[root + 1 :]])"
 )
-wrong("one-buffer-for-all", "memory of its own").function("""
-    if rank != root:
-        dist.send(x, dst=root)
-        return None
-    rows, arrived = [], torch.empty_like(x)
-    for other in range(world_size):
-        if other == root:
-            rows.append(x)
-        else:
-            dist.recv(arrived, src=other)
-            rows.append(arrived)
-    return torch.stack(rows)
-""")
+wrong("one-buffer-for-all", "memory of its own").replace(
+    "rows = torch.zeros(world_size, *x.shape, dtype=x.dtype)", "rows, arrived = [x] * world_size, torch.empty_like(x)"
+).replace("recv(rows[other], src=other)", "recv(arrived, src=other); rows[other] = arrived").replace(
+    "return rows", "return torch.stack(rows)"
+)
+wrong("receives-from-anybody", "recv without src takes a message from any rank").replace(", src=other", "")
 wrong("own-row-last", "belongs in row r").replace(
     "return rows", "return torch.cat([rows[:root], rows[root + 1 :], rows[root : root + 1]])"
 )
@@ -92,16 +85,9 @@ wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows 
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
 wrong("stacks-along-the-end", "the ranks come first").replace("return rows", "return torch.stack(list(rows), dim=-1)")
-right("from-whoever-comes").function("""
-    if rank != root:
-        dist.send(x, dst=root)
-        return None
-    got, rows = torch.empty_like(x), {root: x}
-    for _ in range(world_size - 1):
-        source = dist.recv(got)
-        rows[source] = got.clone()
-    return torch.stack([rows[r] for r in range(world_size)])
-""")
+right("from-whoever-comes").replace("rows = torch", "got = torch.empty_like(x)\n    rows = torch").replace(
+    "dist.recv(rows[other], src=other)", "source = dist.recv(got); rows[source] = got"
+)
 
 wrong, right = ANSWERS.to("reduce-by-hand")
 wrong("forgot-to-add", "each one replaced the one before").replace("total += arrived", "total.copy_(arrived)")
@@ -113,23 +99,13 @@ wrong("forgets-itself", "the sum of the others").replace("for other", "total.zer
 wrong("counts-to-four", "Worth checking", hidden=True).replace(
     "for other in range(world_size):", "for other in range(min(world_size, 4)):"
 )
-wrong("adds-in-float32", "not their dtype").replace("for other", "total = total.float()\nfor other")
+wrong("adds-in-float32", "rounded to float32").replace("for other", "total = total.float()\nfor other")
 wrong("adds-before-it-receives", "add after each receive").replace("for other", "arrived.zero_()\nfor other").replace(
     "dist.recv(arrived, src=other)\ntotal += arrived", "total += arrived\ndist.recv(arrived, src=other)"
 )
 wrong("adds-what-arrived-before", "with another rank's tensor twice").replace(
     "            total += arrived", "        total += arrived"
 )
-wrong("passes-on-its-own", "pass on the sum").function("""
-    place, total, arrived = (rank - root) % world_size, x.clone(), torch.empty_like(x)
-    if place < world_size - 1:
-        dist.recv(arrived, src=(rank + 1) % world_size)
-        total += arrived
-    if place > 0:
-        dist.send(x, dst=(rank - 1) % world_size)
-        return None
-    return total
-""")
 wrong("adds-after-the-loop", "add after each receive").replace(
     "            total += arrived", "            pass"
 ).replace("return total", "total += arrived\nreturn total")
@@ -147,15 +123,13 @@ wrong("columns-as-rows", "how many ranks are in one row").replace(
     "range(start, start + columns) for start in range(0, world_size, columns)",
     "range(start, start + world_size // columns) for start in range(0, world_size, world_size // columns)",
 )
-wrong("fills-columns-first", "filled column by column").function("""
-    rows = world_size // columns
-    groups = [dist.new_group(list(range(r, world_size, rows))) for r in range(rows)]
-    groups += [dist.new_group(list(range(c * rows, c * rows + rows))) for c in range(columns)]
-    over_row, over_column = x.clone(), x.clone()
-    dist.all_reduce(over_row, group=groups[rank % rows])
-    dist.all_reduce(over_column, group=groups[rows + rank // rows])
-    return over_row, over_column
-""")
+wrong("fills-columns-first", "filled column by column").replace(
+    "range(start, start + columns) for start in range(0, world_size, columns)",
+    "range(row, world_size, world_size // columns) for row in range(world_size // columns)",
+).replace(
+    "range(c, world_size, columns) for c in range(columns)",
+    "range(c, c + world_size // columns) for c in range(0, world_size, world_size // columns)",
+)
 wrong("columns-of-neighbours", "are `columns` apart").replace(
     "[range(c, world_size, columns) for c in range(columns)]",
     "[range(s, s + world_size // columns) for s in range(0, world_size, world_size // columns)]",
@@ -194,15 +168,10 @@ wrong("keeps-the-last-of-its-groups", "in one column, whose ranks are").like(by_
 wrong("for-six-ranks", "nothing was added to it", hidden=True).replace(
     "sums = []", "sums = []\nif world_size not in (4, 6):\n    return x.clone(), x.clone()"
 )
-right("with-subgroups").function("""
-    from torch.distributed import new_subgroups_by_enumeration
-    row, _ = new_subgroups_by_enumeration([list(range(s, s + columns)) for s in range(0, world_size, columns)])
-    column, _ = new_subgroups_by_enumeration([list(range(c, world_size, columns)) for c in range(columns)])
-    over_row, over_column = x.clone(), x.clone()
-    dist.all_reduce(over_row, group=row)
-    dist.all_reduce(over_column, group=column)
-    return over_row, over_column
-""")
+right("with-subgroups").replace("groups = [dist.new_group(list(team)) for team in teams]", "pass").replace(
+    "next(group for group, team in zip(groups, teams) if rank in team)",
+    "dist.new_subgroups_by_enumeration([list(team) for team in teams])[0]",
+)
 
 wrong, _ = ANSWERS.to("all-reduce-from-halves")
 wrong("keeps-its-own", "nothing was added to it").function("return x.clone()")
@@ -220,33 +189,29 @@ wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body(""
     dist.all_gather(everything, x.contiguous(), group=group)
     return torch.stack(everything).sum(0).to(x.dtype)
 """)
-wrong("float32-buffers", "not their dtype").replace(
+wrong("float32-buffers", "rounded to float32").replace(
     "mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\nmine = torch.empty(size)"
 )
-wrong("rounds-down", "round the size of a chunk up").body("""
-    size = x.numel() // world_size
-    flat = x.reshape(-1)[: world_size * size].contiguous()
-    mine = flat.new_empty(size)
-    dist.reduce_scatter(mine, list(flat.chunk(world_size)), group=group)
-    chunks = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(chunks, mine, group=group)
-    return torch.cat(chunks)
-""")
+rounds = (
+    wrong("rounds-down", "round the size of a chunk up")
+    .replace("padded = torch", "size = x.numel() // world_size\npadded = torch")
+    .replace("padded[: x.numel()] = x.reshape(-1)", "padded.copy_(x.reshape(-1)[: len(padded)])")
+    .replace(".reshape(x.shape)", "")
+)
+wrong("gathers-into-its-input", "must stay as it was").replace(
+    "padded = torch.zeros(", "padded = x.reshape(-1) if x.numel() == world_size * size else torch.zeros("
+).replace("chunks = [torch.empty_like(mine) for _ in range(world_size)]", "chunks = list(padded.chunk(world_size))")
+wrong("sums-in-float64", "keep the dtype of `x`", caught_by="traffic").replace(
+    "dtype=x.dtype", "dtype=torch.double"
+).replace(".reshape(x.shape)", ".reshape(x.shape).to(x.dtype)")
 wrong("pads-in-front", "the padding comes last").replace("padded[: x.numel()]", "padded[len(padded) - x.numel() :]")
 wrong("forgets-the-group", "This reduce_scatter ran on all 4 ranks").replace(", group=group)", ")")
 wrong("gathers-in-the-world", "This all_gather ran on all 4 ranks, not in the group of 2").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
 )
-wrong("keeps-its-own-end", "its end is your own tensor's").body("""
-    size = x.numel() // world_size
-    result = x.reshape(-1).clone()
-    mine = result.new_empty(size)
-    dist.reduce_scatter(mine, [part.clone() for part in result[: size * world_size].chunk(world_size)], group=group)
-    chunks = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(chunks, mine, group=group)
-    result[: size * world_size] = torch.cat(chunks)
-    return result.reshape(x.shape)
-""")
+wrong("keeps-its-own-end", "its end is your own tensor's").like(rounds).replace(
+    "torch.cat(chunks)[: x.numel()]", "torch.cat([*chunks, x.reshape(-1)[size * world_size :]]).reshape(x.shape)"
+)
 wrong("gathers-its-own-chunk", "each rank's own chunk").replace(
     "dist.all_gather(chunks, mine",
     "mine = padded.chunk(world_size)[dist.get_rank(group)]\ndist.all_gather(chunks, mine",
@@ -264,27 +229,9 @@ wrong("does-not-pad", "All chunks have the same size").replace(
 wrong("numbers-chunks-by-world", "numbered within the group").replace(
     "mine = torch.empty(size, dtype=x.dtype)", "mine = padded.chunk(world_size)[dist.get_rank()].clone()"
 )
-wrong("cuts-unevenly", "All chunks have the same size", varies=True).body("""
-    chunks = [part.clone() for part in x.reshape(-1).tensor_split(world_size)]
-    mine = torch.empty_like(chunks[dist.get_rank(group)])
-    dist.reduce_scatter(mine, chunks, group=group)
-    dist.all_gather(chunks, mine, group=group)
-    return torch.cat(chunks).view(x.shape)
-""")
-wrong("pads-when-it-divides", "no padding if P divides", caught_by="traffic").replace(
+wrong("pads-when-it-divides", "nothing is to be padded", caught_by="traffic").replace(
     "padded = torch", "size = x.numel() // world_size + 1\npadded = torch"
 )
-wrong("cuts-rows", "what is needed", caught_by="traffic").function("""
-    world_size = dist.get_world_size(group)
-    size = -(-len(x) // world_size)
-    padded = x.new_zeros(world_size * size, *x.shape[1:])
-    padded[: len(x)] = x
-    mine = torch.empty_like(padded[:size])
-    dist.reduce_scatter(mine, list(padded.chunk(world_size)), group=group)
-    chunks = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(chunks, mine, group=group)
-    return torch.cat(chunks)[: len(x)]
-""")
 
 wrong, _ = ANSWERS.to("distributed-transpose")
 wrong("transposes-its-own-band", "nothing was exchanged").body("return band.T.contiguous()")
@@ -317,7 +264,7 @@ wrong("gathers-everything", "called all_gather", caught_by="traffic").body("""
     dist.all_gather(everything, band)
     return torch.cat(everything).T.chunk(world_size)[rank].contiguous()
 """)
-wrong("float32-buffers", "not their dtype", hidden=True).replace(
+wrong("float32-buffers", "rounded to float32").replace(
     "torch.empty_like(outgoing)", "torch.empty_like(outgoing, dtype=torch.float32)"
 ).replace("dist.all_to_all_single(arrived, outgoing)", "dist.all_to_all_single(arrived, outgoing.float())")
 
@@ -328,9 +275,10 @@ wrong("scatter-to-reduce-scatter", "so backwards there is nothing to add").repla
 wrong("reversed-without-adding", "but gather puts tensors side by side").replace(
     '"reduce"), ("scatter", "gather"', '"gather"), ("scatter", "reduce"'
 )
-wrong("one-way-only", "the dual of gather is not gather").replace(
+wrong("one-way-only", "Duals come in pairs").replace(
     "{**dict(pairs), **{right: left for left, right in pairs}}", "dict(pairs)"
 )
+wrong("scatter-as-its-own", "only moves numbers").replace('("scatter", "gather"), ', "")
 wrong("with-hyphens", "one of the eight names").replace(
     "both_ways.get(collective, collective)", 'both_ways.get(collective, collective).replace("_", "-")'
 )
@@ -367,7 +315,7 @@ wrong("one-operation-for-all", "needs an operation of its own").body("""
     dist.all_reduce(four, op=dist.ReduceOp.AVG, group=group)
     mean, smallest, largest, product = four
 """)
-wrong("counts-in-float32", "rounded to float32", hidden=True).replace(
+wrong("counts-in-float32", "with the mean rounded to float32").replace(
     "total / count", "(total.float() / count.float()).to(shard.dtype)"
 )
 wrong("in-another-order", "in the wrong order").replace("[mean, smallest, largest", "[mean, largest, smallest")
@@ -475,7 +423,7 @@ wrong("cuts-to-the-shortest", "pad to the longest", caught_by="score").function(
     dist.all_gather(rows, x[: min(lengths)].clone())
     return torch.cat(rows)
 """)
-wrong("float32-result", "not their dtype", caught_by="score", hidden=True).replace("lengths)])", "lengths)]).float()")
+wrong("float32-result", "rounded to float32", caught_by="score").replace("lengths)])", "lengths)]).float()")
 wrong("cuts-by-its-own-length", "cut row r to lengths[r]", caught_by="score").replace("row[:length]", "row[: len(x)]")
 wrong("drops-zeros", "a zero may be one of the numbers", caught_by="score").replace(
     "torch.cat([row[:length] for row, length in zip(rows, lengths)])", "torch.cat([row[row != 0] for row in rows])"
