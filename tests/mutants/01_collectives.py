@@ -85,7 +85,7 @@ wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows 
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
 wrong("stacks-along-the-end", "the ranks come first").replace("return rows", "return torch.stack(list(rows), dim=-1)")
-right("from-whoever-comes").replace("rows = torch", "got = torch.empty_like(x)\n    rows = torch").replace(
+right("from-whoever-comes").replace("rows = torch", "got = torch.empty_like(x)\nrows = torch").replace(
     "dist.recv(rows[other], src=other)", "source = dist.recv(got); rows[source] = got"
 )
 

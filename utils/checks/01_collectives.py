@@ -182,8 +182,8 @@ def gather_by_hand(
         ),
         "stacked along the last dimension: the ranks come first": torch.stack(xs, dim=-1),
         "every row but the root's own, which is never sent: copy it": lacks_own_row,
-        f"every row, but in the order in which they were sent, {order}. recv without src takes a message from any "
-        "rank: say src=r": in_order_of_arrival,
+        "every row, but in the order in which they were sent: recv without src takes a message from any rank, so say "
+        "src=r": in_order_of_arrival,
         "every row, but in the wrong order: what comes from rank r belongs in row r": in_any_order,
         "one rank's row in several places: receive each row into memory of its own": has_a_row_twice,
     }
