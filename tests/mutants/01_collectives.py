@@ -23,12 +23,10 @@ wrong("sends-twice", "times as many as are needed", caught_by="traffic").replace
 wrong("forgets-its-own-tensor", "the root returns its own numbers too").replace("x.clone()", "torch.zeros_like(x)")
 wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(rec", "received = dist.recv(rec")
 right("all-sends-at-once").body("""
-    if rank == root:
-        sends = [dist.isend(x, dst=other) for other in range(world_size) if other != root]
-        for handle in sends:
-            handle.wait()
-    else:
-        dist.irecv(received, src=root).wait()
+    others = [other for other in range(world_size) if other != root]
+    calls = [dist.isend(x, dst=other) for other in others] if rank == root else [dist.irecv(received, src=root)]
+    for handle in calls:
+        handle.wait()
 """)
 
 wrong, _ = ANSWERS.to("scatter-by-hand")
@@ -60,7 +58,7 @@ wrong("counts-from-the-root", "whoever is the root").replace(
     "chunks[other]", "chunks[(other - root) % world_size]"
 ).replace("chunks[root]", "chunks[0]")
 wrong("uses-the-library", "only takes chunks of one size").body("dist.scatter(mine, chunks, src=root)")
-wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(mine", "mine = dist.recv(mine")
+wrong("adds-to-what-was-there", "overwrite it").replace("mine.copy_(chunks[root])", "mine += chunks[root]")
 wrong("uses-up-the-list", "leave the list alone").replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nchunks.clear()"
 )
@@ -140,9 +138,6 @@ wrong("last-group-of-each-kind", "with a group that the rank isn't in", varies=T
 wrong("as-many-rows-as-columns", "There are world_size // columns rows").replace(
     "range(0, world_size, columns)", "range(0, columns * columns, columns)"
 )
-wrong("sums-the-row-sum", "as when one tensor is summed over the row and then").replace(
-    "sums = []", "sums, total = [], torch.clone(x)"
-).replace("total = x.clone()\ndist.all", "dist.all").replace("sums.append(total)", "sums.append(total.clone())")
 wrong("only-its-own-groups", "new_group", varies=True).replace(
     "groups = [dist.new_group(list(team)) for team in teams]",
     "groups = [dist.new_group(list(team)) if rank in team else None for team in teams]",
@@ -197,6 +192,9 @@ rounds = (
     .replace("padded = torch", "size = x.numel() // world_size\npadded = torch")
     .replace("padded[: x.numel()] = x.reshape(-1)", "padded.copy_(x.reshape(-1)[: len(padded)])")
     .replace(".reshape(x.shape)", "")
+)
+wrong("rotates-the-chunks", "in the wrong places").replace(
+    "list(padded.chunk(world_size))", "(2 * list(padded.chunk(world_size)))[dist.get_rank(group) :][:world_size]"
 )
 wrong("gathers-into-its-input", "must stay as it was").replace(
     "padded = torch.zeros(", "padded = x.reshape(-1) if x.numel() == world_size * size else torch.zeros("
@@ -306,7 +304,6 @@ wrong("forgets-the-minimum", "except for the min, which is your own shard's").re
 )
 wrong("smallest-of-all-ranks", "that of ALL ranks").replace("op=dist.ReduceOp.MIN, group=group", "op=dist.ReduceOp.MIN")
 wrong("averages-the-minima", "the average of the ranks'").replace("dist.ReduceOp.MIN", "dist.ReduceOp.AVG")
-wrong("largest-of-the-minima", "except for the min").replace("dist.ReduceOp.MIN", "dist.ReduceOp.MAX")
 wrong("swaps-min-and-max", "the largest of the ranks', and the max, which is").replace(
     "dist.ReduceOp.MIN", "dist.ReduceOp.BAND"
 ).replace("dist.ReduceOp.MAX", "dist.ReduceOp.MIN").replace("dist.ReduceOp.BAND", "dist.ReduceOp.MAX")
@@ -321,7 +318,10 @@ wrong("counts-in-float32", "with the mean rounded to float32").replace(
 wrong("in-another-order", "in the wrong order").replace("[mean, smallest, largest", "[mean, largest, smallest")
 wrong("no-exchange", "nothing was exchanged").body("mean = shard.mean()")
 wrong("forgets-the-group", "give each call its group").replace(", group=group)", ")")
-wrong("maximum-from-zero", "returned", hidden=True).replace(
+wrong("multiplies-by-logarithms", "the logarithm of a negative one").replace(
+    "shard.prod()", "shard.log().sum()"
+).replace("op=dist.ReduceOp.PRODUCT, group=group)", "group=group)\nproduct = product.exp()")
+wrong("maximum-from-zero", "except for the max").replace(
     "dist.all_reduce(largest,", "largest = largest.clamp(min=0)\ndist.all_reduce(largest,"
 )
 
@@ -332,7 +332,6 @@ wrong("works-afterwards", "done after the last wait", caught_by="time").replace(
 wrong("works-first", "done before all sums were started", caught_by="time").replace(
     "    largest = max(x.max() for x in tensors)", "    pass"
 ).replace("sums = [", "largest = max(x.max() for x in tensors)\nsums = [")
-wrong("forgot-wait", "never waited", caught_by="traffic").replace("handle.wait()", "pass")
 wrong("waits-at-once", "before it had started the last one", caught_by="traffic").replace(
     "handles = [dist.all_reduce(x, async_op=True) for x in sums]",
     "handles = []\nfor x in sums:\n    dist.all_reduce(x, async_op=True).wait()",
@@ -372,13 +371,11 @@ wrong, _ = ANSWERS.to("all-reduce-any-view")
 wrong("hands-in-the-view", "a view with gaps").body("dist.all_reduce(view)")
 wrong("forgets-to-copy-back", "copy the sum back").replace("view.copy_(packed)", "view = packed")
 wrong("stays-in-the-copy", "went into a copy and stayed there").replace("view.copy_(packed)", "pass")
-wrong("averages", "the mean").replace("view.copy_(packed)", "view.copy_(packed / world_size)")
 wrong("adds-the-sum", "replaces what was in `view`").replace("view.copy_(packed)", "view.add_(packed)")
 wrong("flattens-wrong", "in some places only").replace(
     "view.copy_(packed)",
     "view.copy_(packed.T.reshape(view.shape) if view.dim() == 2 and view.shape[0] > 1 else packed)",
 )
-wrong("replaces-the-views-memory", "did not write it into `view`").replace("view.copy_(packed)", "view.data = packed")
 wrong("clones-the-order-too", "laid out differently in memory").replace("view.contiguous()", "view.clone()")
 wrong("number-by-number", "One call is enough").body("""
     for one in view:
@@ -399,6 +396,7 @@ wrong("speaks-for-itself", "only from what was gathered").replace(
     "f\"{', '.join(odd)}, but rank 0 brought {everyone[0]}\"", 'f"rank {rank} brought {mine}"'
 )
 wrong("compares-with-its-own", "not with `mine`").replace("!= everyone[0]]", "!= mine]")
+wrong("compares-neighbours", "which agrees with rank 0").replace("!= everyone[0]]", "!= everyone[max(0, r - 1)]]")
 wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
 wrong("raises-something-else", "Make it a ValueError").replace("raise ValueError", "raise RuntimeError")
 wrong("never-asks", "the same shape and dtype").body("pass")

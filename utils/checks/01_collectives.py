@@ -124,10 +124,14 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         right=chunks,
         mistakes={
             "what your empty tensor held before: nothing was written into it": empty,
+            "the sum of the chunk and what your empty tensor held before: overwrite it": [
+                chunk - 1 for chunk in chunks
+            ],
             "one chunk too early in the list: the root's own chunk has a place in it too": in_turn,
             "the last chunk, as if each one replaced the one before: send each rank its own chunk only": chunks[-1],
             "chunk r - root: rank r gets chunk r, whoever is the root": [*chunks[-root:], *chunks[:-root]],
             SENDER: root,
+            **rounded(chunks),
         },
         explain=which_chunk,
         advice={"tensor size|tensors of shape": "PyTorch's scatter only takes chunks of one size. Use send and recv."},
@@ -171,9 +175,6 @@ def gather_by_hand(
         rows = [row for row in known_rows(got) if row != xs[root].flatten().tolist()]
         return bool(order) and rows == [xs[rank].flatten().tolist() for rank in order]
 
-    def has_a_row_twice(got: Any) -> bool:
-        return bool(known_rows(got))
-
     mistakes = {
         "one long tensor: stack them, one row per rank": torch.cat(xs),
         "a list: return one tensor, one row per rank": every(xs),
@@ -185,7 +186,7 @@ def gather_by_hand(
         "every row, but in the order in which they were sent: recv without src takes a message from any rank, so say "
         "src=r": in_order_of_arrival,
         "every row, but in the wrong order: what comes from rank r belongs in row r": in_any_order,
-        "one rank's row in several places: receive each row into memory of its own": has_a_row_twice,
+        "one rank's row in several places: receive each row into memory of its own": lambda got: bool(known_rows(got)),
     }
     case = by_hand(xs, root, only_at(root, stacked), mistakes)
     if not order:
@@ -358,6 +359,9 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
     def shaped(x: torch.Tensor) -> torch.Tensor:
         return x[: len(flat)].reshape(total.shape)
 
+    def misplaced(got: Any) -> bool:
+        return isinstance(got, torch.Tensor) and got.shape == total.shape and bool(got.sum() == total.sum())
+
     return Case(
         [xs],
         through=call_in_group,
@@ -386,6 +390,7 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
             "your chunk of the sum, P times: all-gather fills the whole list": [
                 shaped(chunk.repeat(world_size)) for chunk in chunks
             ],
+            "a sum of numbers in the wrong places: chunk r is the same part of `x` on every rank": misplaced,
         }
         | rounded(total),
         traffic=lambda answer: expect_halves(answer, xs[0], chunks),
@@ -534,7 +539,7 @@ def apart(ranks: Sequence[int], groups: Sequence[list[int]]) -> list[int]:
 
 
 @oracle(
-    values=[((3, 1), DOUBLE), ((1, 2, 4, 2), FLOAT, 1, PAIRS)],
+    values=[((3, 1), DOUBLE, -1), ((1, 2, 4, 2), FLOAT, 1, PAIRS)],
     if_stuck="every rank of the group must make the same calls in the same order, each with group=group.",
 )
 def global_statistics(
@@ -557,9 +562,7 @@ def global_statistics(
 
     wrong_means = {
         "the mean of means: a short shard counts as much as a long one": [means.mean() for means in in_teams(0)],
-        "the sum of the means: divide the sum of all numbers by how many there are": [
-            means.sum() for means in in_teams(0)
-        ],
+        "the sum of the means: divide the sum of all numbers by how many there are": [m.sum() for m in in_teams(0)],
         "the sum divided by the number of ranks: divide by how many numbers there are": [
             total / len(team) for total, team in zip(sums, teams, strict=True)
         ],
@@ -607,6 +610,7 @@ def global_statistics(
             "the average of the ranks'": theirs.mean(),
             "the largest of the ranks'": theirs.max(),
             "the smallest of the ranks'": theirs.min(),
+            "not a number, as the logarithm of a negative one": torch.tensor(math.nan),
             "that of ALL ranks (give each call its group)": statistics(torch.cat(shards))[column],
         }
         return [words for words, value in values.items() if alike(got, value.to(dtype), 1e-5)]
@@ -789,7 +793,7 @@ def all_reduce_any_view(
 def agree_or_explain_values(run: Runner) -> None:
     judge_agreement(run, run.draws.different_integers(2, 3))
     xs = run.draws.different_integers(4, 3)
-    judge_disagreement(run, [*xs[:2], xs[2][:2], xs[3].double()], odd=[2, 3])
+    judge_disagreement(run, [xs[0], xs[1][:2], xs[2], xs[3].double()], odd=[1, 3])
 
 
 def judge_agreement(run: Runner, xs: list[torch.Tensor]) -> None:
