@@ -47,10 +47,11 @@ def drawn(draws: Draws, ranks: int, shape: Shape, dtype: Dtype = FLOAT, seed: in
     return [x + 2**-22 for x in xs] if dtype == DOUBLE else xs  # sums are exact
 
 
-def rounded(right: Any) -> Mistakes:
+def rounded(right: Any) -> dict[str, Any]:
     """The mistake of computing in float32 on the way. right: of all ranks, or a list."""
     words = "right, but rounded to float32 on the way: create each tensor with the dtype of the input"
-    return {words: lambda got: any(alike(got, one, 1e-6) for one in (right if isinstance(right, list) else [right]))}
+    each = right if isinstance(right, list) else [right]
+    return {words: lambda got: any(alike(got, one, 1e-6) and not alike(got, one) for one in each)}
 
 
 def sum_of(xs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -398,14 +399,13 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
 
 
 def expect_halves(answer: Answer, x: torch.Tensor, chunks: Sequence[torch.Tensor]) -> str:
-    calls, size = ["reduce_scatter", "all_gather"], f"chunks of the flat tensor have {len(chunks[0])} elements"
+    calls, numel, P = ["reduce_scatter", "all_gather"], x.numel(), len(chunks)
     expect_calls(answer, calls, advice="Build the all-reduce from these two.")
-    padded = f"P is {len(chunks)} and x.numel() is {x.numel()} here, so {size}."
-    whole = f"P, {len(chunks)} here, divides x.numel(), {x.numel()}, so nothing is to be padded: {size}."
-    advice = padded if x.numel() % len(chunks) else whole
+    advice = f"P is {P} and x.numel() is {numel} here" + ", so nothing is to be padded" * (numel % P == 0)
+    advice += f": chunks of the flat tensor have {len(chunks[0])} elements."
     dtypes = {event.dtype for event in answer.events} - {str(x.dtype).removeprefix("torch.")}
     advice = f"It is handed {dtypes.pop()}: keep the dtype of `x`." if dtypes else advice
-    return expect_calls(answer, calls, [chunks[0].nbytes * len(chunks), chunks[0].nbytes], advice)
+    return expect_calls(answer, calls, [chunks[0].nbytes * P, chunks[0].nbytes], advice)
 
 
 @oracle(
