@@ -1173,7 +1173,7 @@ how_predictions_went()
 # credit. How far beyond it can you get?
 
 # %%
-LENGTHS = [60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500]  # float32, each rank
+LENGTHS = [60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500]  # float64, each rank
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>

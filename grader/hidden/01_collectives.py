@@ -105,8 +105,8 @@ all_reduce_any_view = vary(
 
 @check("agree-or-explain")
 def agree_or_explain_values(run: Runner) -> None:
-    for world_size in (1, 3):
-        visible.judge_agreement(run, run.draws.different_integers(world_size, (2, 2), I64))
+    for world_size, dtype in ((1, I64), (3, F64)):
+        visible.judge_agreement(run, visible.drawn(run.draws, world_size, (2, 2), dtype))
     xs = run.draws.different_integers(3, (2, 3))
     visible.judge_disagreement(run, [xs[0], xs[1], xs[2].T], odd=[2])  # as many numbers, another shape
     visible.judge_disagreement(run, [xs[0].int(), xs[1], xs[2]], odd=[1, 2])  # rank 0 is the one that differs

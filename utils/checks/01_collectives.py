@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..cluster.hardware import Cluster, Gpu, Link, links
+from ..kit.drivers.call import call_with
 from ..kit.drivers.grouped import call_in_group
 from ..text.units import quantity
 from .answer import Answer, CheckFailed
@@ -19,7 +22,7 @@ from .equality import alike
 from .gradients import in_groups
 from .inputs import Draws
 from .marking import check
-from .oracles import Case, always, every, only_at, oracle
+from .oracles import Case, OnlyAt, always, every, only_at, oracle
 from .recorded import recorded_par
 from .runner import Runner
 from .scores import VIRTUAL_TIME
@@ -36,6 +39,19 @@ View = Callable[[torch.Tensor], torch.Tensor]
 
 def as_it_is(x: torch.Tensor) -> torch.Tensor:
     return x
+
+
+def drawn(draws: Draws, ranks: int, shape: Shape, dtype: Dtype = FLOAT, seed: int = 0) -> list[torch.Tensor]:
+    """A tensor of different whole numbers for each rank; in float64, a bit more, which float32 can't hold."""
+    xs = draws.different_integers(ranks, shape, dtype, seed)
+    return [x + 2**-22 for x in xs] if dtype == DOUBLE else xs  # sums are exact
+
+
+def rounded(right: Any) -> dict[str, Any]:
+    """The mistake of computing in float32 on the way. right: of all ranks, or a list."""
+    words = "right, but rounded to float32 on the way: create each tensor with the dtype of the input"
+    each = right if isinstance(right, list) else [right]
+    return {words: lambda got: any(alike(got, one, 1e-6) and not alike(got, one) for one in each)}
 
 
 def sum_of(xs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -60,7 +76,7 @@ def by_hand(xs: list[torch.Tensor], root: int, right: Any, mistakes: Mistakes) -
         [xs],
         same={"root": root},
         right=right,
-        mistakes=mistakes,
+        mistakes={**mistakes, **rounded(right.value if isinstance(right, OnlyAt) else right)},
         advice={r"sent float64 .*only has room for float32": "Give the tensor that receives the dtype of `x` too."},
         traffic=lambda answer: expect_traffic(answer, others, nbytes),
     )
@@ -68,7 +84,7 @@ def by_hand(xs: list[torch.Tensor], root: int, right: Any, mistakes: Mistakes) -
 
 @oracle(values=VALUES, traffic=TRAFFIC, if_stuck=EACH_SIDE)
 def broadcast_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, dtype: Dtype = FLOAT) -> Case:
-    xs = draws.different_integers(world_size, shape, dtype)
+    xs = drawn(draws, world_size, shape, dtype)
     mistakes = {
         "your own tensor: nothing was received": xs,
         "rank 0's tensor: the root is a different rank here": xs[0],
@@ -78,10 +94,10 @@ def broadcast_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3
     return by_hand(xs, root, xs[root], mistakes)
 
 
-@oracle(values=[((2, 2, 2, 2), 2), ((1, 3), 0)], traffic=[((2, 2, 2, 2), 1)], if_stuck=EACH_SIDE)
+@oracle(values=[((2, 2, 2, 2), 2), ((1, 3), 0, DOUBLE)], traffic=[((2, 2, 2, 2), 1)], if_stuck=EACH_SIDE)
 def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtype = FLOAT) -> Case:
     """Chunks of these sizes, one per rank."""
-    [whole] = draws.different_integers(1, sum(sizes), dtype)
+    [whole] = drawn(draws, 1, sum(sizes), dtype)
     chunks = [chunk.clone() for chunk in whole.split(sizes)]
     empty = [torch.full((size,), -1, dtype=dtype) for size in sizes]
     held = [chunks if rank == root else None for rank in range(len(sizes))]
@@ -109,10 +125,14 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         right=chunks,
         mistakes={
             "what your empty tensor held before: nothing was written into it": empty,
+            "the sum of the chunk and what your empty tensor held before: overwrite it": [
+                chunk - 1 for chunk in chunks
+            ],
             "one chunk too early in the list: the root's own chunk has a place in it too": in_turn,
             "the last chunk, as if each one replaced the one before: send each rank its own chunk only": chunks[-1],
             "chunk r - root: rank r gets chunk r, whoever is the root": [*chunks[-root:], *chunks[:-root]],
             SENDER: root,
+            **rounded(chunks),
         },
         explain=which_chunk,
         advice={"tensor size|tensors of shape": "PyTorch's scatter only takes chunks of one size. Use send and recv."},
@@ -122,9 +142,20 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
     )
 
 
-@oracle(values=VALUES, traffic=TRAFFIC, if_stuck=EACH_SIDE)
-def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, dtype: Dtype = FLOAT) -> Case:
-    xs = draws.different_integers(world_size, shape, dtype)
+def start_in_order(
+    function: Callable[..., Any], x: torch.Tensor, root: int, rank: int, world_size: int, order: Sequence[int]
+) -> Any:
+    """What the function returns on virtual ranks that start one after the other."""
+    time.sleep([root, *order].index(rank))
+    return call_with(rank, world_size, function, [x], {"root": root}, ()).result
+
+
+@oracle(values=[(4, 2, 2, FLOAT, (0, 3, 1)), *VALUES[1:]], traffic=TRAFFIC, if_stuck=EACH_SIDE)
+def gather_by_hand(
+    draws: Draws, world_size: int, root: int, shape: Shape = 2, dtype: Dtype = FLOAT, order: Sequence[int] = ()
+) -> Case:
+    """order: in which the others send; one in which nobody would receive"""
+    xs = drawn(draws, world_size, shape, dtype)
     stacked = torch.stack(xs)
 
     def known_rows(got: Any) -> list[list[Any]]:
@@ -141,8 +172,9 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
     def in_any_order(got: Any) -> bool:
         return sorted(known_rows(got)) == sorted(stacked.flatten(1).tolist())
 
-    def has_a_row_twice(got: Any) -> bool:
-        return bool(known_rows(got))
+    def in_order_of_arrival(got: Any) -> bool:
+        rows = [row for row in known_rows(got) if row != xs[root].flatten().tolist()]
+        return bool(order) and rows == [xs[rank].flatten().tolist() for rank in order]
 
     mistakes = {
         "one long tensor: stack them, one row per rank": torch.cat(xs),
@@ -152,15 +184,21 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
         ),
         "stacked along the last dimension: the ranks come first": torch.stack(xs, dim=-1),
         "every row but the root's own, which is never sent: copy it": lacks_own_row,
+        "every row, but in the order in which they were sent: recv without src takes a message from any rank, so say "
+        "src=r": in_order_of_arrival,
         "every row, but in the wrong order: what comes from rank r belongs in row r": in_any_order,
-        "one rank's row in several places: receive each row into memory of its own": has_a_row_twice,
+        "one rank's row in several places: receive each row into memory of its own": lambda got: bool(known_rows(got)),
     }
-    return by_hand(xs, root, only_at(root, stacked), mistakes)
+    case = by_hand(xs, root, only_at(root, stacked), mistakes)
+    if not order:
+        return case
+    cluster = replace(links(world_size, 0, 1e9), name=f"ranks {order[0]}, {order[1]}, {order[2]} send in turn")
+    return replace(case, cluster=cluster, through=partial(start_in_order, order=order))
 
 
 @oracle(values=VALUES, traffic=TRAFFIC, if_stuck=EACH_SIDE)
 def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, dtype: Dtype = FLOAT) -> Case:
-    xs = draws.different_integers(world_size, shape, dtype)
+    xs = drawn(draws, world_size, shape, dtype)
     if world_size > 1:  # the tensor that arrives last must not be the largest
         xs[:2] = xs[0] + 100, xs[1] - 100
     total, others = sum_of(xs), [x for rank, x in enumerate(xs) if rank != root]
@@ -194,13 +232,13 @@ GRID = "Each rank is in one row, of `columns` neighbours, and in one column, who
 
 
 @oracle(
-    values=[(6, 3), (6, 2)],
+    values=[(6, 3), (6, 2, 2, DOUBLE)],
     traffic=[(6, 3)],
     if_stuck="a rank did not create all groups in the same order as the others, or called a collective of a group that "
     "it isn't in. Every rank creates the group of every row and every column.",
 )
 def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dtype: Dtype = FLOAT) -> Case:
-    xs = draws.different_integers(world_size, shape, dtype)
+    xs = drawn(draws, world_size, shape, dtype)
     everyone, ranks = sum_of(xs), range(world_size)
     row_of = [[other for other in ranks if other // columns == rank // columns] for rank in ranks]
     column_of = [[other for other in ranks if other % columns == rank % columns] for rank in ranks]
@@ -231,6 +269,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
         right=right,
         mistakes={
             "the sum over the row": usual
+            | rounded(by_row)
             | {
                 "the sum over the column: the row comes first": by_column,
                 ALL_MEAN: means[0],
@@ -238,6 +277,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
                 "the sum over a row of a grid that was filled column by column: fill it row by row": by_columns,
             },
             "the sum over the column": usual
+            | rounded(by_column)
             | {
                 "the sum over the row": by_row,
                 ALL_MEAN: means[1],
@@ -272,14 +312,14 @@ ONE_GROUP = (
     "A list needs one chunk for each rank of the group. Pass `group` to get_world_size, reduce_scatter and all_gather "
     "alike."
 )
-ONE_SIZE = "All chunks have the same size: pad `x` with zeros until it can be cut into P of them."
+ONE_SIZE = "All chunks have the same size, and there are P of them: pad `x` with zeros until it can be cut that way."
 IN_THE_GROUP = (
     "Chunks are numbered within the group: chunk dist.get_rank(group) is this rank's, not chunk dist.get_rank()."
 )
 
 
 @oracle(
-    values=[(4, 10), (4, (2, 3), DOUBLE, lambda x: x.T), {"world_size": 2, "shape": 3, "groups": PAIRS}],
+    values=[(4, 8), (4, (2, 3), DOUBLE, lambda x: x.T), {"world_size": 2, "shape": 3, "groups": PAIRS}],
     traffic=[(4, 10), (2, (3, 2))],
     if_stuck="every rank of the group must make both calls, with chunks of the same size, and with group=group.",
 )
@@ -301,6 +341,7 @@ def all_reduce_from_halves(
     advice = {
         rf"allgather: .*expected length {size}, got": f"This all_gather {on_all}",
         r"(?m)tensor list size[\s\S]* dist\.reduce_scatter\((?!.*group).*\)$": f"This reduce_scatter {on_all}",
+        r"list size|tensor list|needs a list of \d+ tensors": ONE_GROUP,
     }
     of_all = {"the sum over all ranks: give each call its group": sum_of(case.inputs[0])}
     return replace(case, mistakes={**case.mistakes, **of_all}, advice={**advice, **case.advice})
@@ -308,21 +349,25 @@ def all_reduce_from_halves(
 
 @in_groups
 def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View) -> Case:
-    xs = [view(x) for x in draws.different_integers(world_size, shape, dtype)]
+    xs = [view(x) for x in drawn(draws, world_size, shape, dtype)]
     total = sum_of(xs)
     flat = total.reshape(-1)
     padded = torch.cat([flat, flat.new_zeros(-len(flat) % world_size)])
     chunks = list(padded.chunk(world_size))
     whole = len(flat) // world_size * world_size  # elements, if chunks were rounded down
-    own_chunks = torch.cat(
-        [torch.cat([x.reshape(-1), padded[len(flat) :]]).chunk(world_size)[r] for r, x in enumerate(xs)]
-    )
+    own = [torch.cat([x.reshape(-1), padded[len(flat) :]]).chunk(world_size)[r] for r, x in enumerate(xs)]
+
+    def shaped(x: torch.Tensor) -> torch.Tensor:
+        return x[: len(flat)].reshape(total.shape)
+
+    def misplaced(got: Any) -> bool:
+        return isinstance(got, torch.Tensor) and got.shape == total.shape and bool(got.sum() == total.sum())
+
     return Case(
         [xs],
         through=call_in_group,
         advice={
-            r"list size|tensor list|needs a list of \d+ tensors": ONE_GROUP,
-            r"sizes\(\)|tensors of shape|invalid tensor size": ONE_SIZE,
+            r"list size|tensor list|a list of \d+ tensors|sizes\(\)|tensors of shape|invalid tensor size": ONE_SIZE,
             r"index out of range[\s\S]*get_rank\(\)": IN_THE_GROUP,
         },
         right=total,
@@ -331,43 +376,47 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
             ALL_MEAN: total / world_size,
             "one chunk of the sum: the second half, the all-gather, is missing": chunks,
             "the sum with its padding: cut it off": padded,
-            "the sum with its padding in front, so that its end is missing: the padding comes last": torch.cat(
-                [padded[len(flat) :], flat]
-            )[: len(flat)].reshape(total.shape),
+            "the sum with its padding in front, so that its end is missing: the padding comes last": shaped(
+                torch.cat([padded[len(flat) :], flat])
+            ),
             "the sum without its end: round the size of a chunk up": flat[:whole],
             "the sum, but its end is your own tensor's: round the size of a chunk up": [
-                torch.cat([flat[:whole], x.reshape(-1)[whole:]]).reshape(total.shape) for x in xs
+                shaped(torch.cat([flat[:whole], x.reshape(-1)[whole:]])) for x in xs
             ],
-            "each rank's own chunk: all-gather what the reduce-scatter gave you": own_chunks[: len(flat)].reshape(
-                total.shape
-            ),
+            "each rank's own chunk: all-gather what the reduce-scatter gave you": shaped(torch.cat(own)),
             "the largest of all ranks' numbers: add them": torch.stack(xs).amax(0),
             "the sum without its shape": flat,
             "P times the sum: it was added once more in the second half": world_size * total,
             "all zeros: x was never copied into `padded`": torch.zeros_like(total),
             "your chunk of the sum, P times: all-gather fills the whole list": [
-                chunk.repeat(world_size)[: len(flat)].reshape(total.shape) for chunk in chunks
+                shaped(chunk.repeat(world_size)) for chunk in chunks
             ],
-        },
-        traffic=lambda answer: expect_calls(
-            answer,
-            ["reduce_scatter", "all_gather"],
-            [padded.nbytes, chunks[0].nbytes],
-            advice="Build the all-reduce from these two. Cut the flat tensor into chunks of ceil(x.numel() / P) "
-            "elements, with no padding if P divides x.numel().",
-        ),
+            "a sum of numbers in the wrong places: chunk r is the same part of `x` on every rank": misplaced,
+        }
+        | rounded(total),
+        traffic=lambda answer: expect_halves(answer, xs[0], chunks),
     )
 
 
+def expect_halves(answer: Answer, x: torch.Tensor, chunks: Sequence[torch.Tensor]) -> str:
+    calls, numel, P = ["reduce_scatter", "all_gather"], x.numel(), len(chunks)
+    expect_calls(answer, calls, advice="Build the all-reduce from these two.")
+    advice = f"P is {P} and x.numel() is {numel} here" + ", so nothing is to be padded" * (numel % P == 0)
+    advice += f": chunks of the flat tensor have {len(chunks[0])} elements."
+    dtypes = {event.dtype for event in answer.events} - {str(x.dtype).removeprefix("torch.")}
+    advice = f"It is handed {dtypes.pop()}: keep the dtype of `x`." if dtypes else advice
+    return expect_calls(answer, calls, [chunks[0].nbytes * P, chunks[0].nbytes], advice)
+
+
 @oracle(
-    values=[(2, (2, 6)), (4, (4, 2), FLOAT, lambda x: x.T)],
+    values=[(2, (2, 6)), (4, (4, 2), DOUBLE, lambda x: x.T)],
     traffic=[(4, (2, 8))],
     if_stuck="every rank must call all_to_all_single once.",
 )
 def distributed_transpose(
     draws: Draws, world_size: int, shape: tuple[int, int], dtype: Dtype = FLOAT, view: View = as_it_is
 ) -> Case:
-    bands = [view(x) for x in draws.different_integers(world_size, shape, dtype)]
+    bands = [view(x) for x in drawn(draws, world_size, shape, dtype)]
     matrix = torch.cat(bands)
     m, c = len(bands[0]), matrix.shape[1] // world_size
     columns = list(matrix.split(c, dim=1))
@@ -406,7 +455,8 @@ def distributed_transpose(
             ),
             "a mixture with numbers of other columns: all_to_all_single cuts its input into P runs of consecutive "
             "numbers, so first bring together the columns for each rank": of_other_columns,
-        },
+        }
+        | rounded([mine.T for mine in columns]),
         advice={
             "must be contiguous": "Gather the numbers of each block in memory first: .contiguous() or torch.stack."
         },
@@ -436,7 +486,8 @@ COPYING, ADDING = ("broadcast", "all_gather", "all_reduce"), ("reduce", "reduce_
 @check("dual-of")
 def dual_of_values(run: Runner) -> None:
     names = list(COLLECTIVES)
-    for collective, dual in zip(names, run(len(names), names).results, strict=True):
+    duals = dict(zip(names, run(len(names), names).results, strict=True))
+    for collective, dual in duals.items():
         if not isinstance(dual, str) or dual not in names:
             raise CheckFailed(
                 f"dual_of({collective!r}) returned {dual!r}", 'one of the eight names, such as "all_reduce"'
@@ -444,12 +495,17 @@ def dual_of_values(run: Runner) -> None:
         left, right = inner_products(run.draws, collective, dual)
         if left != right:
             products = "the sizes do not even fit" if right is None else f"<C(x), y> = {left} and <x, C*(y)> = {right}"
-            not_adding = "puts tensors side by side" if "gather" in dual else "adds nothing"
-            why = f"Run {collective} backwards: which ranks give now, and what does a copy turn into?"
-            if collective in COPYING and dual not in ADDING:
+            before = [one for one in names[: names.index(collective)] if duals[one] == collective]
+            why = f"Run {collective} backwards: which ranks give then, and which get?"
+            if before:
+                why = f'Duals come in pairs: dual_of("{before[0]}") is {collective}, as it must be, so turn that round.'
+            elif collective in COPYING and dual not in ADDING:
+                not_adding = "puts tensors side by side" if "gather" in dual else "adds nothing"
                 why = f"Backwards, what {collective} copied must be added, but {dual} {not_adding}: find one that adds."
             elif collective not in COPYING and dual in ADDING:
                 why = f"{dual} adds, but {collective} copies nothing, so backwards there is nothing to add."
+            elif collective not in COPYING:
+                why = f"{collective} only moves numbers, without copying or adding, and so does its dual. {why}"
             raise CheckFailed(
                 f"the dual of {collective} is not {dual}: for C = {collective} and C* = {dual}, {products}", mistake=why
             )
@@ -483,16 +539,16 @@ def apart(ranks: Sequence[int], groups: Sequence[list[int]]) -> list[int]:
 
 
 @oracle(
-    values=[((3, 1),), ((1, 2, 4, 2), FLOAT, 1, PAIRS)],
+    values=[((3, 1), DOUBLE, -1), ((1, 2, 4, 2), FLOAT, 1, PAIRS)],
     if_stuck="every rank of the group must make the same calls in the same order, each with group=group.",
 )
 def global_statistics(
     draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLOAT, sign: int = 1, groups: Sequence[list[int]] = ()
 ) -> Case:
-    """Shards of these lengths; their numbers are small, so that the product stays small."""
+    """Shards of these lengths, small, so that the product stays small; in float64, of more digits than float32 has."""
     columns, ranks = draws.different_integers(len(lengths), max(lengths), dtype), list(range(len(lengths)))
     places = zip(columns, lengths, apart(ranks, groups), strict=True)
-    shards = [sign * (x[:n] % 10 + 1 + 11 * place) / 2 for x, n, place in places]
+    shards = [sign * (x[:n] % 10 + 1 + 11 * place) / 2 + 1e-8 * (dtype == DOUBLE) for x, n, place in places]
     teams = [next((team for team in groups if rank in team), ranks) for rank in ranks]
     mine, rtol = [statistics(shard) for shard in shards], 1e-5 if dtype == FLOAT else 1e-12
     right = [statistics(torch.cat([shards[other] for other in team])) for team in teams]
@@ -504,28 +560,21 @@ def global_statistics(
     def in_teams(column: int) -> list[torch.Tensor]:
         return [torch.stack([mine[other][column] for other in team]) for team in teams]
 
-    mistakes: dict[str, list[torch.Tensor]] = {
-        "your own shard's result: nothing was exchanged": mine,
-        "the mean of means: a short shard counts as much as a long one": with_means(
-            [means.mean() for means in in_teams(0)]
-        ),
-        "the sum of the means: divide the sum of all numbers by how many there are": with_means(
-            [means.sum() for means in in_teams(0)]
-        ),
-        "the sum divided by the number of ranks: divide by how many numbers there are": with_means(
-            [total / len(team) for total, team in zip(sums, teams, strict=True)]
-        ),
-        "the sum divided by your own shard's length: the lengths must be summed too": with_means(
-            [total / len(shard) for total, shard in zip(sums, shards, strict=True)]
-        ),
-        "the sum divided by P times your own shard's length: the lengths differ, so sum them": with_means(
-            [total / len(shard) / len(team) for total, shard, team in zip(sums, shards, teams, strict=True)]
-        ),
+    wrong_means = {
+        "the mean of means: a short shard counts as much as a long one": [means.mean() for means in in_teams(0)],
+        "the sum of the means: divide the sum of all numbers by how many there are": [m.sum() for m in in_teams(0)],
+        "the sum divided by the number of ranks: divide by how many numbers there are": [
+            total / len(team) for total, team in zip(sums, teams, strict=True)
+        ],
+        "the sum divided by your own shard's length: the lengths must be summed too": [
+            total / len(shard) for total, shard in zip(sums, shards, strict=True)
+        ],
+        "the sum divided by P times your own shard's length: the lengths differ, so sum them": [
+            total / len(shard) / len(team) for total, shard, team in zip(sums, shards, teams, strict=True)
+        ],
     }
-    if dtype != FLOAT:
-        mistakes["right, but with a mean rounded to float32: create each tensor with the dtype of the shard"] = (
-            with_means([row[0].float().to(dtype) for row in right])
-        )
+    mistakes = {words: with_means(means) for words, means in wrong_means.items()}
+    mistakes["your own shard's result: nothing was exchanged"] = mine
     if groups:
         of_all = statistics(torch.cat(shards))
         mistakes["the result over all ranks: give each call its group"] = [of_all for _ in ranks]
@@ -540,6 +589,9 @@ def global_statistics(
         if alike(got.sort().values, right[rank].sort().values, rtol):
             return "in the wrong order: it is mean, min, max, product"
         wrong = [column for column in range(4) if not alike(got[column], right[rank][column], rtol)]
+        if all(alike(got[column], right[rank][column], 1e-6) for column in wrong):
+            names = " and ".join(f"the {STATISTICS[column]}" for column in wrong)
+            return f"right, but with {names} rounded to float32: create each tensor with the dtype of the shard"
         instead = [what_it_is(got[column], rank, column) for column in wrong]
         if len(wrong) < 4:
             named = [
@@ -558,6 +610,7 @@ def global_statistics(
             "the average of the ranks'": theirs.mean(),
             "the largest of the ranks'": theirs.max(),
             "the smallest of the ranks'": theirs.min(),
+            "not a number, as the logarithm of a negative one": torch.tensor(math.nan),
             "that of ALL ranks (give each call its group)": statistics(torch.cat(shards))[column],
         }
         return [words for words, value in values.items() if alike(got, value.to(dtype), 1e-5)]
@@ -591,7 +644,7 @@ SLOW_MEMORY = Cluster(
 
 
 @oracle(
-    values=[(2, (1, 4, 2))],
+    values=[(2, (1, 4, 2), DOUBLE)],
     traffic=[(2, (1, 4, 2))],
     time=[(2, (1000, 2000))],
     if_stuck="every rank must start the same all-reduces in the same order.",
@@ -600,7 +653,7 @@ def launch_then_wait(
     draws: Draws, world_size: int, sizes: tuple[int, ...], dtype: Dtype = FLOAT, sign: int = 1
 ) -> Case:
     """For each rank a list of tensors of these sizes."""
-    columns = [draws.different_integers(world_size, size, dtype, seed=number) for number, size in enumerate(sizes)]
+    columns = [drawn(draws, world_size, size, dtype, seed=number) for number, size in enumerate(sizes)]
     tensors = [[sign * x for x in mine] for mine in zip(*columns, strict=True)]
     totals = [sum_of(column) for column in zip(*tensors, strict=True)]
     largest = [torch.stack([x.max() for x in mine]).max() for mine in tensors]
@@ -646,6 +699,7 @@ def launch_then_wait(
                     mine[number] for mine in tensors
                 ],
                 ALL_MEAN: total / world_size,
+                **rounded(total),
             }
             for number, total in enumerate(totals)
         },
@@ -690,7 +744,7 @@ def expect_launches(answer: Answer, count: int) -> str:
 @oracle(
     values=[
         (2, 8, lambda x: x[::2]),
-        (2, (3, 4), lambda x: x[:, 0]),
+        (2, (3, 4), lambda x: x[:, 0], DOUBLE),
         {"world_size": 2, "shape": (2, 3), "mixed": True},
     ],
     if_stuck="every rank must call all_reduce once.",
@@ -699,7 +753,7 @@ def all_reduce_any_view(
     draws: Draws, world_size: int, shape: Shape, view: View = as_it_is, dtype: Dtype = FLOAT, mixed: bool = False
 ) -> Case:
     """mixed: whether rank 0 has its numbers in another order in memory, column by column."""
-    views = [view(x) for x in draws.different_integers(world_size, shape, dtype)]
+    views = [view(x) for x in drawn(draws, world_size, shape, dtype)]
     if mixed:
         views[0] = views[0].T.contiguous().T
     total = sum_of(views)
@@ -724,7 +778,8 @@ def all_reduce_any_view(
                 total + mine for mine in views
             ],
             "the sum in some places only: each number must come back to its own place": right_in_places,
-        },
+        }
+        | rounded(total),
         unchanged=False,
         also=expect_in_place,
     )
@@ -738,7 +793,7 @@ def all_reduce_any_view(
 def agree_or_explain_values(run: Runner) -> None:
     judge_agreement(run, run.draws.different_integers(2, 3))
     xs = run.draws.different_integers(4, 3)
-    judge_disagreement(run, [*xs[:2], xs[2][:2], xs[3].double()], odd=[2, 3])
+    judge_disagreement(run, [xs[0], xs[1][:2], xs[2], xs[3].double()], odd=[1, 3])
 
 
 def judge_agreement(run: Runner, xs: list[torch.Tensor]) -> None:
@@ -811,17 +866,17 @@ def brought_by(x: torch.Tensor) -> str:
 # ---- the challenge
 
 WIRE = Link(alpha=1e-5, bandwidth=1e10)
-LENGTHS = (60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500)  # as in the lesson
+LENGTHS = (60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500)
 
 
 @oracle(
-    score=[(LENGTHS,)],
+    score=[(LENGTHS, DOUBLE)],  # as in the lesson
     par=recorded_par("01_collectives", "uneven-all-gather"),
     if_stuck="the ranks don't call the same collectives with sizes that fit, or one side of a message is missing.",
 )
 def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLOAT) -> Case:
-    xs = [x[:n] for x, n in zip(draws.different_integers(len(lengths), max(lengths), dtype), lengths, strict=True)]
-    xs = [x * (x % 10 != 3) for x in xs]  # some are zero, as padding is
+    xs = [x[:n] for x, n in zip(drawn(draws, len(lengths), max(lengths), dtype), lengths, strict=True)]
+    xs = [x * (x.int() % 10 != 3) for x in xs]  # some are zero, as padding is
     everything, longest = torch.cat(xs), max(lengths)
     rows = [torch.cat([x, x.new_zeros(longest - len(x))]) for x in xs]
 
@@ -844,7 +899,8 @@ def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLO
             "every number, but in the wrong order: rank 0's come first, then rank 1's, and so on": in_another_order,
             "a list: concatenate the tensors": every(xs),
             "every tensor cut to the shortest: pad to the longest instead": torch.cat([x[: min(lengths)] for x in xs]),
-        },
+        }
+        | rounded(everything),
         clock=links(len(lengths), WIRE.alpha, WIRE.bandwidth),
         score=VIRTUAL_TIME,
         limit=WIRE.seconds((sum(lengths) - min(lengths)) * everything.itemsize) if len(lengths) > 1 else 0.0,
