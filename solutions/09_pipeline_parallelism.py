@@ -450,7 +450,7 @@ def accumulate_gradients(
     batch: Tensor, weights: list[Tensor], micro_batch_size: int
 ) -> tuple[Tensor, list[Tensor]]:
     """(loss, gradient of each weight) of the whole batch, by one forward and one
-    backward for each microbatch: the activations of only one are held at a time.
+    backward() for each microbatch: the activations of only one are held at a time.
 
     batch: (B, D); the last microbatch may be shorter. Batch and weights are left
     unchanged. The loss is a scalar.

@@ -191,6 +191,11 @@ wrong("retains-the-graph", "retain_graph=True keep", caught_by="memory").replace
     "backward()", "backward(retain_graph=True)"
 ).replace("total += loss.detach()", "total = total + loss")
 wrong("row-by-row", "shorter ones take longer", caught_by="memory").replace("split(micro_batch_size)", "split(1)")
+wrong("by-torch-func", "torch.func doesn't say", caught_by="memory").function("""
+    value = torch.func.grad_and_value(lambda of, part: mlp.loss_of(mlp.forward(of, part)) * len(part) / len(batch))
+    of_parts = [value(list(weights), part) for part in batch.split(micro_batch_size)]
+    return sum(loss for _, loss in of_parts), [sum(of) for of in zip(*(gradients for gradients, _ in of_parts))]
+""")
 wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
 wrong("by-the-rows-alone", "weighted by 1 / B").replace(SHARE, "(1 / len(batch))")
 wrong("by-the-full-ones", "one over the full microbatches").replace(

@@ -471,7 +471,9 @@ def expect_one_at_a_time(answer: Answer, rows: int, size: int, layers: int, row:
         raise CheckFailed(
             f"the activations of up to {plural(held, 'row')} are held at a time",
             f"those of {size}, one microbatch",
-            "Is there one backward() for all microbatches, or does retain_graph=True keep the graphs? Call a plain "
+            "torch.func doesn't say what it keeps: take the gradients by backward(), or by torch.autograd.grad."
+            if not most
+            else "Is there one backward() for all microbatches, or does retain_graph=True keep the graphs? Call a plain "
             "backward() for each: it frees what the forward has kept."
             if most > 2 * layers * size * row
             else "A microbatch has micro_batch_size rows: shorter ones take longer.",
