@@ -613,7 +613,7 @@ HOOK_ADVICE = {  # what the parentheses match is left out of the report
     r"register_\w+hook\((?!partial)[\w.]+\(|missing 1 required positional": "Autograd calls a hook with the parameter "
     "alone. Register a function, with its number bound and not called yet: partial(one_more_is_ready, number).",
     r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
-    (NEVER := r"has finished after fewer calls of all_reduce than rank \d+\.( A collective[\s\S]*)"): (
+    (NEVER := r"has finished after \d+ calls? of this all_reduce; rank .*\.( A collective[\s\S]*)"): (
         f"So a bucket was never started there, although all its gradients had come. {WHILE}"
     ),
     r"(?:brought|'s all_reduce) [\s\S]*int64": (

@@ -467,13 +467,14 @@ def expect_one_at_a_time(answer: Answer, rows: int, size: int, layers: int, row:
     most = most_of(answer, 0, "activations")
     # Autograd saves the inputs of each product, gelu and the loss. The first is part of the batch.
     held = round(most / (2 * layers * row))
+    if not most:
+        why = "torch.func doesn't say what it keeps: take the gradients by backward(), or by torch.autograd.grad."
+        raise CheckFailed("no activations are held that can be seen", f"those of {size} rows, one microbatch", why)
     if abs(most - 2 * layers * size * row) > row * layers:
         raise CheckFailed(
             f"the activations of up to {plural(held, 'row')} are held at a time",
             f"those of {size}, one microbatch",
-            "torch.func doesn't say what it keeps: take the gradients by backward(), or by torch.autograd.grad."
-            if not most
-            else "Is there one backward() for all microbatches, or does retain_graph=True keep the graphs? Call a plain "
+            "Is there one backward() for all microbatches, or does retain_graph=True keep the graphs? Call a plain "
             "backward() for each: it frees what the forward has kept."
             if most > 2 * layers * size * row
             else "A microbatch has micro_batch_size rows: shorter ones take longer.",
