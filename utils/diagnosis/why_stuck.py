@@ -102,33 +102,43 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
     calls = [calls_like(event, states[rank]) for rank in finished]
     again, before = all(calls), len(calls_like(event, states[event.rank]))
     elsewhere = [theirs[-1] for theirs in calls if len(theirs) >= before and theirs[-1].members != event.members]
+    group, is_world = group_text(event, states[event.rank]), len(event.members) == len(states)
     if elsewhere and not event.wrapper:
-        [other, *_], mine = elsewhere, group_text(event, states[event.rank])
+        [other, *_] = elsewhere
         return (
-            f"Rank {event.rank} waits in {mine}, but rank {other.rank} made this call in "
+            f"Rank {event.rank} waits in {group}, but rank {other.rank} made this call in "
             f"{group_text(other, states[other.rank])} and has finished. A collective returns only when every rank of "
             "its group has called it. Is a group wrong, or does a rank use the wrong one?"
         )
-    condition, them = inside_which_if(event), ranks_text(finished).lower()
-    if again and event.wrapper:
-        fix = MORE_ROUNDS
-    elif again:
-        fix = f"does the loop have more rounds on rank {event.rank}, or does an `if` skip the call on {them}?"
-    elif condition:
-        fix = f"take it out of the {condition}."
-    else:
-        fix = "look for an early return, or an `if` around it."
+    fix = more_rounds(event, finished) if again else skipped(event, is_world)
     if what := what_it_does(event):
         return (
             f"{what} {ranks_text(finished)} {have} finished {'after fewer of them' if again else 'without it'}: {fix}"
         )
-    none = f"never called this {event.op} and {have} finished"
+    none = f"never called this {event.op}{f' in {group}' * (not is_world)} and {have} finished"
     fewer = f"{have} finished after fewer calls of {event.op} than rank {event.rank}"
     if len(counts := {len(theirs) for theirs in calls}) == 1 and (count := counts.pop()) < before:
         done = f"{have} finished after {plural(count, 'call')} of this {event.op}"
         fewer = f"{done}; rank {event.rank} is in its {ordinal(before)}"
     rule = "A collective returns only when every rank of its group has called it"
     return f"{ranks_text(finished)} {fewer if again else none}. {rule}: {fix}"
+
+
+def more_rounds(event: Event, finished: list[int]) -> str:
+    """What to look at where a rank has made a call more often than others."""
+    if event.wrapper:
+        return MORE_ROUNDS
+    them = ranks_text(finished).lower()
+    return f"does the loop have more rounds on rank {event.rank}, or does an `if` skip the call on {them}?"
+
+
+def skipped(event: Event, is_world: bool) -> str:
+    """What to look at where others have never made the call of a group, which may be the whole world."""
+    condition = inside_which_if(event)
+    if is_world:
+        return f"take it out of the {condition}." if condition else "look for an early return, or an `if` around it."
+    around = f"the {condition} around it" if condition else "an `if` around it, an early return"
+    return f"look for {around}, or a wrong rank in the group."
 
 
 def calls_like(event: Event, state: RankState) -> list[Event]:
