@@ -262,7 +262,7 @@ class RemoteRank(VirtualRank):
         event = call.event
         if event.is_async and directly:
             with self.world.scheduler.bookkeeping():
-                flight = flight_of(event.op, call.args, is_root=event.peer == self.number)
+                flight = flight_of(event.op, call.args, event.peer == self.number, event.where)
             if flight is not None:
                 self.flights[event.index] = flight
 

@@ -129,5 +129,7 @@ def report_crash(
         lines.append(f"  its last call to the network, {state}: {call_text(last_event)} at {where}")
     else:
         lines.append("  it had not called the network yet")
-    lines += ["", hint] if hint else [f"  the library's last words: {words}" for words in last_words]
+    if hint:  # it says more than the library's words, and explains why the rank died
+        return RankCrashed("\n".join([hint, "", f"So {lines[0]}", *lines[1:]]), rank=rank)
+    lines += [f"  the library's last words: {words}" for words in last_words]
     return RankCrashed("\n".join(lines), rank=rank)

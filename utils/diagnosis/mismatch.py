@@ -42,8 +42,16 @@ def difference(partners: Mapping[int, Event | None]) -> str:
     if len({e.reduce_op for e in made.values()}) > 1:
         return f"{each(made, 'asked for', lambda e: e.reduce_op)}. {op} needs the same reduce op on every rank."
     if op in SAME_SIZE and len({(e.dtype, math.prod(e.shape)) for e in made.values()}) > 1:
-        return f"{each(made, 'brought', tensor_text)}. {op} needs the same shape and dtype on every rank."
+        rule = f"{op} needs the same shape and dtype on every rank."
+        return f"{each(made, 'brought', tensor_text)}. {rule}{new_tensors(*made.values())}"
     return ""
+
+
+def new_tensors(*events: Event) -> str:
+    """What a student may not know about dtypes, where those of the events differ and it fits."""
+    dtypes = {event.dtype for event in events}
+    is_default = "float32" in dtypes and len(dtypes) > 1
+    return " A new tensor, such as torch.zeros(3), is float32 unless you say otherwise." * is_default
 
 
 def mixed_gradients(matching: Matching) -> tuple[list[Event], str]:
@@ -103,5 +111,5 @@ def message_mismatch(one: Event, other: Event) -> str:
         return ""
     return (
         f"Rank {send.rank} sent {tensor_text(send)} to rank {receive.rank}, {what}. "
-        "A send and its recv need the same shape and dtype."
+        f"A send and its recv need the same shape and dtype.{new_tensors(send, receive)}"
     )

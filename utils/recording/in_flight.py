@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..text.source_lines import place
 from .torch_calls import OUTPUT_FIRST, tensors_in
 from .torch_private import base_of, version_of
 
@@ -50,13 +51,16 @@ def watched() -> Iterator[None]:
 class Flight:
     """The tensors of one call in flight. `land` ends it.
 
+    where      "file:line" of the call, for the report; "" if it is not known
     receives   the tensors that the call fills; from now on they hold poison
     sends      those that it only reads
     stand_ins  copies of `receives` from before, for a backend that writes whenever it likes
     """
 
-    def __init__(self, op: str, receives: Sequence[torch.Tensor], sends: Sequence[torch.Tensor]) -> None:
-        self.op, self.landed = op, False
+    def __init__(
+        self, op: str, receives: Sequence[torch.Tensor], sends: Sequence[torch.Tensor], where: str = ""
+    ) -> None:
+        self.op, self.where, self.landed = op, where, False
         self.receives = list(receives)
         taken = {tensor.untyped_storage().data_ptr() for tensor in self.receives}
         copies = [(tensor, tensor.detach().clone()) for tensor in sends]
@@ -81,9 +85,10 @@ class Flight:
             tensor.data.copy_(result)
         if changed or overwritten:
             verb = "sent" if changed else "received"
+            start = place(self.where).partition(":  ")[0]
             raise RuntimeError(
-                f"a tensor was written to while it was in flight: between the start of this {self.op} and its wait(), "
-                f"when it was still being {verb}. {ADVICE}"
+                f"a tensor was written to while it was in flight: between the start of this {self.op}"
+                f"{f' ({start})' * bool(start)} and its wait(), when it was still being {verb}. {ADVICE}"
             )
 
     def with_stand_ins(self, value: Any) -> Any:
@@ -93,10 +98,11 @@ class Flight:
         return type(value)(map(self.with_stand_ins, value)) if isinstance(value, list | tuple) else value
 
 
-def flight_of(op: str, args: Sequence[Any], is_root: bool) -> Flight | None:
+def flight_of(op: str, args: Sequence[Any], is_root: bool, where: str) -> Flight | None:
     """A flight of the tensors in a call's arguments; None if there is nothing to watch.
 
     is_root   whether this rank is the call's root, if it has one
+    where     "file:line" of the call
     """
     filled = tensors_in(args[:1])
     read = tensors_in(args[1:2]) if op in OUTPUT_FIRST else []
@@ -105,7 +111,7 @@ def flight_of(op: str, args: Sequence[Any], is_root: bool) -> Flight | None:
     tensors = [*filled, *read]
     if not tensors or not all(can_be_watched(tensor) for tensor in tensors):
         return None
-    return Flight(op, filled, read)
+    return Flight(op, filled, read, where)
 
 
 def can_be_watched(tensor: torch.Tensor) -> bool:

@@ -233,8 +233,9 @@ class RecordedGroup(dist.ProcessGroup):
     def watch(self, method: Method, args: tuple[Any, ...], options: object) -> tuple[tuple[Any, ...], Flight | None]:
         """A call's arguments for the backend, and their flight, if the program made the call and it can be watched."""
         root = peer_of(method.op, method.name, args, options, self.members)
-        is_watched = who_called().directly and not self.on_device
-        flight = flight_of(method.op, args, is_root=root == dist.get_rank()) if is_watched else None
+        caller = who_called()
+        is_watched = caller.directly and not self.on_device
+        flight = flight_of(method.op, args, root == dist.get_rank(), caller.where) if is_watched else None
         return (flight.with_stand_ins(args) if flight else args), flight
 
     @property
