@@ -274,6 +274,15 @@ def test_an_endless_loop_is_shown_with_the_inputs_on_which_it_does_not_end(monke
     assert re.fullmatch(r"  largest 2, step 0: it is running .*line \d+: .*", where)
 
 
+@pytest.mark.parametrize(
+    "got, same", [("CPU", True), ("cpu.", True), ("cpu, no GPU", True), ("cpu:0", False), ("cpus", False), ("a", False)]
+)
+def test_a_word_is_only_misspelled_if_it_is_that_word(got, same):
+    with pytest.raises(CheckFailed) as failed:
+        expect(got, "cpu", 0)
+    assert ("spelled differently" in failed.value.mistake) == same
+
+
 def test_messages_and_bytes_are_counted():
     sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0)]
     assert (

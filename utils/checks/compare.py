@@ -56,8 +56,9 @@ def wrong_type(got: Any, expected: Any, rtol: float) -> str:
     if holds_tensors(got) and not holds_tensors(expected) and alike(without_tensors(got), expected, max(rtol, ROUGHLY)):
         return "That holds tensors where plain numbers are wanted: take .item() of one number, .tolist() of several."
     if isinstance(got, str) and isinstance(expected, str):
-        same = got.strip().lower().startswith(expected.lower())
-        return f"The right answer, spelled differently: return {expected!r}, as the docstring does." * same
+        before, found, more = got.lower().partition(expected.lower())
+        same = found and not before.strip() and not any(map(str.isalnum, more.split(" ")[0]))  # not "cpu:0" for "cpu"
+        return f"The right answer, spelled differently: return {expected!r}, as the docstring does." if same else ""
     if not alike(got, expected, rtol):
         return ""
     if holds_tensors(expected):
