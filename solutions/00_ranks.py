@@ -685,7 +685,8 @@ def smallest_cluster(
     parameters: float, tokens: float, days: float, gpu_memory: float, gpu_flops: float
 ) -> tuple[int, int]:
     """Return (the least number of GPUs that can hold a model's training state, the
-    least number that can train it in `days` days): two whole numbers, both at least 1.
+    least number that can train it in `days` days, whatever their memory): two whole
+    numbers, both at least 1.
 
     gpu_memory: bytes of one GPU; a state that fits exactly needs no further GPU.
     gpu_flops: FLOP per second that one GPU reaches (not its peak).

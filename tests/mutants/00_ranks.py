@@ -19,6 +19,8 @@ wrong("text-from-the-environment", "take int(...)").replace("dist.get_rank()", '
 wrong("four-ranks-everywhere", "in a different run").replace("dist.get_world_size()", "4")
 wrong("device-type", "without the GPU's number").replace("str(get_device())", "get_device().type")
 wrong("always-the-cpu", "names a GPU").replace("str(get_device())", '"cpu"')
+wrong("device-by-hand", "put together by hand").replace("str(get_device())", 'get_device().type + ":0"')
+wrong("always-the-first-gpu", "rank 0's GPU").replace("str(", '"cuda:0" if get_device().type == "cuda" else str(')
 wrong("device-index", "not what get_device() says").replace("str(get_device())", "get_device().index")
 right("reads-the-environment").replace("dist.get_rank()", 'int(os.environ["RANK"])')
 
@@ -126,7 +128,8 @@ wrong("reads-in-turn", "Read after").replace("return file.lines()", "return now"
 )
 wrong("one-barrier", "let ALL ranks call the barrier", caught_by="traffic").body(f"{WRITE}; {BARRIER}")
 wrong("all-write-in-each-turn", "only one rank writes", varies=True).replace("order[turn] == rank", "True")
-wrong("numbers-alone", 'without the word "rank"').replace('f"rank {rank}"', "str(rank)")
+wrong("numbers-alone", "not the text that is asked for").replace('f"rank {rank}"', "str(rank)")
+wrong("joins-the-lines", "not a list").replace("file.lines()", '"\\n".join(file.lines())')
 wrong("fakes-it", "appended 0 lines", caught_by="traffic").function('return [f"rank {one}" for one in order]')
 wrong("starts-barriers", "wait()", caught_by="traffic", varies=True).replace("barrier()", "barrier(async_op=True)")
 right("waits-before-and-after").replace(TURN, f"{BARRIER}\n{TURN}")
@@ -185,6 +188,8 @@ wrong("stops-at-1-too", "an average of 1, which is not below 1").replace(IF, "if
 wrong("first-small-loss-stops-all", "when one of the losses is below 1").replace(IF, REDUCED)
 wrong("all-must-be-small", "when all of the losses").replace(IF, REDUCED.replace("MIN", "MAX"))
 wrong("sum-must-be-small", "when the sum of the losses").replace(IF, "if average.item() < 1:")
+wrong("rank-0-decides", "when rank 0's own loss").replace(IF, "dist.broadcast(average.fill_(loss), 0)\nif average < 1:")
+wrong("a-step-late", "you stop a step late").replace(IF, "if [1, *averages][-2] < 1:")
 wrong("counts-one-step", "count the steps up to that one", caught_by="reading").replace('"steps": 2', '"steps": 1')
 wrong("one-rank-in-both", "each rank has a line in the report", caught_by="reading").replace("[0, 2]", "[1]")
 wrong("keeps-the-last", "those of all steps").replace(APPEND, "averages = [average.item() / world_size]")
@@ -192,16 +197,14 @@ wrong("own-losses", "this rank's own losses").replace(APPEND, "averages.append(l
 wrong("divides-twice", "by the number of ranks again").replace("/ world_size", "/ world_size**2")
 wrong("sums", "the sums: divide each").replace("average.item() / world_size", "average.item()")
 wrong("leaves-the-last-step-out", "it counts too").replace("break", "averages.pop()\nbreak")
-wrong("leaves-without-the-barrier", "leave the loop by `break`").replace("break", "return averages, {}")
-wrong("barrier-to-break", "no average is below 1").replace(BARRIER, "").replace("break", f"{BARRIER}\nbreak")
+wrong("leaves-without-the-barrier", "every way out of the loop").replace("break", "return averages, {}")
+wrong("barrier-to-break", "never falls below 1").replace(BARRIER, "").replace("break", f"{BARRIER}\nbreak")
 REDUCE = "dist.all_reduce(average)"
 wrong("reduces-to-rank-0", "`reduce` gives the sum to one rank alone").replace(REDUCE, "dist.reduce(average, dst=0)")
 wrong("reads-before-it-waits", "before the call has delivered").replace(
     REDUCE, "handle = dist.all_reduce(average, async_op=True)"
 ).replace(APPEND, f"{APPEND}; handle.wait()")
-right("rank-0-tells").replace(
-    "if averages[-1] < 1:", "stop = torch.tensor([int(averages[-1] < 1)])\ndist.broadcast(stop, src=0)\nif stop.item():"
-)
+right("rank-0-tells").replace(IF, "average[0] = averages[-1] < 1\ndist.broadcast(average, src=0)\nif average.item():")
 right("gathers-all-losses-first").replace(
     "for loss in losses:",
     "sums = torch.tensor(losses, dtype=torch.float64)\ndist.all_reduce(sums)\nfor average in sums:",
@@ -230,8 +233,8 @@ right("by-floor-division").replace("math.ceil(6", "int(-(-6").replace("s / (", "
 
 wrong, right = ANSWERS.to("barrier-by-hand")
 wrong("uses-the-barrier", "barrier", caught_by="score").body("dist.barrier()")
-wrong("nobody-waits", "has come", caught_by="score").body("pass")
-wrong("tells-only", "has come", caught_by="score").body(
+wrong("nobody-waits", "had heard of no other rank", caught_by="score").body("pass")
+wrong("tells-only", "Only rank 0 heard of all", caught_by="score").body(
     "dist.send(word, dst=0) if rank else [dist.recv(word, src=other) for other in range(1, world_size)]"
 )
 wrong("forgets-to-answer", "waits in recv", caught_by="score").replace("dist.send(word, dst=other)", "pass")
@@ -256,4 +259,4 @@ wrong("skips-missing-partners", "learns nothing in that round", caught_by="score
             handle = dist.isend(word, dst=rank ^ distance)
             dist.recv(torch.zeros(1), src=rank ^ distance); handle.wait()
 """)
-wrong("three-exchanges", "has come", caught_by="score", hidden=True).like(further).replace("< world_size", "< 8")
+wrong("three-exchanges", "until one has", caught_by="score", hidden=True).like(further).replace("< world_size", "< 8")

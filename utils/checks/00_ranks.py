@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..cluster.hardware import links
+from ..diagnosis.words import ranks_text
 from ..events.event import Event
 from ..kit import mlp
 from ..recording import in_flight
@@ -61,14 +62,20 @@ def here_and_on_gpus(function: Callable[[], Any]) -> Any:
 @oracle(values=[(4,), (2,)])
 def hello_ranks(_: Draws, world_size: int) -> Case:
     ranks = list(range(world_size))
+    by_hand = {f"not what get_device() says: {ASK}": lambda got: not callable(got)}
 
     def entries(got: Any, rank: int) -> Mapping[str, Any]:
         if not isinstance(got, dict):
             advice = "Add your entries to the dict `me`, and return that."
             raise CheckFailed(f"rank {rank} returned {show(got)}", "a dict", advice)
-        if isinstance(device := got.get("device"), torch.device):
-            seen, advice = f"its device is {device!r} (a torch.device)", "That isn't a string: take str(...) of it."
-            raise CheckFailed(f"rank {rank} says that {seen}", "'cpu' (a str)", advice, lead=31)
+        for part, wanted in {"device": "cpu", ON_GPUS: f"cuda:{rank}"}.items():
+            device, seen = got.get(part), f"rank {rank} says that its {part} is {got.get(part)!r}"
+            if isinstance(device, torch.device):
+                advice = "That isn't a string: take str(...) of it."
+                raise CheckFailed(f"{seen} (a torch.device)", f"{wanted!r} (a str)", advice, lead=31)
+            if isinstance(device, str) and device != wanted and device.startswith(wanted):
+                advice = f"get_device() says no more than {wanted!r}, so that is a name put together by hand: {ASK}."
+                raise CheckFailed(seen, repr(wanted), advice)
         return taken_apart(got, ["rank", "world_size", "device", ON_GPUS], rank)
 
     def explain(got: Any, rank: int) -> str:
@@ -98,10 +105,12 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
                 "this rank's own number: ask get_world_size()": ranks,
                 "the number of ranks in a different run: ask get_world_size()": 4,
             },
-            "device": {f"not what get_device() says: {ASK}": lambda got: not callable(got)},
+            "device": by_hand,
             ON_GPUS: {
                 f"the kind of device without the GPU's number, as .type gives it: {ASK}": "cuda",
                 f"the CPU, where get_device() names a GPU: {ASK}": "cpu",
+                f"rank 0's GPU, but each rank has its own: {ASK}": "cuda:0",
+                **by_hand,
             },
         },
         explain=explain,
@@ -132,14 +141,7 @@ def told_by_calls(answers: list[Answer], rights: Sequence[Any] = ()) -> Mapping[
         return op in ops and (alone if rights else not ops & {"broadcast", "scatter", "send"})
 
     leads = "leads to: it gives what it collects to one rank alone,"
-    return {
-        f"what `reduce` {leads} all_reduce to all": partial(collects, op="reduce"),
-        f"what `gather` {leads} all_gather to all": partial(collects, op="gather"),
-    }
-
-
-def is_async(answers: list[Answer]) -> bool:
-    return any(event.is_async for event in answers[0].events)
+    return {f"what `{op}` {leads} all_{op} to all": partial(collects, op=op) for op in ("reduce", "gather")}
 
 
 @oracle(values=[(2, 3, 3), (4, 2, 2)], if_stuck="do all ranks make the same all-reduces, in the same order, each step?")
@@ -191,16 +193,12 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
         "the weight after the first step: return after the loop": trained(on=[mine[:1] for mine in shares]),
     }
     names = {f"weight {n}": n for n in range(layers)}
+    of_weights = {name: {w: [one[n] for one in ends] for w, ends in mistakes.items()} for name, n in names.items()}
     return Case(
         [[weights] * world_size, shares],
         same={"lr": lr},
         right={name: right[n] for name, n in names.items()},
-        mistakes={
-            "": told_by_calls(answers),
-            **{
-                name: {words: [one[n] for one in ends] for words, ends in mistakes.items()} for name, n in names.items()
-            },
-        },
+        mistakes={"": told_by_calls(answers), **of_weights},
         before=answers.append,
         explain=explain,
         advice={
@@ -322,11 +320,9 @@ def expect_groups(answer: Answer, meetings: list[list[tuple[str, int, int]]]) ->
     for rank, mine in enumerate(meetings):
         sizes = {1, *(len(event.members) for event in answer.events if event.rank == rank)}
         for size in (size for _, _, size in mine if size not in sizes):
-            seen, expected = (
-                f"rank {rank} made no call of `dist` in a group of {size}",
-                "that it joins each and gathers there",
-            )
-            raise CheckFailed(seen, expected, "Call dist.init_process_group with the store, then dist.all_gather.")
+            seen = f"rank {rank} made no call of `dist` in a group of {size}"
+            advice = "Call dist.init_process_group with the store, then dist.all_gather."
+            raise CheckFailed(seen, "that it joins each and gathers there", advice)
 
 
 @oracle(
@@ -339,9 +335,13 @@ def take_turns(_: Draws, order: list[int]) -> Case:
     answers: list[Answer] = []
 
     def explain(got: Any, rank: int) -> str:
+        if not isinstance(got, list):
+            return "not a list: return file.lines() as it is"
         if not set(items(got)) <= set(right):
-            return ""
-        incomplete = len(items(got)) < len(right)
+            return 'not the text that is asked for: append f"rank {rank}", and nothing else'
+        if set(items(got)) == set(right) and len(got) > len(right):
+            return "the same lines several times: only one rank writes in each turn"
+        incomplete = len(got) < len(right)
         words = barrier_missing(answers[0], order, rank, incomplete)
         if words:
             return f"{'incomplete' if incomplete else 'the right lines in the wrong order'}: {words}"
@@ -351,17 +351,10 @@ def take_turns(_: Draws, order: list[int]) -> Case:
             return "what order[rank] leads to: in each turn, the rank order[turn] writes its own number"
         return "the right lines in the wrong order: in each turn, counted from 0, the rank order[turn] writes"
 
-    mistakes = {
-        'a line without the word "rank" in each turn: write f"rank {rank}"': every([str(rank) for rank in order]),
-        "the same lines several times: only one rank writes in each turn": (
-            lambda got: set(items(got)) == set(right) and len(got) > len(right)
-        ),
-    }
     case = Case(
         [[os.path.join(folder, "lines")] * len(order)],
         same={"order": order},
         right=every(right),
-        mistakes=mistakes,
         before=answers.append,
         explain=explain,
         seen=f"order {order}: rank {{rank}} read",
@@ -435,7 +428,8 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
             return "the average without its fraction: divide by /, and don't round"
         if not is_number(got) or got == got:
             return ""
-        return EARLY if is_async(answers) else f"NaN: an empty list has no average, so {both}, and divide once"
+        is_async = any(event.is_async for event in answers[0].events)
+        return EARLY if is_async else f"NaN: an empty list has no average, so {both}, and divide once"
 
     mistakes = {
         f"the average of the ranks' averages: {longer}": sum(own) / world_size,
@@ -462,9 +456,9 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
 
 @oracle(
     values=[
+        # Below 1 are, one after another: rank 1's loss, the average (twice), rank 0's loss, the larger loss, the sum.
+        ([6.0, 5.0, 1.5, 1.25, 0.25, 0.75, 0.25, 1.0], [0.0, 3.0, 0.25, 0.5, 1.25, 0.5, 0.25, 0.5]),
         tuple(LOSSES),
-        # Below 1 are, one after another: rank 1's loss, the average, rank 0's loss, the larger loss, the sum.
-        ([6.0, 1.5, 0.25, 0.75, 0.25, 1.0], [0.0, 0.25, 1.25, 0.5, 0.25, 0.5]),
         ([2.0, 1.0, 3.0, 2.0], [4.0, 1.0, 1.0, 2.0]),  # an average of exactly 1 is not below 1
     ],
     if_stuck=STOPS,
@@ -484,7 +478,9 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
         f"too short: you stop when one of the losses is {decides}": until([min(step) < 1 for step in steps]),
         f"too long: you stop when all of the losses are {decides}": until([max(step) < 1 for step in steps]),
         f"too long: you stop when the sum of the losses is {decides}": until([one < 1 for one in sums]),
+        f"what you get if you stop when rank 0's own loss is {decides}": until([loss < 1 for loss in losses[0]]),
         "too short: you stop at an average of 1, which is not below 1": until([average <= 1 for average in averages]),
+        "too long: you stop a step late. This step's average decides, not the one before": averages[: len(right) + 1],
         "too short: the step whose average is below 1 is the last one, and it counts too": right[:-1],
         "the last average alone: return those of all steps": right[-1:],
     }
@@ -505,23 +501,20 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
 
     def expect_barrier(answer: Answer) -> None:
         for rank in range(len(losses)):
-            if [event.op for event in answer.events if event.rank == rank][-1:] != ["barrier"]:
-                advice = ": it can happen that no average is below 1; then the loop ends by itself, without a `break`."
-                if right[-1] < 1:
-                    advice = ", where all ranks arrive if they leave the loop by `break`."
-                seen = f"rank {rank}'s last call is not dist.barrier()"
-                expected = "one dist.barrier() on every rank, however the loop ended"
-                raise CheckFailed(seen, expected, f"It belongs after the loop{advice}")
+            *_, last = "", *(event.op for event in answer.events if event.rank == rank)
+            if last != "barrier":
+                after = f" after its last {last}" * bool(last)
+                when = f"With losses whose average {'falls' if right[-1] < 1 else 'never falls'} below 1"
+                advice = "Put it after the loop, as the last call, so that every way out of the loop passes it."
+                seen = f"{when}, rank {rank} returned without a dist.barrier(){after}"
+                raise CheckFailed(seen, "one dist.barrier() on every rank, however the loop ended", advice)
 
     return Case(
         [losses],
         right={"the averages": every(right)},
-        mistakes={
-            "": told_by_calls(answers, [right]),
-            "the averages": {words: every(wrong) for words, wrong in mistakes.items()},
-        },
+        mistakes={"": told_by_calls(answers, [right]), "the averages": {w: every(x) for w, x in mistakes.items()}},
         before=answers.append,
-        advice={r"waits in reduce \(root": BY_REDUCE, "waits in barrier": STOPS},
+        advice={r"waits in reduce \(root": BY_REDUCE, r"(?s)\A(?!.*has finished).*waits in barrier": STOPS},
         explain=explain,
         rtol=1e-6,
         seen="rank {rank}: {part} are",
@@ -587,15 +580,19 @@ def barrier_by_hand(_: Draws, world_size: int) -> Case:
     def expect_barrier(answer: Answer) -> None:
         expect_only_messages(answer)
         heard = heard_of(answer.events, world_size)
-        advice = "Whoever leaves must have heard of all others, directly or from a rank that had."
+        known_by = [rank for rank, known in enumerate(heard) if len(known) == world_size]
+        advice = "No rank heard of all the others: pass on what each has heard until one has, and let it tell the rest."
+        if known_by:
+            only = f"Only {ranks_text(known_by).lower()} heard of all the others"
+            advice = f"{only}: once a rank has, it must tell the rest, and they must wait for that message."
         if skips_partners(answer.events, heard):
-            advice = (
-                "A rank whose partner doesn't exist learns nothing in that round. The scheme must work for any number "
-                "of ranks: choose partners that always exist, such as (rank + distance) % world_size."
-            )
+            that_exist = "choose partners that always exist, such as (rank + distance) % world_size."
+            advice = f"A rank whose partner doesn't exist learns nothing in that round: {that_exist}"
         for rank, known in enumerate(heard):
             for other in sorted(set(range(world_size)) - known):
                 seen = f"rank {rank} leaves though it can't know that rank {other} has come"
+                those = f"{ranks_text(sorted(known - {rank})).lower()} only" if len(known) > 1 else "no other rank"
+                advice = f"Rank {rank} had heard of {those}. {advice}"
                 raise CheckFailed(seen, "that all ranks wait for the last one", advice)
 
     return Case(
