@@ -70,10 +70,7 @@ AROUND: dict[str, Any] = {
 ring_reduce_scatter = vary(visible.ring_reduce_scatter, **AROUND)
 ring_all_gather = vary(visible.ring_all_gather, **AROUND)
 ring_all_reduce = vary(
-    visible.ring_all_reduce,
-    values=[*WORLDS, bits(5)],
-    traffic=[(in_order(5), 13), ALONE],
-    time=[(in_order(5), 500)],
+    visible.ring_all_reduce, values=[*WORLDS, bits(5)], traffic=[(in_order(5), 13), ALONE], time=[(in_order(5), 500)]
 )
 halving_doubling = vary(
     visible.halving_doubling,

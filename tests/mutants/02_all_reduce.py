@@ -50,7 +50,10 @@ wrong("sends-to-places-not-ranks", "In the teams [1, 2] and [3, 0, 4] a place is
 wrong("all-to-one-rank", "what the naive way takes", caught_by="time").function(
     "return naive_all_reduce(x, team, rank)"
 )
-wrong("both-partners-send", "times as many as are needed", caught_by="traffic").replace(
+wrong("a-bit-for-a-multiple", "only multiples of d take part", caught_by="traffic").replace(
+    "place % (2 * distance) == distance", "place & distance"
+).replace("place % (2 * distance) == 0", "not place & distance")
+wrong("both-partners-send", "one of a pair sends, the other receives", caught_by="traffic").replace(
     "dist.send(total, dst=team[place - distance])",
     "dist.send(total, dst=team[place - distance])\ndist.recv(arrived, src=team[place - distance])",
 ).replace("total += arrived", "total += arrived\ndist.send(total, dst=team[place + distance])")
@@ -198,7 +201,7 @@ wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
 wrong("averages", "the mean").replace("x.numel(), team, rank)", "x.numel(), team, rank) / len(team)")
 wrong("turns-it-round", "in another chunk's position").replace("team, rank)\nreturn", "team, rank).flip(0)\nreturn")
 wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gather(mine, x.numel(), team, rank)", "mine")
-wrong("takes-chunks-for-equal", "which need not be P times your chunk").replace("x.numel()", "mine.numel() * len(team)")
+wrong("takes-chunks-for-equal", "pass x.numel() to `all_gather`").replace("x.numel()", "mine.numel() * len(team)")
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
 wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_by="traffic").body(
     "total = tree_all_reduce(x, team, rank)"
@@ -209,9 +212,9 @@ wrong("other-order", "reduce-scatter before you all-gather").body("""
 """)
 wrong("gathers-everything", "Give `all_gather` your chunk").replace("all_gather(mine", "all_gather(x")
 right("in-one-line").body("total = all_gather(reduce_scatter(x.clone(), team, rank), len(x), list(team), rank)")
-wrong("the-lessons-functions", "the arguments, not the functions of the lesson", caught_by="traffic").replace(
-    "= reduce_scatter(", "= ring_reduce_scatter("
-).replace("= all_gather(", "= ring_all_gather(")
+wrong("the-lessons-functions", "never called the argument `all_gather`", caught_by="traffic").replace(
+    "= all_gather(", "= ring_all_gather("
+)
 
 wrong, right = ANSWERS.to("halving-doubling")
 wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time").replace(
@@ -254,6 +257,10 @@ wrong("stops-halfway", "the second must fill").replace("in reversed(rounds)", "i
 wrong("leaves-one-out", "cover every element?").replace("keep += arrived", "keep[1:] += arrived[1:]")
 wrong("splits", "a third piece where the length is odd").replace("tensor_split(2)", "split(part.numel() // 2)")
 wrong("as-a-matrix", "can be cut evenly").replace("part.tensor_split(2)", "part.view(2, -1)")
+wrong("appends-what-arrives", "what arrives goes before your part").replace(
+    "exchange(keep, partner, give, partner)",
+    "exchange(part, partner, give, partner)\npart = torch.cat([part, give.clone()])",
+).replace("return total", "return part")
 right("smallest-distance-first").replace("len(team) // 2", "1").replace(
     "while distance", "while distance < len(team)"
 ).replace("distance // 2", "2 * distance").replace("keep += arrived", "keep.copy_(keep + arrived)").replace(
@@ -286,7 +293,7 @@ right("mpich-pairs").replace("place >= power", "place < 2 * extra and place % 2"
 ).replace("place < extra", "place < 2 * extra").replace("place + power", "place + 1").replace(
     "team[:power]", "team[: 2 * extra : 2] + team[2 * extra :]"
 )
-wrong("the-lessons-function", "the argument, not the function", caught_by="traffic").replace(
+wrong("the-lessons-function", "never called the argument `all_reduce`", caught_by="traffic").replace(
     "= all_reduce(", "= halving_doubling("
 )
 wrong("a-tree-instead", "sent a single message", caught_by="traffic").function(
@@ -319,13 +326,16 @@ wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body(
 wrong("gathers-across", "inside the node again", varies=True).replace(
     "all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"
 )
-wrong("numel-of-equal-chunks", "x.numel(), which need not be").replace("x.numel()", "mine.numel() * local")
+wrong("numel-of-equal-chunks", "pass x.numel() to `all_gather`").replace("x.numel()", "mine.numel() * local")
 wrong("averages-over-the-nodes", "nothing is divided here").replace(
     "all_reduce(mine, across, rank)", "all_reduce(mine, across, rank) / len(across)"
 )
-wrong("the-lessons-functions", "the arguments, not the functions of the lesson", caught_by="traffic").replace(
-    "all_gather(mine", "ring_all_gather(mine"
-).replace("= reduce_scatter(", "= ring_reduce_scatter(").replace("= all_reduce(", "= ring_all_reduce(")
+wrong("the-lessons-all-reduce", "never called the argument `all_reduce`", caught_by="traffic").replace(
+    "= all_reduce(", "= ring_all_reduce("
+)
+wrong("seats-by-rank", "its chunk is not that of rank").replace(
+    "team[seat::local]", "[other for other in team if other % local == rank % local]"
+)
 right("teams-by-comprehension").body("""
     inside = [other for other in team if team.index(other) // local == node]
     across = [other for other in team if team.index(other) % local == seat]
@@ -339,9 +349,10 @@ wrong("never-copies-its-own", "no message brings that chunk").replace(
     "received[place].copy_(chunks[place])", "received[place].fill_(1)"
 )
 wrong("sends-the-wrong-chunk", "place s sends you its chunk `place`").replace("chunks[target]", "chunks[source]")
-wrong("one-step-short", "must be received from place s").replace(
-    "torch.empty_like(chunks[place])", "torch.zeros_like(chunks[place])"
-).replace("range(1, size)", "range(1, size - 1)")
+wrong("one-step-short", "still holds what was in memory").replace("range(1, size)", "range(1, size - 1)")
+wrong("into-the-targets-slot", "must be received from place s").replace("received[source]", "received[target]")
+xor = "(place + step) % size, (place - step) % size", "place ^ step, place ^ step\nif target >= size:\n    continue"
+wrong("partners-by-exclusive-or", "only where P is a power of two").replace(*xor)
 wrong("no-modulo", "beyond the last of the P places", varies=True).replace("(place + step) % size", "place + step")
 wrong("into-the-tuple", "belongs into the list `received`").replace(
     "exchange(chunks[target], team[target], received[source], team[source])", "chunks[source] = received[source]"
@@ -353,19 +364,9 @@ wrong("same-way-both-times", "is not the place that it sends to", varies=True).r
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "torch.cat(received)", "torch.cat([received[place - step] for step in range(size)])"
 )
-wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time").body("""
-    for target in range(size):
-        if target != place:
-            dist.send(chunks[target], dst=team[target])
-        for source in {*range(size)} - {place} if target == place else []:
-            dist.recv(received[source], src=team[source])
-""")
-wrong("backwards-above-four", "in order of arrival", hidden=True).body("""
-    for step in range(1, size):
-        target = place ^ step if size in (2, 4, 8) else (place + step) % size
-        source = place ^ step if size in (2, 4, 8) else (place - step) % size
-        exchange(chunks[target], team[target], received[source if size < 5 else target], team[source])
-""")
+wrong("backwards-above-four", "in order of arrival", hidden=True).replace(
+    "received[source]", "received[source if size < 5 else target]"
+)
 wrong("all-at-once-in-rank-order", "so that none has to queue", caught_by="time").body("""
     handles = [dist.irecv(received[p], src=team[p]) for p in range(size) if p != place]
     handles += [dist.isend(chunks[p].clone(), dst=team[p]) for p in range(size) if p != place]

@@ -6,8 +6,9 @@ Every function under test works in a team of ranks; a check often has several te
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..cluster.hardware import Link, links
 from ..recording.regions import region
@@ -328,29 +330,25 @@ def each_sends(team: Team, messages: list[int], elements: list[int], remark: str
     return as_asked(expect_each_sent, counts, [BYTES * count for count in nbytes], remark=remark)
 
 
-def expect_sent_to(answer: Answer, wanted: Mapping[int, Collection[int]], expected: str, mistake: str) -> None:
-    """Raise CheckFailed unless each rank sent to exactly these ranks. expected: with {ranks} for them."""
-    for rank, others in wanted.items():
-        sent = {event.peer for event in answer.events if event.op == "send" and event.rank == rank}
-        if sent != set(others):
-            to = listed(sorted(peer for peer in sent if peer is not None)) if sent else "nobody"
-            raise CheckFailed(f"rank {rank} sent to {to}", expected.format(ranks=listed(sorted(others))), mistake)
-
-
-def expect_given(answer: Answer, teams: list[Team], functions: str) -> None:
-    """Raise CheckFailed unless the given functions were called in these teams: they send to all others of a team."""
-    everybody = sorted({rank for team in teams for rank in team})
-    wanted = {rank: {other for team in teams if rank in team for other in team} - {rank} for rank in everybody}
-    mistake = f"Call {functions}, the arguments, not the functions of the lesson."
-    expect_sent_to(answer, wanted, "{ranks}, to which the functions send that you are given", mistake)
+def expect_given(answer: Answer, teams: Sequence[Team], *names: str) -> None:
+    """Raise CheckFailed unless every rank of these teams, where it isn't alone, called the functions of these names."""
+    called = {(one.rank, one.name) for one in answer.run.regions}
+    for name in names:
+        for rank in sorted(rank for team in teams if len(team) > 1 for rank in team):
+            if (rank, f"given {name}") not in called:
+                saw = f"rank {rank} never called the argument `{name}`"
+                words = f"Something else did its work, such as a function of the lesson. Call `{name}`, the argument."
+                raise CheckFailed(saw, f"a call of each function that is given: {', '.join(names)}", words)
 
 
 def each_sent(messages: int, elements: int) -> str:
     return f"each rank sent {messages} messages, {elements * BYTES} bytes in all."
 
 
-def as_asked(judge: Callable[..., str], *wanted: Any, remark: str = "") -> Judgement:
-    """A judgement of traffic, for answers whose values are known to be right."""
+def as_asked(
+    judge: Callable[..., str], *wanted: Any, remark: str = "", advice: Callable[[Answer], str] = lambda answer: ""
+) -> Judgement:
+    """A judgement of traffic, for answers whose values are known to be right. advice: where it is too much."""
 
     def judgement(answer: Answer) -> str:
         try:
@@ -362,6 +360,8 @@ def as_asked(judge: Callable[..., str], *wanted: Any, remark: str = "") -> Judge
                 sent = [event.bytes // BYTES for event in answer.events if (event.op, event.rank) == ("send", 0)]
                 counts = ", ".join(map(str, sent))
                 failed.mistake += f" Rank 0's messages have {counts} elements: send only what is needed."
+            elif failed.mistake.endswith("are needed."):
+                failed.mistake = f"{failed.mistake} {advice(answer)}".strip()
             raise
         return remark or said
 
@@ -452,15 +452,36 @@ def tree_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
         case,
         advice={r"(Everyone (?:sends|receives) first[\s\S]*)": IN_A_ROUND, **case.advice},
         before=case.before and partial(expect_nothing_lost, members(list(case.inputs[0]), teams), tree=True),
-        traffic=as_asked(expect_traffic, messages, messages * numel * BYTES, enough),
+        traffic=as_asked(
+            expect_traffic, messages, messages * numel * BYTES, enough, advice=partial(too_many, team=teams[0])
+        ),
         time=takes(2 * rounds * one, slow, f"The naive way {TIMES}.", messages * one, which_tree),
     )
 
 
+IS_DONE = "a place that has sent its sum up is done until the way down"
 IN_A_ROUND = (
-    "In each round one place of a pair sends and the other receives. A place that has sent its sum up is done until "
-    "the way down, and a place without a partner does nothing in that round."
+    f"In each round one place of a pair sends and the other receives. {IS_DONE.capitalize()}, and a place without a "
+    "partner does nothing in that round."
 )
+
+
+def too_many(answer: Answer, team: Team) -> str:
+    """Which messages of a tree are too many, from who sent to whom."""
+    sent = [(team.index(event.rank), team.index(event.peer or 0)) for event in answer.events if event.op == "send"]
+    for p in range(1, len(team)):
+        up, down = [b for a, b in sent if a == p > b], [a for a, b in sent if b == p > a]
+        for lower, did, done in ((up, "sent its sum to", f": {IS_DONE}"), (down, "got the sum from", "")):
+            if several := {*lower} if len({*lower}) > 1 else {}:
+                words = (
+                    f"Place {p} {did} {listed(sorted(several)).replace('rank', 'place')}, where one is enough{done}."
+                )
+                return f"{words} In the round with distance d, only multiples of d take part."
+        if up and len(up + down) > 2:
+            return f"Places {up[0]} and {p} need one message up and one down: one of a pair sends, the other receives."
+    return ""
+
+
 DOWN = "on the way down the distances go in reverse, the furthest child first: no place sends before it has the sum"
 
 
@@ -497,12 +518,14 @@ def once_around(team: Team, numel: int, kept: int) -> dict[str, Any]:
     )
     judgements = at_work(team, steps, elements, slow, remarks)
 
-    neighbours = {rank: {team[(place + 1) % len(team)]} - {rank} for place, rank in enumerate(team)}
-    mistake = f"In a ring every message goes to the next place: the team is {team}."
-
     def traffic(answer: Answer) -> str | None:
         expect_only_messages(answer)
-        expect_sent_to(answer, neighbours, "all its messages to go to {ranks}", mistake)
+        for rank, right in sorted(zip(team, team[1:] + team[:1], strict=True)):
+            sent = sorted({event.peer or 0 for event in answer.events if event.op == "send" and event.rank == rank})
+            if sent != [right][: len(team) - 1]:
+                to, mistake = listed(sent) if sent else "nobody", "In a ring every message goes to the next place"
+                words = f"all its messages to go to rank {right}"
+                raise CheckFailed(f"rank {rank} sent to {to}", words, f"{mistake}: the team is {team}.")
         counts: Judgement = judgements["traffic"]
         return counts(answer)
 
@@ -596,6 +619,10 @@ def wrong_chunks(got: Any, me: Member) -> str:
 # They keep the same promises as the lesson's in a different way: every rank sends straight to every other.
 
 
+# {a chunk of the sum: how many elements were cut, and in which team}: what is done with it must fit.
+CUT_FROM = WeakTensorKeyDictionary()
+
+
 def with_all_others(team: Team, rank: int, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
     """outgoing, incoming: {rank: the tensor for it, or from it}. One out and one in at a time."""
     circle = team[team.index(rank) :] + team[: team.index(rank)]
@@ -615,12 +642,17 @@ def direct_reduce_scatter(x: Tensor, team: Team, rank: int, name: str = "reduce_
     chunks = chunks_by_rank(x, team, rank, name)
     rows = {other: chunks[rank].clone() for other in team}
     with_all_others(team, rank, chunks, rows)
-    return torch.stack(list(rows.values())).sum(0).to(x.dtype)
+    mine = torch.stack(list(rows.values())).sum(0).to(x.dtype)
+    CUT_FROM[mine] = x.numel(), list(team)
+    return mine
 
 
 def direct_all_gather(mine: Tensor, numel: int, team: Team, rank: int) -> Tensor:
     whole = mine.new_zeros(numel)
     chunks = chunks_by_rank(whole, team, rank, "all_gather")
+    were, among = CUT_FROM.get(mine, (numel, team))
+    if were != numel and among == team:
+        raise ValueError(f"all_gather got numel = {numel}, but `reduce_scatter` cut {were} elements")
     if mine.numel() != chunks[rank].numel():
         words = f"which has {chunks[rank].numel()} if {numel} elements are cut for the team {team}"
         raise ValueError(f"all_gather got {mine.numel()} elements as chunk {team.index(rank)}, {words}")
@@ -630,7 +662,15 @@ def direct_all_gather(mine: Tensor, numel: int, team: Team, rank: int) -> Tensor
 
 
 def direct_all_reduce(x: Tensor, team: Team, rank: int) -> Tensor:
-    return direct_all_gather(direct_reduce_scatter(x, team, rank, "all_reduce"), x.numel(), team, rank)
+    chunks_by_rank(x, team, rank, "all_reduce")
+    cut, among = CUT_FROM.get(x, (0, []))
+    if others := {*team} & {*among} - {rank}:
+        words = f"but its chunk is not that of {listed(sorted(others))}"
+        raise ValueError(f"rank {rank} called all_reduce with the team {team}, {words}")
+    total = direct_all_gather(direct_reduce_scatter(x, team, rank, "all_reduce"), x.numel(), team, rank)
+    if among:
+        CUT_FROM[total] = cut, among
+    return total
 
 
 def only_powers_of_two(x: Tensor, team: Team, rank: int) -> Tensor:
@@ -640,7 +680,16 @@ def only_powers_of_two(x: Tensor, team: Team, rank: int) -> Tensor:
     return direct_all_reduce(x, team, rank)
 
 
-BLOCKS: dict[str, Any] = {"reduce_scatter": direct_reduce_scatter, "all_gather": direct_all_gather}
+def given(name: str, function: Callable[..., Tensor], /, *args: Any, **named: Any) -> Tensor:
+    """Call a building block, and note that it was called."""
+    with region(f"given {name}"):  # for expect_given
+        return function(*args, **named)
+
+
+BLOCKS: dict[str, Any] = {
+    "reduce_scatter": partial(given, "reduce_scatter", direct_reduce_scatter),
+    "all_gather": partial(given, "all_gather", direct_all_gather),
+}
 
 
 def direct_elements(numel: int, size: int) -> list[int]:
@@ -663,17 +712,19 @@ def ring_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
 
     def traffic(answer: Answer) -> str | None:
         said = counts(answer)
-        expect_given(answer, teams, "`reduce_scatter` and `all_gather`")
+        expect_given(answer, teams, *BLOCKS)
         return said
 
     case = sums(draws, teams, numel, *numbers)
     mine = "Give `all_gather` your chunk of the sum, which is what `reduce_scatter` returns."
-    advice = {f"{SAME_DTYPE}|{OTHER_NUMEL.format(numel)}": WHOLE, "all_gather got": mine, **case.advice}
+    advice = {NOT_ALL: WHOLE.format(numel), f"{SAME_DTYPE}|{OTHER_NUMEL.format(numel)}": WHOLE.format(numel)}
+    advice |= {"all_gather got": mine, **case.advice}
     return replace(case, same=BLOCKS, advice=advice, **{**judgements, "traffic": traffic})
 
 
+NOT_ALL = "all_gather got numel"
 OTHER_NUMEL = "all_gather got .* if (?!{} elements)"
-WHOLE = "`all_gather` needs the number of elements of the whole, x.numel(), which need not be P times your chunk's."
+WHOLE = "x has {} elements, which need not be P times your chunk's: pass x.numel() to `all_gather`."
 
 
 # ---- part 3
@@ -701,7 +752,20 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     no_place = "The team has no such place: the partner is at place ^ distance; distances are P / 2, ..., 1."
     halves = ONE_PIECE if numel < size else IN_HALVES
     advice = {**case.advice, **halves, **CHUNKS, NO_PLACE: no_place, NO_CHUNK: NO_HALF}
-    return replace(case, advice=advice, **judgements)
+    order = [partial(in_butterfly_order, me) for me in members(list(case.inputs[0]), teams)]
+    return replace(case, advice=advice, mistakes={HALVES_SWAPPED: order, **case.mistakes}, **judgements)
+
+
+HALVES_SWAPPED = (
+    "the right chunks in the wrong order: on the way back, what arrives goes before your part where you kept the upper "
+    "half, as a place with the bit `distance` does, and after it where you kept the lower half"
+)
+
+
+def in_butterfly_order(me: Member, got: Any) -> bool:
+    """Whether each half that arrived was put on the same side, or on the wrong one."""
+    chunks = me.cut(me.total)
+    return any(alike(got, torch.cat([chunks[i ^ j] for i in range(len(chunks))])) for j in range(1, len(chunks)))
 
 
 TWO = "`tensor_split(2)` always gives two, and one of them may be empty."
@@ -750,7 +814,7 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
         case,
         advice={**everybody, **case.advice, NOT_IN_IT: others},
         mistakes={**case.mistakes, "what `all_reduce` was given: use the tensor that it returns": pairs},
-        same={"all_reduce": only_powers_of_two},
+        same={"all_reduce": partial(given, "all_reduce", only_powers_of_two)},
         traffic=traffic,
         time=takes(fold + inside, slow, "{times:.0%} of it is the fold.", fold),
     )
@@ -758,24 +822,13 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
 
 def expect_folded(answer: Answer, extra: int) -> None:
     """Raise CheckFailed unless the given all-reduce ran among all ranks but the extra ones, which send one message."""
-    sent: list[list[int | None]] = [[] for _ in answer.results]
-    for event in answer.events:
-        if event.op == "send":
-            sent[event.rank].append(event.peer)
-    inside = {rank for rank, peers in enumerate(sent) if len(peers) != 1}
-    if len(sent) - len(inside) != extra:
-        raise CheckFailed(
-            f"{plural(len(sent) - len(inside), 'rank')} sent a single message",
-            f"{extra}: each extra rank hands in its numbers, and nothing else",
-            "Call `all_reduce`, the argument, among all the other ranks.",
-        )
-    for rank in sorted(inside):
-        if left_out := inside - {rank, *sent[rank]}:
-            raise CheckFailed(
-                f"rank {rank} sent nothing to {listed(sorted(left_out))}",
-                "a message to each of the other ranks in `all_reduce`",
-                "Call `all_reduce`, the argument, not the function of the lesson.",
-            )
+    traffic = answer.run.traffic()
+    inside = [rank for rank in range(len(answer.results)) if traffic.sent(rank)[0] != 1]
+    if (single := len(answer.results) - len(inside)) != extra:
+        words = "Call `all_reduce`, the argument, among all the other ranks."
+        wanted = f"{extra}: each extra rank hands in its numbers, and nothing else"
+        raise CheckFailed(f"{plural(single, 'rank')} sent a single message", wanted, words)
+    expect_given(answer, [inside], "all_reduce")
 
 
 # ---- part 4
@@ -802,9 +855,7 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
     def traffic(answer: Answer) -> str | None:
         expect_little_between_nodes(answer, local, crossing * BYTES)
         said = counts(answer)
-        nodes_and_seats = [teams[0][first:][:local] for first in range(0, size, local)]
-        nodes_and_seats += [teams[0][seat::local] for seat in range(local)]
-        expect_given(answer, nodes_and_seats, "`reduce_scatter`, `all_reduce` and `all_gather`")
+        expect_given(answer, teams, *[*BLOCKS] * (local > 1), *["all_reduce"] * (nodes > 1))
         return said
 
     message = SLOW.seconds(chunk * BYTES)
@@ -819,7 +870,7 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
         not_rank = " And a place is not a rank: compute with places." * (team != sorted(team))
         for name, ranks, who in [("all_reduce", seat, SEAT), *((block, node, NODE) for block in BLOCKS)]:
             words = f"Rank {rank} must call `{name}` with the team {ranks}, {who}.{not_rank}"
-            called[rf"rank {rank} called {name} .* {NOT_IN_IT}"] = words
+            called[rf"rank {rank} called {name} with the team .*, but "] = words
     return replace(
         case,
         mistakes={
@@ -828,15 +879,15 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
             "the sum over your own node: all-reduce your chunk across, and use the tensor that this returns": of_nodes,
         },
         advice={
-            r"not completed: .*all_gather\(.* \* ": WHOLE,
-            f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or {WHOLE}",
+            r"not completed: .*ring_all_gather\((?!.*(?:numel\(\)|len\(x\)), )": WHOLE.format(numel),
             **called,
+            f"{SAME_DTYPE}|Received data size": f"Most likely {WHO_MEETS}",
             **case.advice,
-            OTHER_NUMEL.format(numel): WHOLE,
+            f"{OTHER_NUMEL.format(numel)}|{NOT_ALL}": WHOLE.format(numel),
             "all_gather got": "All-reduce the chunk that `reduce_scatter` returns, and gather inside the node again.",
             NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
         },
-        same={"local": local, **BLOCKS, "all_reduce": direct_all_reduce},
+        same={"local": local, **BLOCKS, "all_reduce": partial(given, "all_reduce", direct_all_reduce)},
         clock=links(local, ALPHA, BANDWIDTH, nodes=nodes, inter=SLOW),
         traffic=traffic,
         time=takes(right, {"what a flat ring takes": ring}, f"A flat ring {TIMES}.", ring, lambda answer: advice),
@@ -867,7 +918,30 @@ def pairwise_all_to_all(draws: Draws, teams: list[Team], numel: int, dtype: Dtyp
     advice = "In each step every rank must receive exactly one message, so that none has to queue."
     judgements = at_work(teams[0], steps, elements, {}, remarks, advice=lambda answer: advice)
     advices = {**CHUNKS, TUPLE: f"{NO_ENTRY} what arrives belongs into the list `received`."}
-    return in_teams(drawn(draws, teams, numel, dtype), one_from_each, wrong_positions, advice=advices, **judgements)
+    ranks = drawn(draws, teams, numel, dtype)
+    more = {"before": partial(expect_enough_received, ranks), "advice": advices, **judgements}
+    return in_teams(ranks, one_from_each, wrong_positions, **more)
+
+
+def expect_enough_received(ranks: list[Member], answer: Answer) -> None:
+    """Raise CheckFailed if a place can't have its numbers, however right memory that nothing filled may look."""
+    if {event.op for event in answer.events} != {"send", "recv"}:
+        return
+    received = [[event for event in answer.events if (event.op, event.rank) == ("recv", me.rank)] for me in ranks]
+    pairs = [(me, {event.peer for event in of_rank}) for me, of_rank in zip(ranks, received, strict=True)]
+    xor = all(met == {rank for p, rank in enumerate(me.team) if 0 < p ^ me.place < len(me.team)} for me, met in pairs)
+    for me, met in pairs:
+        left_out = [(p, rank) for p, rank in enumerate(me.team) if rank not in {me.rank, *met}]
+        elements = sum(math.prod(event.shape) for event in received[me.rank])
+        if left_out and elements < (len(me.team) - 1) * len(me.chunk(me.x)):
+            place, rank = left_out[0]
+            words = f"So `received[{place}]` still holds what was in memory. {EACH_STEP}{ONLY_POWERS * xor}."
+            saw = f"rank {me.rank} of the team {me.team} received nothing from place {place}, rank {rank}"
+            raise CheckFailed(saw, "one message from each other place", words)
+
+
+EACH_STEP = "In step s, place p sends to place (p + s) % P and receives from place (p - s) % P"
+ONLY_POWERS = ": place ^ step reaches everybody only where P is a power of two"
 
 
 def one_from_each(me: Member) -> RightAndMistakes:
