@@ -78,20 +78,6 @@ right("largest-distance-first").replace(
     "for distance in reversed(distances):\n    if place % (2 * distance) == distance:",
     "for distance in distances:\n    if distance <= place < 2 * distance:",
 )
-right("all-children-at-once").body("""
-    below = [d for d in distances if place % (2 * d) == 0 and place + d < size]
-    children, parent = [team[place + d] for d in below], team[place & (place - 1)]
-    parts = [torch.empty_like(x) for _ in children]
-    for handle in [dist.irecv(part, src=child) for part, child in zip(parts, children)]:
-        handle.wait()
-    for part in parts:
-        total += part
-    if place:
-        dist.send(total, dst=parent)
-        dist.recv(total, src=parent)
-    for child in reversed(children):
-        dist.isend(total, dst=child).wait()
-""")
 wrong("a-heap", "partners are 1, 2, 4, ... places apart", caught_by="time").body("""
     children, parent = [team[child] for child in (2 * place + 1, 2 * place + 2) if child < size], team[(place - 1) // 2]
     for child in children:
@@ -116,10 +102,7 @@ wrong("everybody-sends-first", "Everyone sends first").replace(
 wrong("in-two-turns", "send and receive at the same time", caught_by="time").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "for turn in (0, 1):\n"
-    "    if place % 2 == turn:\n"
-    "        dist.send(chunks[outgoing], dst=right)\n"
-    "    else:\n"
-    "        dist.recv(arrived, src=left)",
+    "    dist.send(chunks[outgoing], right) if place % 2 == turn else dist.recv(arrived, src=left)",
 )
 wrong("straight-to-everybody", "In a ring every message goes to the next place", caught_by="traffic").replace(
     "place - 1 - step", "place + 1 + step"
@@ -149,17 +132,6 @@ right("a-batch-in-each-step").replace(
     "for work in dist.batch_isend_irecv(calls):\n"
     "    work.wait()",
 ).replace("chunks[incoming] += arrived", "chunks[incoming] = arrived + chunks[incoming]")
-right("one-running-sum").body("""
-    chunks = x.tensor_split(size)
-    running = chunks[place - 1].clone()
-    for step in range(size - 1):
-        arrived = torch.empty_like(chunks[place - step - 2])
-        receiving = dist.irecv(arrived, src=left)
-        dist.isend(running, dst=right).wait()
-        receiving.wait()
-        running = arrived + chunks[place - step - 2]
-    return running
-""")
 wrong("equal-slices", "which is not where chunk 2 begins").replace(
     "[chunk.clone() for chunk in x.tensor_split(size)]",
     "[x[at * (len(x) // size) :][: len(x) // size].clone() for at in range(size)]",
@@ -201,15 +173,16 @@ wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
 wrong("averages", "the mean").replace("x.numel(), team, rank)", "x.numel(), team, rank) / len(team)")
 wrong("turns-it-round", "in another chunk's position").replace("team, rank)\nreturn", "team, rank).flip(0)\nreturn")
 wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gather(mine, x.numel(), team, rank)", "mine")
-wrong("takes-chunks-for-equal", "pass x.numel() to `all_gather`").replace("x.numel()", "mine.numel() * len(team)")
+wrong("takes-chunks-for-equal", "pass x.numel() to `all_gather`", varies=True).replace(
+    "x.numel()", "mine.numel() * len(team)"
+)
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
 wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_by="traffic").body(
     "total = tree_all_reduce(x, team, rank)"
 )
-wrong("other-order", "reduce-scatter before you all-gather").body("""
-    mine = all_gather(x, x.numel() * len(team), team, rank)
-    total = reduce_scatter(mine, team, rank)
-""")
+wrong("other-order", "reduce-scatter before you all-gather").body(
+    "total = reduce_scatter(all_gather(x, x.numel() * len(team), team, rank), team, rank)"
+)
 wrong("gathers-everything", "Give `all_gather` your chunk").replace("all_gather(mine", "all_gather(x")
 right("in-one-line").body("total = all_gather(reduce_scatter(x.clone(), team, rank), len(x), list(team), rank)")
 wrong("the-lessons-functions", "never called the argument `all_gather`", caught_by="traffic").replace(
@@ -220,10 +193,7 @@ wrong, right = ANSWERS.to("halving-doubling")
 wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time").replace(
     "exchange(give, partner, arrived, partner)",
     "for turn in (0, distance):\n"
-    "    if place & distance == turn:\n"
-    "        dist.send(give, dst=partner)\n"
-    "    else:\n"
-    "        dist.recv(arrived, src=partner)",
+    "    dist.send(give, partner) if place & distance == turn else dist.recv(arrived, src=partner)",
 )
 wrong("both-keep-the-lower-half", "must mean the same positions").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper)"
@@ -312,11 +282,9 @@ wrong("inside-only", "the sum over your own node").replace("mine = all_reduce(mi
 wrong("ranks-for-places", "a place is not a rank", varies=True).replace(
     "team[node * local : (node + 1) * local]", "list(range(node * local, (node + 1) * local))"
 )
-wrong("everything-across", "First reduce-scatter inside the node", caught_by="traffic").body("""
-    inside = team[node * local : (node + 1) * local]
-    across = team[seat::local]
-    total = all_reduce(all_reduce(x, inside, rank), across, rank)
-""")
+wrong("everything-across", "First reduce-scatter inside the node", caught_by="traffic").body(
+    "total = all_reduce(all_reduce(x, team[node * local :][:local], rank), team[seat::local], rank)"
+)
 wrong("a-flat-ring", "what a flat ring takes", caught_by="time").body("total = ring_all_reduce(x, team, rank)")
 wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body("""
     total = tree_all_reduce(x, team[node * local :][:local], rank)
@@ -326,14 +294,16 @@ wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body(
 wrong("gathers-across", "inside the node again", varies=True).replace(
     "all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"
 )
-wrong("numel-of-equal-chunks", "pass x.numel() to `all_gather`").replace("x.numel()", "mine.numel() * local")
+wrong("numel-of-equal-chunks", "pass x.numel() to `all_gather`", varies=True).replace(
+    "x.numel()", "mine.numel() * local"
+)
 wrong("averages-over-the-nodes", "nothing is divided here").replace(
     "all_reduce(mine, across, rank)", "all_reduce(mine, across, rank) / len(across)"
 )
 wrong("the-lessons-all-reduce", "never called the argument `all_reduce`", caught_by="traffic").replace(
     "= all_reduce(", "= ring_all_reduce("
 )
-wrong("seats-by-rank", "its chunk is not that of rank").replace(
+wrong("seats-by-rank", "the ranks with its seat", varies=True).replace(
     "team[seat::local]", "[other for other in team if other % local == rank % local]"
 )
 right("teams-by-comprehension").body("""
@@ -351,8 +321,9 @@ wrong("never-copies-its-own", "no message brings that chunk").replace(
 wrong("sends-the-wrong-chunk", "place s sends you its chunk `place`").replace("chunks[target]", "chunks[source]")
 wrong("one-step-short", "still holds what was in memory").replace("range(1, size)", "range(1, size - 1)")
 wrong("into-the-targets-slot", "must be received from place s").replace("received[source]", "received[target]")
-xor = "(place + step) % size, (place - step) % size", "place ^ step, place ^ step\nif target >= size:\n    continue"
-wrong("partners-by-exclusive-or", "only where P is a power of two").replace(*xor)
+wrong("partners-by-exclusive-or", "only where P is a power of two").replace(
+    "(place + step) % size, (place - step) % size", "place ^ step, place ^ step\nif target >= size:\n    continue"
+)
 wrong("no-modulo", "beyond the last of the P places", varies=True).replace("(place + step) % size", "place + step")
 wrong("into-the-tuple", "belongs into the list `received`").replace(
     "exchange(chunks[target], team[target], received[source], team[source])", "chunks[source] = received[source]"
@@ -373,18 +344,10 @@ wrong("all-at-once-in-rank-order", "so that none has to queue", caught_by="time"
     for handle in handles:
         handle.wait()
 """)
-right("receives-started-at-once").body("""
-    receives = [dist.irecv(received[place - step], src=team[place - step]) for step in range(1, size)]
-    for step in range(1, size):
-        dist.send(chunks[(place + step) % size].clone(), dst=team[(place + step) % size])
-    for receive in receives:
-        receive.wait()
-""")
-right("exclusive-or").body("""
-    for step in range(1, size):
-        to, source = (place ^ step,) * 2 if size & (size - 1) == 0 else ((place + step) % size, place - step)
-        exchange(chunks[to], team[to], received[source], team[source])
-""")
+right("exclusive-or").replace(
+    "(place + step) % size, (place - step) % size",
+    "(place ^ step,) * 2 if size in (2, 4, 8) else ((place + step) % size, place - step)",
+)
 
 wrong, right = ANSWERS.to("all-reduce-seconds")
 wrong("one-way", "count the way up and the way down").replace("2 * (size - 1) * whole", "(size - 1) * whole")
@@ -485,13 +448,7 @@ wrong("returns-pair", "not one of the candidates").body(
 wrong("alphabetical-ties", "the first in the alphabet").body(
     "return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)[1]"
 )
-right("a-loop").body("""
-    best = candidates[0]
-    for name in candidates:
-        if seconds(name, size, nbytes, alpha, bandwidth) < seconds(best, size, nbytes, alpha, bandwidth):
-            best = name
-    return best
-""")
+right("sorted").body("return sorted(candidates, key=lambda name: seconds(name, size, nbytes, alpha, bandwidth))[0]")
 wrong("rounds-the-times", "don't round the times").replace("alpha, bandwidth))", "alpha, bandwidth) // 1e-7)")
 
 wrong, right = ANSWERS.to("all-reduce")
@@ -516,16 +473,11 @@ wrong("strided-slices-stay", "flatten x, without gaps").replace(
 wrong("storage-bytes", "the whole storage that x is a view of", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "flat.untyped_storage().nbytes()"
 )
-right("a-copy-first").body("""
-    flat = x.clone().flatten().contiguous()
-    function = algorithms[choose(nbytes=x.nbytes, size=len(team), alpha=alpha, bandwidth=bandwidth)]
-    return function(flat, team, rank).view(x.shape)
-""")
 right("early-return").body("""
     if len(team) == 1:
         return x.clone()
     flat = x.contiguous().view(-1)
-    name = choose(nbytes=x.numel() * x.element_size(), size=len(team), alpha=alpha, bandwidth=bandwidth)
+    name = choose(nbytes=x.nbytes, size=len(team), alpha=alpha, bandwidth=bandwidth)
     total = algorithms[name](x=flat, team=team, rank=rank)
     return total.unflatten(0, x.shape) if x.dim() else total[0]
 """)
@@ -537,17 +489,14 @@ wrong("row-by-row", "Call one algorithm, once", caught_by="traffic").replace(
 wrong("squeezes", "in a different shape").replace("total.reshape(x.shape)", "total.reshape(x.shape).squeeze()")
 
 wrong, right = ANSWERS.to("mixed-sizes")
-wrong("one-by-one", "times par", caught_by="score").body("""
-    team = list(range(world_size))
-    return [hierarchical_all_reduce(x, team, rank, local) for x in xs]
-""")
-wrong("equal-pieces", "cut into equal pieces", caught_by="score").body("""
-    total = hierarchical_all_reduce(torch.cat(xs), list(range(world_size)), rank, local)
-    return list(total.chunk(len(xs)))
-""")
+wrong("one-by-one", "times par", caught_by="score").body(
+    "return [hierarchical_all_reduce(x, list(range(world_size)), rank, local) for x in xs]"
+)
+wrong("equal-pieces", "cut into equal pieces", caught_by="score").replace(
+    "total.split([len(x) for x in xs])", "total.chunk(len(xs))"
+)
 wrong("stays-in-the-node", "the other nodes are missing", caught_by="score").body("""
-    first = rank // local * local
-    total = ring_all_reduce(torch.cat(xs), list(range(first, first + local)), rank)
+    total = ring_all_reduce(torch.cat(xs), list(range(world_size)[rank // local * local :][:local]), rank)
     return list(total.split([len(x) for x in xs]))
 """)
 wrong("forgets-to-split", "split it into tensors", caught_by="score").replace(

@@ -35,6 +35,7 @@ Dtype = torch.dtype
 FLOAT, INT = torch.float32, torch.int64
 BYTES = FLOAT.itemsize  # of an element, wherever traffic and time are judged
 ALPHA, BANDWIDTH = 1e-6, 1e9  # of the virtual cluster on which time is judged
+CUT_FROM = WeakTensorKeyDictionary()  # {a chunk of the sum: of how many elements, and in which team}
 TIMES = "takes {times:.2f} times as long"
 MEAN = "the mean: nothing is divided here"
 
@@ -226,11 +227,9 @@ def expect_same_bits(answer: Answer) -> None:
     for rank, got in enumerate(answer.results):
         if not torch.equal(got, first):
             at = (got != first).nonzero()[0].item()
-            raise CheckFailed(
-                f"rank 0 holds {first[at].item():.9g} at index {at}, rank {rank} holds {got[at].item():.9g}",
-                "the same bits on every rank",
-                "They added the same numbers in different orders. Compute each sum once, on one rank, and copy it.",
-            )
+            saw = f"rank 0 holds {first[at].item():.9g} at index {at}, rank {rank} holds {got[at].item():.9g}"
+            words = "They added the same numbers in different orders. Compute each sum once, on one rank, and copy it."
+            raise CheckFailed(saw, "the same bits on every rank", words)
 
 
 def who_is_in(got: Any, me: Member) -> str:
@@ -292,7 +291,8 @@ def who_counts(got: Any, parts: list[Tensor], team: Team) -> str:
     several = sorted({count for count in counts if count > 1})
     named = {count: [rank for rank, this in zip(team, counts, strict=True) if this == count] for count in (0, *several)}
     what = {count: f"counted {count} times" for count in several} | {0: "missing", 2: "counted twice"}
-    said = [f"{ranks_are(sorted(ranks))} {what[count]}" for count, ranks in named.items() if ranks]
+    verbs = {count: "is" if len(ranks) == 1 else "are" for count, ranks in named.items()}
+    said = [f"{listed(sorted(ranks))} {verbs[count]} {what[count]}" for count, ranks in named.items() if ranks]
     copied = ": a buffer that is filled again changes wherever it was stored" * (sum(counts) == len(team))
     return " and ".join(said) + copied
 
@@ -309,10 +309,6 @@ def counts_in(stacked: Tensor, wanted: Tensor) -> list[int]:
     by_mistakes = sorted(every, key=lambda counts: sum(count != 1 for count in counts))
     fitting = (list(counts) for counts in by_mistakes if torch.equal(torch.tensor(counts).double() @ stacked, wanted))
     return next(fitting, [])
-
-
-def ranks_are(ranks: list[int]) -> str:
-    return f"{listed(ranks)} {'is' if len(ranks) == 1 else 'are'}"
 
 
 def listed(ranks: list[int]) -> str:
@@ -421,8 +417,8 @@ ALL_AT_ONCE = (
 )
 IN_PAIRS = "two places must name each other as partners, and `exchange` must send and receive at the same time."
 PAIRWISE = (
-    "in step s, place p sends to place p + s and, with `exchange`, receives at the same time from place p - s, which "
-    "is not the place that it sends to."
+    "in step s, place p sends to place (p + s) % P and, with `exchange`, receives at the same time from place "
+    "(p - s) % P, which is not the place that it sends to."
 )
 TWO_TEAMS = [[3, 0, 4], [1, 2]]
 SUMS = [(in_order(4), 8), (TWO_TEAMS, 7, INT), bits(3)]
@@ -447,14 +443,12 @@ def tree_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
         "what the naive way takes, or a chain: sum in pairs, all pairs at the same time": messages * one,
         "a tree one way, and place 0 alone the other way": (rounds + others) * one,
     }
-    case = sums(draws, teams, numel, *numbers)
+    case, more = sums(draws, teams, numel, *numbers), partial(too_many, team=teams[0])
     return replace(
         case,
         advice={r"(Everyone (?:sends|receives) first[\s\S]*)": IN_A_ROUND, **case.advice},
         before=case.before and partial(expect_nothing_lost, members(list(case.inputs[0]), teams), tree=True),
-        traffic=as_asked(
-            expect_traffic, messages, messages * numel * BYTES, enough, advice=partial(too_many, team=teams[0])
-        ),
+        traffic=as_asked(expect_traffic, messages, messages * numel * BYTES, enough, advice=more),
         time=takes(2 * rounds * one, slow, f"The naive way {TIMES}.", messages * one, which_tree),
     )
 
@@ -619,10 +613,6 @@ def wrong_chunks(got: Any, me: Member) -> str:
 # They keep the same promises as the lesson's in a different way: every rank sends straight to every other.
 
 
-# {a chunk of the sum: how many elements were cut, and in which team}: what is done with it must fit.
-CUT_FROM = WeakTensorKeyDictionary()
-
-
 def with_all_others(team: Team, rank: int, outgoing: dict[int, Tensor], incoming: dict[int, Tensor]) -> None:
     """outgoing, incoming: {rank: the tensor for it, or from it}. One out and one in at a time."""
     circle = team[team.index(rank) :] + team[: team.index(rank)]
@@ -686,10 +676,8 @@ def given(name: str, function: Callable[..., Tensor], /, *args: Any, **named: An
         return function(*args, **named)
 
 
-BLOCKS: dict[str, Any] = {
-    "reduce_scatter": partial(given, "reduce_scatter", direct_reduce_scatter),
-    "all_gather": partial(given, "all_gather", direct_all_gather),
-}
+HALVES = {"reduce_scatter": direct_reduce_scatter, "all_gather": direct_all_gather}
+BLOCKS: dict[str, Any] = {name: partial(given, name, function) for name, function in HALVES.items()}
 
 
 def direct_elements(numel: int, size: int) -> list[int]:
@@ -717,13 +705,12 @@ def ring_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
 
     case = sums(draws, teams, numel, *numbers)
     mine = "Give `all_gather` your chunk of the sum, which is what `reduce_scatter` returns."
-    advice = {NOT_ALL: WHOLE.format(numel), f"{SAME_DTYPE}|{OTHER_NUMEL.format(numel)}": WHOLE.format(numel)}
+    advice = {f"{SAME_DTYPE}|{OTHER_NUMEL.format(numel)}": WHOLE.format(numel)}
     advice |= {"all_gather got": mine, **case.advice}
     return replace(case, same=BLOCKS, advice=advice, **{**judgements, "traffic": traffic})
 
 
-NOT_ALL = "all_gather got numel"
-OTHER_NUMEL = "all_gather got .* if (?!{} elements)"
+OTHER_NUMEL = "all_gather got numel|all_gather got .* if (?!{} elements)"
 WHOLE = "x has {} elements, which need not be P times your chunk's: pass x.numel() to `all_gather`."
 
 
@@ -752,8 +739,9 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     no_place = "The team has no such place: the partner is at place ^ distance; distances are P / 2, ..., 1."
     halves = ONE_PIECE if numel < size else IN_HALVES
     advice = {**case.advice, **halves, **CHUNKS, NO_PLACE: no_place, NO_CHUNK: NO_HALF}
-    order = [partial(in_butterfly_order, me) for me in members(list(case.inputs[0]), teams)]
-    return replace(case, advice=advice, mistakes={HALVES_SWAPPED: order, **case.mistakes}, **judgements)
+    chunks = [me.cut(me.total) for me in members(list(case.inputs[0]), teams)]
+    swapped = {HALVES_SWAPPED: [partial(in_butterfly_order, of_rank) for of_rank in chunks]}
+    return replace(case, advice=advice, mistakes={**swapped, **case.mistakes}, **judgements)
 
 
 HALVES_SWAPPED = (
@@ -762,9 +750,8 @@ HALVES_SWAPPED = (
 )
 
 
-def in_butterfly_order(me: Member, got: Any) -> bool:
+def in_butterfly_order(chunks: list[Tensor], got: Any) -> bool:
     """Whether each half that arrived was put on the same side, or on the wrong one."""
-    chunks = me.cut(me.total)
     return any(alike(got, torch.cat([chunks[i ^ j] for i in range(len(chunks))])) for j in range(1, len(chunks)))
 
 
@@ -822,8 +809,7 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
 
 def expect_folded(answer: Answer, extra: int) -> None:
     """Raise CheckFailed unless the given all-reduce ran among all ranks but the extra ones, which send one message."""
-    traffic = answer.run.traffic()
-    inside = [rank for rank in range(len(answer.results)) if traffic.sent(rank)[0] != 1]
+    inside = [rank for rank in range(len(answer.results)) if answer.run.traffic().sent(rank)[0] != 1]
     if (single := len(answer.results) - len(inside)) != extra:
         words = "Call `all_reduce`, the argument, among all the other ranks."
         wanted = f"{extra}: each extra rank hands in its numbers, and nothing else"
@@ -883,7 +869,7 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
             **called,
             f"{SAME_DTYPE}|Received data size": f"Most likely {WHO_MEETS}",
             **case.advice,
-            f"{OTHER_NUMEL.format(numel)}|{NOT_ALL}": WHOLE.format(numel),
+            OTHER_NUMEL.format(numel): WHOLE.format(numel),
             "all_gather got": "All-reduce the chunk that `reduce_scatter` returns, and gather inside the node again.",
             NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
         },
@@ -899,12 +885,9 @@ def expect_little_between_nodes(answer: Answer, local: int, nbytes: int) -> None
     for rank, sent in enumerate(answer.run.traffic().bytes):
         crossed = sum(count for other, count in enumerate(sent) if other // local != rank // local)
         if crossed > nbytes:
-            raise CheckFailed(
-                f"rank {rank} sent {crossed} bytes to other nodes",
-                f"{nbytes} at most",
-                f"{crossed / nbytes:.3g} times what is needed. First reduce-scatter inside the node, so that a rank "
-                f"has only 1/{local} of the elements to send across.",
-            )
+            first = f"First reduce-scatter inside the node, so that a rank has only 1/{local} of the elements to send"
+            words = f"{crossed / nbytes:.3g} times what is needed. {first}."
+            raise CheckFailed(f"rank {rank} sent {crossed} bytes to other nodes", f"{nbytes} at most", words)
 
 
 # ---- part 5
@@ -935,13 +918,10 @@ def expect_enough_received(ranks: list[Member], answer: Answer) -> None:
         elements = sum(math.prod(event.shape) for event in received[me.rank])
         if left_out and elements < (len(me.team) - 1) * len(me.chunk(me.x)):
             place, rank = left_out[0]
-            words = f"So `received[{place}]` still holds what was in memory. {EACH_STEP}{ONLY_POWERS * xor}."
+            words = f"So `received[{place}]` still holds what was in memory: {PAIRWISE}"
+            words += " place ^ step reaches everybody only where P is a power of two." * xor
             saw = f"rank {me.rank} of the team {me.team} received nothing from place {place}, rank {rank}"
             raise CheckFailed(saw, "one message from each other place", words)
-
-
-EACH_STEP = "In step s, place p sends to place (p + s) % P and receives from place (p - s) % P"
-ONLY_POWERS = ": place ^ step reaches everybody only where P is a power of two"
 
 
 def one_from_each(me: Member) -> RightAndMistakes:
@@ -1095,11 +1075,9 @@ def expect_choice(answer: Answer, x: Tensor, storage: int) -> str:
     right, (sent, sent_bytes) = by_size(nbytes, 2, ALPHA, BANDWIDTH), answer.run.traffic().sent(0)
     seen = f"for {plural(x.numel(), 'element')} of {x.dtype}, "
     if sent > len(ALGORITHMS) or sent_bytes != nbytes:
-        raise CheckFailed(
-            f"{seen}rank 0 sent {plural(sent, 'message')}, {sent_bytes} bytes in all",
-            f"{1 if right == 'few' else 2}, {nbytes} bytes in all",
-            "Call one algorithm, once, with all of x in its own dtype.",
-        )
+        saw = f"{seen}rank 0 sent {plural(sent, 'message')}, {sent_bytes} bytes in all"
+        words = "Call one algorithm, once, with all of x in its own dtype."
+        raise CheckFailed(saw, f"{1 if right == 'few' else 2}, {nbytes} bytes in all", words)
     asked = [int(one.name.split()[1]) for one in answer.run.regions if re.fullmatch(r"choose \d+", one.name)]
     if asked and nbytes not in asked:
         counts = {storage: "the whole storage that x is a view of", 4 * x.numel(): "4 bytes for each element"}
