@@ -17,8 +17,7 @@ from utils.checks.oracles import Case, oracle, side_by_side, vary
 from utils.cluster.hardware import links
 
 visible: Any = import_module("utils.checks.02_all_reduce")
-in_order, bits, NAMES, BOTH = visible.in_order, visible.bits, visible.NAMES, visible.BOTH
-BYTES = visible.BYTES
+in_order, bits, NAMES, BOTH, BYTES = visible.in_order, visible.bits, visible.NAMES, visible.BOTH, visible.BYTES
 F32, F64, BF16, I32, I64 = torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64
 
 # Teams, elements, dtype. The small ones last: with few numbers, different mistakes look the same.

@@ -448,7 +448,7 @@ wrong("returns-pair", "not one of the candidates").body(
 wrong("alphabetical-ties", "the first in the alphabet").body(
     "return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)[1]"
 )
-right("sorted").body("return sorted(candidates, key=lambda name: seconds(name, size, nbytes, alpha, bandwidth))[0]")
+right("sort").body("return sorted(candidates, key=lambda name: seconds(name, size, nbytes, alpha, bandwidth))[0]")
 wrong("rounds-the-times", "don't round the times").replace("alpha, bandwidth))", "alpha, bandwidth) // 1e-7)")
 
 wrong, right = ANSWERS.to("all-reduce")

@@ -676,7 +676,7 @@ def given(name: str, function: Callable[..., Tensor], /, *args: Any, **named: An
         return function(*args, **named)
 
 
-HALVES = {"reduce_scatter": direct_reduce_scatter, "all_gather": direct_all_gather}
+HALVES: dict[str, Callable[..., Tensor]] = {"reduce_scatter": direct_reduce_scatter, "all_gather": direct_all_gather}
 BLOCKS: dict[str, Any] = {name: partial(given, name, function) for name, function in HALVES.items()}
 
 
@@ -850,6 +850,8 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
     case = sums(draws, teams, numel, *numbers)
     means = {f"the sum divided by {parts}: nothing is divided here": parts for parts in {nodes, local} - {1}}
     xs, of_nodes, called = case.inputs[0], list(case.inputs[0]), {}
+    cut, whole = rf"\[(?:{'|'.join(map(str, chunk_sizes(numel, local)))})\]", WHOLE.format(numel)
+    gather = rf"^(?![\s\S]*(?:x\.numel\(\)|len\(x\)))[\s\S]* sent \w+ {cut} to rank \d+, .* {cut}"
     for rank, team, place, *_ in members(list(xs), teams):
         node, seat = team[place // local * local :][:local], team[place % local :: local]
         of_nodes[rank] = torch.stack([xs[other] for other in node]).sum(0).to(xs[rank].dtype)
@@ -865,11 +867,11 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
             "the sum over your own node: all-reduce your chunk across, and use the tensor that this returns": of_nodes,
         },
         advice={
-            r"not completed: .*ring_all_gather\((?!.*(?:numel\(\)|len\(x\)), )": WHOLE.format(numel),
+            gather: f"{whole} If you do, {WHO_MEETS}",
             **called,
             f"{SAME_DTYPE}|Received data size": f"Most likely {WHO_MEETS}",
             **case.advice,
-            OTHER_NUMEL.format(numel): WHOLE.format(numel),
+            OTHER_NUMEL.format(numel): whole,
             "all_gather got": "All-reduce the chunk that `reduce_scatter` returns, and gather inside the node again.",
             NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
         },
