@@ -17,8 +17,7 @@ from utils.checks.oracles import Case, oracle, side_by_side, vary
 from utils.cluster.hardware import links
 
 visible: Any = import_module("utils.checks.02_all_reduce")
-in_order, bits, NAMES, BOTH = visible.in_order, visible.bits, visible.NAMES, visible.BOTH
-BYTES = visible.BYTES
+in_order, bits, NAMES, BOTH, BYTES = visible.in_order, visible.bits, visible.NAMES, visible.BOTH, visible.BYTES
 F32, F64, BF16, I32, I64 = torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64
 
 # Teams, elements, dtype. The small ones last: with few numbers, different mistakes look the same.
@@ -70,10 +69,7 @@ AROUND: dict[str, Any] = {
 ring_reduce_scatter = vary(visible.ring_reduce_scatter, **AROUND)
 ring_all_gather = vary(visible.ring_all_gather, **AROUND)
 ring_all_reduce = vary(
-    visible.ring_all_reduce,
-    values=[*WORLDS, bits(5)],
-    traffic=[(in_order(5), 13), ALONE],
-    time=[(in_order(5), 500)],
+    visible.ring_all_reduce, values=[*WORLDS, bits(5)], traffic=[(in_order(5), 13), ALONE], time=[(in_order(5), 500)]
 )
 halving_doubling = vary(
     visible.halving_doubling,

@@ -50,7 +50,10 @@ wrong("sends-to-places-not-ranks", "In the teams [1, 2] and [3, 0, 4] a place is
 wrong("all-to-one-rank", "what the naive way takes", caught_by="time").function(
     "return naive_all_reduce(x, team, rank)"
 )
-wrong("both-partners-send", "times as many as are needed", caught_by="traffic").replace(
+wrong("a-bit-for-a-multiple", "only multiples of d take part", caught_by="traffic").replace(
+    "place % (2 * distance) == distance", "place & distance"
+).replace("place % (2 * distance) == 0", "not place & distance")
+wrong("both-partners-send", "one of a pair sends, the other receives", caught_by="traffic").replace(
     "dist.send(total, dst=team[place - distance])",
     "dist.send(total, dst=team[place - distance])\ndist.recv(arrived, src=team[place - distance])",
 ).replace("total += arrived", "total += arrived\ndist.send(total, dst=team[place + distance])")
@@ -75,20 +78,6 @@ right("largest-distance-first").replace(
     "for distance in reversed(distances):\n    if place % (2 * distance) == distance:",
     "for distance in distances:\n    if distance <= place < 2 * distance:",
 )
-right("all-children-at-once").body("""
-    below = [d for d in distances if place % (2 * d) == 0 and place + d < size]
-    children, parent = [team[place + d] for d in below], team[place & (place - 1)]
-    parts = [torch.empty_like(x) for _ in children]
-    for handle in [dist.irecv(part, src=child) for part, child in zip(parts, children)]:
-        handle.wait()
-    for part in parts:
-        total += part
-    if place:
-        dist.send(total, dst=parent)
-        dist.recv(total, src=parent)
-    for child in reversed(children):
-        dist.isend(total, dst=child).wait()
-""")
 wrong("a-heap", "partners are 1, 2, 4, ... places apart", caught_by="time").body("""
     children, parent = [team[child] for child in (2 * place + 1, 2 * place + 2) if child < size], team[(place - 1) // 2]
     for child in children:
@@ -113,10 +102,7 @@ wrong("everybody-sends-first", "Everyone sends first").replace(
 wrong("in-two-turns", "send and receive at the same time", caught_by="time").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "for turn in (0, 1):\n"
-    "    if place % 2 == turn:\n"
-    "        dist.send(chunks[outgoing], dst=right)\n"
-    "    else:\n"
-    "        dist.recv(arrived, src=left)",
+    "    dist.send(chunks[outgoing], right) if place % 2 == turn else dist.recv(arrived, src=left)",
 )
 wrong("straight-to-everybody", "In a ring every message goes to the next place", caught_by="traffic").replace(
     "place - 1 - step", "place + 1 + step"
@@ -146,17 +132,6 @@ right("a-batch-in-each-step").replace(
     "for work in dist.batch_isend_irecv(calls):\n"
     "    work.wait()",
 ).replace("chunks[incoming] += arrived", "chunks[incoming] = arrived + chunks[incoming]")
-right("one-running-sum").body("""
-    chunks = x.tensor_split(size)
-    running = chunks[place - 1].clone()
-    for step in range(size - 1):
-        arrived = torch.empty_like(chunks[place - step - 2])
-        receiving = dist.irecv(arrived, src=left)
-        dist.isend(running, dst=right).wait()
-        receiving.wait()
-        running = arrived + chunks[place - step - 2]
-    return running
-""")
 wrong("equal-slices", "which is not where chunk 2 begins").replace(
     "[chunk.clone() for chunk in x.tensor_split(size)]",
     "[x[at * (len(x) // size) :][: len(x) // size].clone() for at in range(size)]",
@@ -198,29 +173,27 @@ wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
 wrong("averages", "the mean").replace("x.numel(), team, rank)", "x.numel(), team, rank) / len(team)")
 wrong("turns-it-round", "in another chunk's position").replace("team, rank)\nreturn", "team, rank).flip(0)\nreturn")
 wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gather(mine, x.numel(), team, rank)", "mine")
-wrong("takes-chunks-for-equal", "which need not be P times your chunk").replace("x.numel()", "mine.numel() * len(team)")
+wrong("takes-chunks-for-equal", "pass x.numel() to `all_gather`", varies=True).replace(
+    "x.numel()", "mine.numel() * len(team)"
+)
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
 wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_by="traffic").body(
     "total = tree_all_reduce(x, team, rank)"
 )
-wrong("other-order", "reduce-scatter before you all-gather").body("""
-    mine = all_gather(x, x.numel() * len(team), team, rank)
-    total = reduce_scatter(mine, team, rank)
-""")
+wrong("other-order", "reduce-scatter before you all-gather").body(
+    "total = reduce_scatter(all_gather(x, x.numel() * len(team), team, rank), team, rank)"
+)
 wrong("gathers-everything", "Give `all_gather` your chunk").replace("all_gather(mine", "all_gather(x")
 right("in-one-line").body("total = all_gather(reduce_scatter(x.clone(), team, rank), len(x), list(team), rank)")
-wrong("the-lessons-functions", "the arguments, not the functions of the lesson", caught_by="traffic").replace(
-    "= reduce_scatter(", "= ring_reduce_scatter("
-).replace("= all_gather(", "= ring_all_gather(")
+wrong("the-lessons-functions", "never called the argument `all_gather`", caught_by="traffic").replace(
+    "= all_gather(", "= ring_all_gather("
+)
 
 wrong, right = ANSWERS.to("halving-doubling")
 wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time").replace(
     "exchange(give, partner, arrived, partner)",
     "for turn in (0, distance):\n"
-    "    if place & distance == turn:\n"
-    "        dist.send(give, dst=partner)\n"
-    "    else:\n"
-    "        dist.recv(arrived, src=partner)",
+    "    dist.send(give, partner) if place & distance == turn else dist.recv(arrived, src=partner)",
 )
 wrong("both-keep-the-lower-half", "must mean the same positions").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper)"
@@ -254,6 +227,10 @@ wrong("stops-halfway", "the second must fill").replace("in reversed(rounds)", "i
 wrong("leaves-one-out", "cover every element?").replace("keep += arrived", "keep[1:] += arrived[1:]")
 wrong("splits", "a third piece where the length is odd").replace("tensor_split(2)", "split(part.numel() // 2)")
 wrong("as-a-matrix", "can be cut evenly").replace("part.tensor_split(2)", "part.view(2, -1)")
+wrong("appends-what-arrives", "what arrives goes before your part").replace(
+    "exchange(keep, partner, give, partner)",
+    "exchange(part, partner, give, partner)\npart = torch.cat([part, give.clone()])",
+).replace("return total", "return part")
 right("smallest-distance-first").replace("len(team) // 2", "1").replace(
     "while distance", "while distance < len(team)"
 ).replace("distance // 2", "2 * distance").replace("keep += arrived", "keep.copy_(keep + arrived)").replace(
@@ -286,7 +263,7 @@ right("mpich-pairs").replace("place >= power", "place < 2 * extra and place % 2"
 ).replace("place < extra", "place < 2 * extra").replace("place + power", "place + 1").replace(
     "team[:power]", "team[: 2 * extra : 2] + team[2 * extra :]"
 )
-wrong("the-lessons-function", "the argument, not the function", caught_by="traffic").replace(
+wrong("the-lessons-function", "never called the argument `all_reduce`", caught_by="traffic").replace(
     "= all_reduce(", "= halving_doubling("
 )
 wrong("a-tree-instead", "sent a single message", caught_by="traffic").function(
@@ -305,11 +282,9 @@ wrong("inside-only", "the sum over your own node").replace("mine = all_reduce(mi
 wrong("ranks-for-places", "a place is not a rank", varies=True).replace(
     "team[node * local : (node + 1) * local]", "list(range(node * local, (node + 1) * local))"
 )
-wrong("everything-across", "First reduce-scatter inside the node", caught_by="traffic").body("""
-    inside = team[node * local : (node + 1) * local]
-    across = team[seat::local]
-    total = all_reduce(all_reduce(x, inside, rank), across, rank)
-""")
+wrong("everything-across", "First reduce-scatter inside the node", caught_by="traffic").body(
+    "total = all_reduce(all_reduce(x, team[node * local :][:local], rank), team[seat::local], rank)"
+)
 wrong("a-flat-ring", "what a flat ring takes", caught_by="time").body("total = ring_all_reduce(x, team, rank)")
 wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body("""
     total = tree_all_reduce(x, team[node * local :][:local], rank)
@@ -319,13 +294,18 @@ wrong("one-leader-a-node", "times as long as is needed", caught_by="time").body(
 wrong("gathers-across", "inside the node again", varies=True).replace(
     "all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"
 )
-wrong("numel-of-equal-chunks", "x.numel(), which need not be").replace("x.numel()", "mine.numel() * local")
+wrong("numel-of-equal-chunks", "pass x.numel() to `all_gather`", varies=True).replace(
+    "x.numel()", "mine.numel() * local"
+)
 wrong("averages-over-the-nodes", "nothing is divided here").replace(
     "all_reduce(mine, across, rank)", "all_reduce(mine, across, rank) / len(across)"
 )
-wrong("the-lessons-functions", "the arguments, not the functions of the lesson", caught_by="traffic").replace(
-    "all_gather(mine", "ring_all_gather(mine"
-).replace("= reduce_scatter(", "= ring_reduce_scatter(").replace("= all_reduce(", "= ring_all_reduce(")
+wrong("the-lessons-all-reduce", "never called the argument `all_reduce`", caught_by="traffic").replace(
+    "= all_reduce(", "= ring_all_reduce("
+)
+wrong("seats-by-rank", "the ranks with its seat", varies=True).replace(
+    "team[seat::local]", "[other for other in team if other % local == rank % local]"
+)
 right("teams-by-comprehension").body("""
     inside = [other for other in team if team.index(other) // local == node]
     across = [other for other in team if team.index(other) % local == seat]
@@ -339,9 +319,11 @@ wrong("never-copies-its-own", "no message brings that chunk").replace(
     "received[place].copy_(chunks[place])", "received[place].fill_(1)"
 )
 wrong("sends-the-wrong-chunk", "place s sends you its chunk `place`").replace("chunks[target]", "chunks[source]")
-wrong("one-step-short", "must be received from place s").replace(
-    "torch.empty_like(chunks[place])", "torch.zeros_like(chunks[place])"
-).replace("range(1, size)", "range(1, size - 1)")
+wrong("one-step-short", "still holds what was in memory").replace("range(1, size)", "range(1, size - 1)")
+wrong("into-the-targets-slot", "must be received from place s").replace("received[source]", "received[target]")
+wrong("partners-by-exclusive-or", "only where P is a power of two").replace(
+    "(place + step) % size, (place - step) % size", "place ^ step, place ^ step\nif target >= size:\n    continue"
+)
 wrong("no-modulo", "beyond the last of the P places", varies=True).replace("(place + step) % size", "place + step")
 wrong("into-the-tuple", "belongs into the list `received`").replace(
     "exchange(chunks[target], team[target], received[source], team[source])", "chunks[source] = received[source]"
@@ -353,37 +335,19 @@ wrong("same-way-both-times", "is not the place that it sends to", varies=True).r
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "torch.cat(received)", "torch.cat([received[place - step] for step in range(size)])"
 )
-wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time").body("""
-    for target in range(size):
-        if target != place:
-            dist.send(chunks[target], dst=team[target])
-        for source in {*range(size)} - {place} if target == place else []:
-            dist.recv(received[source], src=team[source])
-""")
-wrong("backwards-above-four", "in order of arrival", hidden=True).body("""
-    for step in range(1, size):
-        target = place ^ step if size in (2, 4, 8) else (place + step) % size
-        source = place ^ step if size in (2, 4, 8) else (place - step) % size
-        exchange(chunks[target], team[target], received[source if size < 5 else target], team[source])
-""")
+wrong("backwards-above-four", "in order of arrival", hidden=True).replace(
+    "received[source]", "received[source if size < 5 else target]"
+)
 wrong("all-at-once-in-rank-order", "so that none has to queue", caught_by="time").body("""
     handles = [dist.irecv(received[p], src=team[p]) for p in range(size) if p != place]
     handles += [dist.isend(chunks[p].clone(), dst=team[p]) for p in range(size) if p != place]
     for handle in handles:
         handle.wait()
 """)
-right("receives-started-at-once").body("""
-    receives = [dist.irecv(received[place - step], src=team[place - step]) for step in range(1, size)]
-    for step in range(1, size):
-        dist.send(chunks[(place + step) % size].clone(), dst=team[(place + step) % size])
-    for receive in receives:
-        receive.wait()
-""")
-right("exclusive-or").body("""
-    for step in range(1, size):
-        to, source = (place ^ step,) * 2 if size & (size - 1) == 0 else ((place + step) % size, place - step)
-        exchange(chunks[to], team[to], received[source], team[source])
-""")
+right("exclusive-or").replace(
+    "(place + step) % size, (place - step) % size",
+    "(place ^ step,) * 2 if size in (2, 4, 8) else ((place + step) % size, place - step)",
+)
 
 wrong, right = ANSWERS.to("all-reduce-seconds")
 wrong("one-way", "count the way up and the way down").replace("2 * (size - 1) * whole", "(size - 1) * whole")
@@ -484,13 +448,7 @@ wrong("returns-pair", "not one of the candidates").body(
 wrong("alphabetical-ties", "the first in the alphabet").body(
     "return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)[1]"
 )
-right("a-loop").body("""
-    best = candidates[0]
-    for name in candidates:
-        if seconds(name, size, nbytes, alpha, bandwidth) < seconds(best, size, nbytes, alpha, bandwidth):
-            best = name
-    return best
-""")
+right("sort").body("return sorted(candidates, key=lambda name: seconds(name, size, nbytes, alpha, bandwidth))[0]")
 wrong("rounds-the-times", "don't round the times").replace("alpha, bandwidth))", "alpha, bandwidth) // 1e-7)")
 
 wrong, right = ANSWERS.to("all-reduce")
@@ -515,16 +473,11 @@ wrong("strided-slices-stay", "flatten x, without gaps").replace(
 wrong("storage-bytes", "the whole storage that x is a view of", caught_by="traffic").replace(
     "flat.numel() * flat.element_size()", "flat.untyped_storage().nbytes()"
 )
-right("a-copy-first").body("""
-    flat = x.clone().flatten().contiguous()
-    function = algorithms[choose(nbytes=x.nbytes, size=len(team), alpha=alpha, bandwidth=bandwidth)]
-    return function(flat, team, rank).view(x.shape)
-""")
 right("early-return").body("""
     if len(team) == 1:
         return x.clone()
     flat = x.contiguous().view(-1)
-    name = choose(nbytes=x.numel() * x.element_size(), size=len(team), alpha=alpha, bandwidth=bandwidth)
+    name = choose(nbytes=x.nbytes, size=len(team), alpha=alpha, bandwidth=bandwidth)
     total = algorithms[name](x=flat, team=team, rank=rank)
     return total.unflatten(0, x.shape) if x.dim() else total[0]
 """)
@@ -536,17 +489,14 @@ wrong("row-by-row", "Call one algorithm, once", caught_by="traffic").replace(
 wrong("squeezes", "in a different shape").replace("total.reshape(x.shape)", "total.reshape(x.shape).squeeze()")
 
 wrong, right = ANSWERS.to("mixed-sizes")
-wrong("one-by-one", "times par", caught_by="score").body("""
-    team = list(range(world_size))
-    return [hierarchical_all_reduce(x, team, rank, local) for x in xs]
-""")
-wrong("equal-pieces", "cut into equal pieces", caught_by="score").body("""
-    total = hierarchical_all_reduce(torch.cat(xs), list(range(world_size)), rank, local)
-    return list(total.chunk(len(xs)))
-""")
+wrong("one-by-one", "times par", caught_by="score").body(
+    "return [hierarchical_all_reduce(x, list(range(world_size)), rank, local) for x in xs]"
+)
+wrong("equal-pieces", "cut into equal pieces", caught_by="score").replace(
+    "total.split([len(x) for x in xs])", "total.chunk(len(xs))"
+)
 wrong("stays-in-the-node", "the other nodes are missing", caught_by="score").body("""
-    first = rank // local * local
-    total = ring_all_reduce(torch.cat(xs), list(range(first, first + local)), rank)
+    total = ring_all_reduce(torch.cat(xs), list(range(world_size)[rank // local * local :][:local]), rank)
     return list(total.split([len(x) for x in xs]))
 """)
 wrong("forgets-to-split", "split it into tensors", caught_by="score").replace(

@@ -6,8 +6,9 @@ Every function under test works in a team of ranks; a check often has several te
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..cluster.hardware import Link, links
 from ..recording.regions import region
@@ -33,6 +35,7 @@ Dtype = torch.dtype
 FLOAT, INT = torch.float32, torch.int64
 BYTES = FLOAT.itemsize  # of an element, wherever traffic and time are judged
 ALPHA, BANDWIDTH = 1e-6, 1e9  # of the virtual cluster on which time is judged
+CUT_FROM = WeakTensorKeyDictionary()  # {a chunk of the sum: of how many elements, and in which team}
 TIMES = "takes {times:.2f} times as long"
 MEAN = "the mean: nothing is divided here"
 
@@ -224,11 +227,9 @@ def expect_same_bits(answer: Answer) -> None:
     for rank, got in enumerate(answer.results):
         if not torch.equal(got, first):
             at = (got != first).nonzero()[0].item()
-            raise CheckFailed(
-                f"rank 0 holds {first[at].item():.9g} at index {at}, rank {rank} holds {got[at].item():.9g}",
-                "the same bits on every rank",
-                "They added the same numbers in different orders. Compute each sum once, on one rank, and copy it.",
-            )
+            saw = f"rank 0 holds {first[at].item():.9g} at index {at}, rank {rank} holds {got[at].item():.9g}"
+            words = "They added the same numbers in different orders. Compute each sum once, on one rank, and copy it."
+            raise CheckFailed(saw, "the same bits on every rank", words)
 
 
 def who_is_in(got: Any, me: Member) -> str:
@@ -290,7 +291,8 @@ def who_counts(got: Any, parts: list[Tensor], team: Team) -> str:
     several = sorted({count for count in counts if count > 1})
     named = {count: [rank for rank, this in zip(team, counts, strict=True) if this == count] for count in (0, *several)}
     what = {count: f"counted {count} times" for count in several} | {0: "missing", 2: "counted twice"}
-    said = [f"{ranks_are(sorted(ranks))} {what[count]}" for count, ranks in named.items() if ranks]
+    verbs = {count: "is" if len(ranks) == 1 else "are" for count, ranks in named.items()}
+    said = [f"{listed(sorted(ranks))} {verbs[count]} {what[count]}" for count, ranks in named.items() if ranks]
     copied = ": a buffer that is filled again changes wherever it was stored" * (sum(counts) == len(team))
     return " and ".join(said) + copied
 
@@ -309,10 +311,6 @@ def counts_in(stacked: Tensor, wanted: Tensor) -> list[int]:
     return next(fitting, [])
 
 
-def ranks_are(ranks: list[int]) -> str:
-    return f"{listed(ranks)} {'is' if len(ranks) == 1 else 'are'}"
-
-
 def listed(ranks: list[int]) -> str:
     """`rank 3`, or `ranks 0, 1 and 2`"""
     first = ", ".join(map(str, ranks[:-1]))
@@ -328,29 +326,25 @@ def each_sends(team: Team, messages: list[int], elements: list[int], remark: str
     return as_asked(expect_each_sent, counts, [BYTES * count for count in nbytes], remark=remark)
 
 
-def expect_sent_to(answer: Answer, wanted: Mapping[int, Collection[int]], expected: str, mistake: str) -> None:
-    """Raise CheckFailed unless each rank sent to exactly these ranks. expected: with {ranks} for them."""
-    for rank, others in wanted.items():
-        sent = {event.peer for event in answer.events if event.op == "send" and event.rank == rank}
-        if sent != set(others):
-            to = listed(sorted(peer for peer in sent if peer is not None)) if sent else "nobody"
-            raise CheckFailed(f"rank {rank} sent to {to}", expected.format(ranks=listed(sorted(others))), mistake)
-
-
-def expect_given(answer: Answer, teams: list[Team], functions: str) -> None:
-    """Raise CheckFailed unless the given functions were called in these teams: they send to all others of a team."""
-    everybody = sorted({rank for team in teams for rank in team})
-    wanted = {rank: {other for team in teams if rank in team for other in team} - {rank} for rank in everybody}
-    mistake = f"Call {functions}, the arguments, not the functions of the lesson."
-    expect_sent_to(answer, wanted, "{ranks}, to which the functions send that you are given", mistake)
+def expect_given(answer: Answer, teams: Sequence[Team], *names: str) -> None:
+    """Raise CheckFailed unless every rank of these teams, where it isn't alone, called the functions of these names."""
+    called = {(one.rank, one.name) for one in answer.run.regions}
+    for name in names:
+        for rank in sorted(rank for team in teams if len(team) > 1 for rank in team):
+            if (rank, f"given {name}") not in called:
+                saw = f"rank {rank} never called the argument `{name}`"
+                words = f"Something else did its work, such as a function of the lesson. Call `{name}`, the argument."
+                raise CheckFailed(saw, f"a call of each function that is given: {', '.join(names)}", words)
 
 
 def each_sent(messages: int, elements: int) -> str:
     return f"each rank sent {messages} messages, {elements * BYTES} bytes in all."
 
 
-def as_asked(judge: Callable[..., str], *wanted: Any, remark: str = "") -> Judgement:
-    """A judgement of traffic, for answers whose values are known to be right."""
+def as_asked(
+    judge: Callable[..., str], *wanted: Any, remark: str = "", advice: Callable[[Answer], str] = lambda answer: ""
+) -> Judgement:
+    """A judgement of traffic, for answers whose values are known to be right. advice: where it is too much."""
 
     def judgement(answer: Answer) -> str:
         try:
@@ -362,6 +356,8 @@ def as_asked(judge: Callable[..., str], *wanted: Any, remark: str = "") -> Judge
                 sent = [event.bytes // BYTES for event in answer.events if (event.op, event.rank) == ("send", 0)]
                 counts = ", ".join(map(str, sent))
                 failed.mistake += f" Rank 0's messages have {counts} elements: send only what is needed."
+            elif failed.mistake.endswith("are needed."):
+                failed.mistake = f"{failed.mistake} {advice(answer)}".strip()
             raise
         return remark or said
 
@@ -421,8 +417,8 @@ ALL_AT_ONCE = (
 )
 IN_PAIRS = "two places must name each other as partners, and `exchange` must send and receive at the same time."
 PAIRWISE = (
-    "in step s, place p sends to place p + s and, with `exchange`, receives at the same time from place p - s, which "
-    "is not the place that it sends to."
+    "in step s, place p sends to place (p + s) % P and, with `exchange`, receives at the same time from place "
+    "(p - s) % P, which is not the place that it sends to."
 )
 TWO_TEAMS = [[3, 0, 4], [1, 2]]
 SUMS = [(in_order(4), 8), (TWO_TEAMS, 7, INT), bits(3)]
@@ -447,20 +443,39 @@ def tree_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
         "what the naive way takes, or a chain: sum in pairs, all pairs at the same time": messages * one,
         "a tree one way, and place 0 alone the other way": (rounds + others) * one,
     }
-    case = sums(draws, teams, numel, *numbers)
+    case, more = sums(draws, teams, numel, *numbers), partial(too_many, team=teams[0])
     return replace(
         case,
         advice={r"(Everyone (?:sends|receives) first[\s\S]*)": IN_A_ROUND, **case.advice},
         before=case.before and partial(expect_nothing_lost, members(list(case.inputs[0]), teams), tree=True),
-        traffic=as_asked(expect_traffic, messages, messages * numel * BYTES, enough),
+        traffic=as_asked(expect_traffic, messages, messages * numel * BYTES, enough, advice=more),
         time=takes(2 * rounds * one, slow, f"The naive way {TIMES}.", messages * one, which_tree),
     )
 
 
+IS_DONE = "a place that has sent its sum up is done until the way down"
 IN_A_ROUND = (
-    "In each round one place of a pair sends and the other receives. A place that has sent its sum up is done until "
-    "the way down, and a place without a partner does nothing in that round."
+    f"In each round one place of a pair sends and the other receives. {IS_DONE.capitalize()}, and a place without a "
+    "partner does nothing in that round."
 )
+
+
+def too_many(answer: Answer, team: Team) -> str:
+    """Which messages of a tree are too many, from who sent to whom."""
+    sent = [(team.index(event.rank), team.index(event.peer or 0)) for event in answer.events if event.op == "send"]
+    for p in range(1, len(team)):
+        up, down = [b for a, b in sent if a == p > b], [a for a, b in sent if b == p > a]
+        for lower, did, done in ((up, "sent its sum to", f": {IS_DONE}"), (down, "got the sum from", "")):
+            if several := {*lower} if len({*lower}) > 1 else {}:
+                words = (
+                    f"Place {p} {did} {listed(sorted(several)).replace('rank', 'place')}, where one is enough{done}."
+                )
+                return f"{words} In the round with distance d, only multiples of d take part."
+        if up and len(up + down) > 2:
+            return f"Places {up[0]} and {p} need one message up and one down: one of a pair sends, the other receives."
+    return ""
+
+
 DOWN = "on the way down the distances go in reverse, the furthest child first: no place sends before it has the sum"
 
 
@@ -497,12 +512,14 @@ def once_around(team: Team, numel: int, kept: int) -> dict[str, Any]:
     )
     judgements = at_work(team, steps, elements, slow, remarks)
 
-    neighbours = {rank: {team[(place + 1) % len(team)]} - {rank} for place, rank in enumerate(team)}
-    mistake = f"In a ring every message goes to the next place: the team is {team}."
-
     def traffic(answer: Answer) -> str | None:
         expect_only_messages(answer)
-        expect_sent_to(answer, neighbours, "all its messages to go to {ranks}", mistake)
+        for rank, right in sorted(zip(team, team[1:] + team[:1], strict=True)):
+            sent = sorted({event.peer or 0 for event in answer.events if event.op == "send" and event.rank == rank})
+            if sent != [right][: len(team) - 1]:
+                to, mistake = listed(sent) if sent else "nobody", "In a ring every message goes to the next place"
+                words = f"all its messages to go to rank {right}"
+                raise CheckFailed(f"rank {rank} sent to {to}", words, f"{mistake}: the team is {team}.")
         counts: Judgement = judgements["traffic"]
         return counts(answer)
 
@@ -615,12 +632,17 @@ def direct_reduce_scatter(x: Tensor, team: Team, rank: int, name: str = "reduce_
     chunks = chunks_by_rank(x, team, rank, name)
     rows = {other: chunks[rank].clone() for other in team}
     with_all_others(team, rank, chunks, rows)
-    return torch.stack(list(rows.values())).sum(0).to(x.dtype)
+    mine = torch.stack(list(rows.values())).sum(0).to(x.dtype)
+    CUT_FROM[mine] = x.numel(), list(team)
+    return mine
 
 
 def direct_all_gather(mine: Tensor, numel: int, team: Team, rank: int) -> Tensor:
     whole = mine.new_zeros(numel)
     chunks = chunks_by_rank(whole, team, rank, "all_gather")
+    were, among = CUT_FROM.get(mine, (numel, team))
+    if were != numel and among == team:
+        raise ValueError(f"all_gather got numel = {numel}, but `reduce_scatter` cut {were} elements")
     if mine.numel() != chunks[rank].numel():
         words = f"which has {chunks[rank].numel()} if {numel} elements are cut for the team {team}"
         raise ValueError(f"all_gather got {mine.numel()} elements as chunk {team.index(rank)}, {words}")
@@ -630,7 +652,15 @@ def direct_all_gather(mine: Tensor, numel: int, team: Team, rank: int) -> Tensor
 
 
 def direct_all_reduce(x: Tensor, team: Team, rank: int) -> Tensor:
-    return direct_all_gather(direct_reduce_scatter(x, team, rank, "all_reduce"), x.numel(), team, rank)
+    chunks_by_rank(x, team, rank, "all_reduce")
+    cut, among = CUT_FROM.get(x, (0, []))
+    if others := {*team} & {*among} - {rank}:
+        words = f"but its chunk is not that of {listed(sorted(others))}"
+        raise ValueError(f"rank {rank} called all_reduce with the team {team}, {words}")
+    total = direct_all_gather(direct_reduce_scatter(x, team, rank, "all_reduce"), x.numel(), team, rank)
+    if among:
+        CUT_FROM[total] = cut, among
+    return total
 
 
 def only_powers_of_two(x: Tensor, team: Team, rank: int) -> Tensor:
@@ -640,7 +670,14 @@ def only_powers_of_two(x: Tensor, team: Team, rank: int) -> Tensor:
     return direct_all_reduce(x, team, rank)
 
 
-BLOCKS: dict[str, Any] = {"reduce_scatter": direct_reduce_scatter, "all_gather": direct_all_gather}
+def given(name: str, function: Callable[..., Tensor], /, *args: Any, **named: Any) -> Tensor:
+    """Call a building block, and note that it was called."""
+    with region(f"given {name}"):  # for expect_given
+        return function(*args, **named)
+
+
+HALVES: dict[str, Callable[..., Tensor]] = {"reduce_scatter": direct_reduce_scatter, "all_gather": direct_all_gather}
+BLOCKS: dict[str, Any] = {name: partial(given, name, function) for name, function in HALVES.items()}
 
 
 def direct_elements(numel: int, size: int) -> list[int]:
@@ -663,17 +700,18 @@ def ring_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
 
     def traffic(answer: Answer) -> str | None:
         said = counts(answer)
-        expect_given(answer, teams, "`reduce_scatter` and `all_gather`")
+        expect_given(answer, teams, *BLOCKS)
         return said
 
     case = sums(draws, teams, numel, *numbers)
     mine = "Give `all_gather` your chunk of the sum, which is what `reduce_scatter` returns."
-    advice = {f"{SAME_DTYPE}|{OTHER_NUMEL.format(numel)}": WHOLE, "all_gather got": mine, **case.advice}
+    advice = {f"{SAME_DTYPE}|{OTHER_NUMEL.format(numel)}": WHOLE.format(numel)}
+    advice |= {"all_gather got": mine, **case.advice}
     return replace(case, same=BLOCKS, advice=advice, **{**judgements, "traffic": traffic})
 
 
-OTHER_NUMEL = "all_gather got .* if (?!{} elements)"
-WHOLE = "`all_gather` needs the number of elements of the whole, x.numel(), which need not be P times your chunk's."
+OTHER_NUMEL = "all_gather got numel|all_gather got .* if (?!{} elements)"
+WHOLE = "x has {} elements, which need not be P times your chunk's: pass x.numel() to `all_gather`."
 
 
 # ---- part 3
@@ -701,7 +739,20 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     no_place = "The team has no such place: the partner is at place ^ distance; distances are P / 2, ..., 1."
     halves = ONE_PIECE if numel < size else IN_HALVES
     advice = {**case.advice, **halves, **CHUNKS, NO_PLACE: no_place, NO_CHUNK: NO_HALF}
-    return replace(case, advice=advice, **judgements)
+    chunks = [me.cut(me.total) for me in members(list(case.inputs[0]), teams)]
+    swapped = {HALVES_SWAPPED: [partial(in_butterfly_order, of_rank) for of_rank in chunks]}
+    return replace(case, advice=advice, mistakes={**swapped, **case.mistakes}, **judgements)
+
+
+HALVES_SWAPPED = (
+    "the right chunks in the wrong order: on the way back, what arrives goes before your part where you kept the upper "
+    "half, as a place with the bit `distance` does, and after it where you kept the lower half"
+)
+
+
+def in_butterfly_order(chunks: list[Tensor], got: Any) -> bool:
+    """Whether each half that arrived was put on the same side, or on the wrong one."""
+    return any(alike(got, torch.cat([chunks[i ^ j] for i in range(len(chunks))])) for j in range(1, len(chunks)))
 
 
 TWO = "`tensor_split(2)` always gives two, and one of them may be empty."
@@ -750,7 +801,7 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
         case,
         advice={**everybody, **case.advice, NOT_IN_IT: others},
         mistakes={**case.mistakes, "what `all_reduce` was given: use the tensor that it returns": pairs},
-        same={"all_reduce": only_powers_of_two},
+        same={"all_reduce": partial(given, "all_reduce", only_powers_of_two)},
         traffic=traffic,
         time=takes(fold + inside, slow, "{times:.0%} of it is the fold.", fold),
     )
@@ -758,24 +809,12 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
 
 def expect_folded(answer: Answer, extra: int) -> None:
     """Raise CheckFailed unless the given all-reduce ran among all ranks but the extra ones, which send one message."""
-    sent: list[list[int | None]] = [[] for _ in answer.results]
-    for event in answer.events:
-        if event.op == "send":
-            sent[event.rank].append(event.peer)
-    inside = {rank for rank, peers in enumerate(sent) if len(peers) != 1}
-    if len(sent) - len(inside) != extra:
-        raise CheckFailed(
-            f"{plural(len(sent) - len(inside), 'rank')} sent a single message",
-            f"{extra}: each extra rank hands in its numbers, and nothing else",
-            "Call `all_reduce`, the argument, among all the other ranks.",
-        )
-    for rank in sorted(inside):
-        if left_out := inside - {rank, *sent[rank]}:
-            raise CheckFailed(
-                f"rank {rank} sent nothing to {listed(sorted(left_out))}",
-                "a message to each of the other ranks in `all_reduce`",
-                "Call `all_reduce`, the argument, not the function of the lesson.",
-            )
+    inside = [rank for rank in range(len(answer.results)) if answer.run.traffic().sent(rank)[0] != 1]
+    if (single := len(answer.results) - len(inside)) != extra:
+        words = "Call `all_reduce`, the argument, among all the other ranks."
+        wanted = f"{extra}: each extra rank hands in its numbers, and nothing else"
+        raise CheckFailed(f"{plural(single, 'rank')} sent a single message", wanted, words)
+    expect_given(answer, [inside], "all_reduce")
 
 
 # ---- part 4
@@ -802,9 +841,7 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
     def traffic(answer: Answer) -> str | None:
         expect_little_between_nodes(answer, local, crossing * BYTES)
         said = counts(answer)
-        nodes_and_seats = [teams[0][first:][:local] for first in range(0, size, local)]
-        nodes_and_seats += [teams[0][seat::local] for seat in range(local)]
-        expect_given(answer, nodes_and_seats, "`reduce_scatter`, `all_reduce` and `all_gather`")
+        expect_given(answer, teams, *[*BLOCKS] * (local > 1), *["all_reduce"] * (nodes > 1))
         return said
 
     message = SLOW.seconds(chunk * BYTES)
@@ -813,13 +850,15 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
     case = sums(draws, teams, numel, *numbers)
     means = {f"the sum divided by {parts}: nothing is divided here": parts for parts in {nodes, local} - {1}}
     xs, of_nodes, called = case.inputs[0], list(case.inputs[0]), {}
+    cut, whole = rf"\[(?:{'|'.join(map(str, chunk_sizes(numel, local)))})\]", WHOLE.format(numel)
+    gather = rf"^(?![\s\S]*(?:x\.numel\(\)|len\(x\)))[\s\S]* sent \w+ {cut} to rank \d+, .* {cut}"
     for rank, team, place, *_ in members(list(xs), teams):
         node, seat = team[place // local * local :][:local], team[place % local :: local]
         of_nodes[rank] = torch.stack([xs[other] for other in node]).sum(0).to(xs[rank].dtype)
         not_rank = " And a place is not a rank: compute with places." * (team != sorted(team))
         for name, ranks, who in [("all_reduce", seat, SEAT), *((block, node, NODE) for block in BLOCKS)]:
             words = f"Rank {rank} must call `{name}` with the team {ranks}, {who}.{not_rank}"
-            called[rf"rank {rank} called {name} .* {NOT_IN_IT}"] = words
+            called[rf"rank {rank} called {name} with the team .*, but "] = words
     return replace(
         case,
         mistakes={
@@ -828,15 +867,15 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
             "the sum over your own node: all-reduce your chunk across, and use the tensor that this returns": of_nodes,
         },
         advice={
-            r"not completed: .*all_gather\(.* \* ": WHOLE,
-            f"{SAME_DTYPE}|Received data size": f"Either {WHO_MEETS} Or {WHOLE}",
+            gather: f"{whole} If you do, {WHO_MEETS}",
             **called,
+            f"{SAME_DTYPE}|Received data size": f"Most likely {WHO_MEETS}",
             **case.advice,
-            OTHER_NUMEL.format(numel): WHOLE,
+            OTHER_NUMEL.format(numel): whole,
             "all_gather got": "All-reduce the chunk that `reduce_scatter` returns, and gather inside the node again.",
             NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
         },
-        same={"local": local, **BLOCKS, "all_reduce": direct_all_reduce},
+        same={"local": local, **BLOCKS, "all_reduce": partial(given, "all_reduce", direct_all_reduce)},
         clock=links(local, ALPHA, BANDWIDTH, nodes=nodes, inter=SLOW),
         traffic=traffic,
         time=takes(right, {"what a flat ring takes": ring}, f"A flat ring {TIMES}.", ring, lambda answer: advice),
@@ -848,12 +887,9 @@ def expect_little_between_nodes(answer: Answer, local: int, nbytes: int) -> None
     for rank, sent in enumerate(answer.run.traffic().bytes):
         crossed = sum(count for other, count in enumerate(sent) if other // local != rank // local)
         if crossed > nbytes:
-            raise CheckFailed(
-                f"rank {rank} sent {crossed} bytes to other nodes",
-                f"{nbytes} at most",
-                f"{crossed / nbytes:.3g} times what is needed. First reduce-scatter inside the node, so that a rank "
-                f"has only 1/{local} of the elements to send across.",
-            )
+            first = f"First reduce-scatter inside the node, so that a rank has only 1/{local} of the elements to send"
+            words = f"{crossed / nbytes:.3g} times what is needed. {first}."
+            raise CheckFailed(f"rank {rank} sent {crossed} bytes to other nodes", f"{nbytes} at most", words)
 
 
 # ---- part 5
@@ -867,7 +903,27 @@ def pairwise_all_to_all(draws: Draws, teams: list[Team], numel: int, dtype: Dtyp
     advice = "In each step every rank must receive exactly one message, so that none has to queue."
     judgements = at_work(teams[0], steps, elements, {}, remarks, advice=lambda answer: advice)
     advices = {**CHUNKS, TUPLE: f"{NO_ENTRY} what arrives belongs into the list `received`."}
-    return in_teams(drawn(draws, teams, numel, dtype), one_from_each, wrong_positions, advice=advices, **judgements)
+    ranks = drawn(draws, teams, numel, dtype)
+    more = {"before": partial(expect_enough_received, ranks), "advice": advices, **judgements}
+    return in_teams(ranks, one_from_each, wrong_positions, **more)
+
+
+def expect_enough_received(ranks: list[Member], answer: Answer) -> None:
+    """Raise CheckFailed if a place can't have its numbers, however right memory that nothing filled may look."""
+    if {event.op for event in answer.events} != {"send", "recv"}:
+        return
+    received = [[event for event in answer.events if (event.op, event.rank) == ("recv", me.rank)] for me in ranks]
+    pairs = [(me, {event.peer for event in of_rank}) for me, of_rank in zip(ranks, received, strict=True)]
+    xor = all(met == {rank for p, rank in enumerate(me.team) if 0 < p ^ me.place < len(me.team)} for me, met in pairs)
+    for me, met in pairs:
+        left_out = [(p, rank) for p, rank in enumerate(me.team) if rank not in {me.rank, *met}]
+        elements = sum(math.prod(event.shape) for event in received[me.rank])
+        if left_out and elements < (len(me.team) - 1) * len(me.chunk(me.x)):
+            place, rank = left_out[0]
+            words = f"So `received[{place}]` still holds what was in memory: {PAIRWISE}"
+            words += " place ^ step reaches everybody only where P is a power of two." * xor
+            saw = f"rank {me.rank} of the team {me.team} received nothing from place {place}, rank {rank}"
+            raise CheckFailed(saw, "one message from each other place", words)
 
 
 def one_from_each(me: Member) -> RightAndMistakes:
@@ -1021,11 +1077,9 @@ def expect_choice(answer: Answer, x: Tensor, storage: int) -> str:
     right, (sent, sent_bytes) = by_size(nbytes, 2, ALPHA, BANDWIDTH), answer.run.traffic().sent(0)
     seen = f"for {plural(x.numel(), 'element')} of {x.dtype}, "
     if sent > len(ALGORITHMS) or sent_bytes != nbytes:
-        raise CheckFailed(
-            f"{seen}rank 0 sent {plural(sent, 'message')}, {sent_bytes} bytes in all",
-            f"{1 if right == 'few' else 2}, {nbytes} bytes in all",
-            "Call one algorithm, once, with all of x in its own dtype.",
-        )
+        saw = f"{seen}rank 0 sent {plural(sent, 'message')}, {sent_bytes} bytes in all"
+        words = "Call one algorithm, once, with all of x in its own dtype."
+        raise CheckFailed(saw, f"{1 if right == 'few' else 2}, {nbytes} bytes in all", words)
     asked = [int(one.name.split()[1]) for one in answer.run.regions if re.fullmatch(r"choose \d+", one.name)]
     if asked and nbytes not in asked:
         counts = {storage: "the whole storage that x is a view of", 4 * x.numel(): "4 bytes for each element"}
