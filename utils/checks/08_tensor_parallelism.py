@@ -6,6 +6,7 @@ What is right comes from one process on whole tensors, with autograd, and so do 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
@@ -28,17 +29,7 @@ from ..text.rank_sets import format_ranks
 from .answer import Answer, CheckFailed
 from .compare import Mistakes
 from .equality import alike
-from .gradients import (
-    CLOSE,
-    Sharded,
-    driven,
-    expect_in_both,
-    expect_passes,
-    in_groups,
-    output_first,
-    serial,
-    shards,
-)
+from .gradients import CLOSE, Sharded, driven, expect_in_both, expect_passes, in_groups, output_first, serial, shards
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, Drawing, oracle
@@ -58,10 +49,10 @@ View = Callable[[Tensor], Tensor]
 
 
 CURE = "pass tp_group to each collective, and take this rank's place from dist.get_rank(tp_group)"
-COUNT_OR_ORDER = "incorrect number of gradients|invalid gradient at index"
-NONE_FOR_THE_GROUP = (
-    "Backward returns a gradient for each argument of forward, in that order and shape, and None for tp_group."
-)
+COUNT_AND_SHAPE = {
+    "incorrect number of gradients": "Backward returns a gradient for each argument of forward, and None for tp_group.",
+    "invalid gradient at index": "Backward returns gradients in the order of forward's arguments, each in that shape.",
+}
 
 
 def in_teams(draw: Drawing) -> Drawing:
@@ -72,7 +63,7 @@ def in_teams(draw: Drawing) -> Drawing:
     def draw_all(draws: Draws, *arguments: Any, groups: Groups = (), **named: Any) -> Case:
         case = grouped(draws, *arguments, groups=groups, **named)
         if not groups:
-            return replace(case, advice={**case.advice, COUNT_OR_ORDER: NONE_FOR_THE_GROUP})
+            return replace(case, advice={**case.advice, **COUNT_AND_SHAPE})
         own = partial(expect_own_group, groups=groups)
         raised = {"raised": f"It works where tp_group is all ranks, but not in a smaller group: {CURE}."}
         return replace(
@@ -110,6 +101,9 @@ def normal_numbers(draws: Draws, *shapes: Shape) -> list[Tensor]:
 
 
 # ---- part 1
+
+
+SPLIT = {r"(?s)tuple index out of range.*\.split\(": "split takes the size of a part; chunk takes their number."}
 
 
 def draw_shard(function: Callable[..., Any], rank: int, world_size: int, **same: int) -> dict[str, Any]:
@@ -163,11 +157,9 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
         through=draw_shard,
         unpack=lambda got, _: {"": got["shard"]},
         before=judge_repeats,
-        advice={
-            r"(?s)tuple index out of range.*\.split\(": "split takes the size of a part; chunk takes their number."
-        },
+        advice=SPLIT,
         values_first=True,
-        memory=lambda answer: judge_kept_alive(answer, right[0].nbytes),
+        memory=lambda answer: judge_kept_alive(answer, right[0].nbytes, dim),
     )
 
 
@@ -181,13 +173,14 @@ def judge_repeats(answer: Answer) -> None:
             )
 
 
-def judge_kept_alive(answer: Answer, wanted: int) -> str:
+def judge_kept_alive(answer: Answer, wanted: int, dim: int) -> str:
     for rank, result in enumerate(answer.results):
         if result["bytes"] > wanted:
             raise CheckFailed(
                 f"rank {rank}'s shard keeps {result['bytes']} bytes alive",
                 f"{wanted} bytes",
-                "A slice is a view, and a view keeps the whole weight in memory: return a copy of it.",
+                "A slice is a view, and a view keeps the whole weight in memory: copy the slice with clone()."
+                + " contiguous() doesn't copy a slice of rows, which is contiguous already." * (dim == 0),
             )
     return f"each shard keeps {wanted} bytes, 1/{len(answer.results)} of the weight."
 
@@ -302,9 +295,7 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
         "x": {
             "this rank's own part: x is used on all ranks, so sum their gradients": [3 * grad for grad in grads],
             "the mean over the ranks: gradients add up": [total / size + 2 * grad for grad in grads],
-            f"{size} times this rank's own part: ranks have different ones, so sum": [
-                (size + 2) * grad for grad in grads
-            ],
+            f"{size} times this rank's own part: ranks have different ones": [(size + 2) * grad for grad in grads],
             "the sum of x's gradient outside f, too: sum only the gradient that comes back through f": 3 * total,
         },
     }
@@ -339,17 +330,42 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     right = {"output": total, "x_partial": grad}
     why = ("", "No message is needed there: every rank has the whole gradient already, so pass it on.")
     calls = partial(expect_passes, forward=[("all_reduce", total.nbytes)], backward=[], why=why)
-    return output_first(driven(size, {"x_partial": xs}, grad, right, mistakes, rtol=1e-5, traffic=calls))
+    given = {"x_partial": xs}
+    return output_first(driven(size, given, grad, right, mistakes, rtol=1e-5, advice=KEEPS_LAYOUT, traffic=calls))
 
 
-def into_one_tensor(dim: int) -> dict[str, str]:
-    """Advice where a collective's one tensor has the shards along another dimension than 0."""
+KEEPS_LAYOUT = {
+    r"(?s)all_reduce goes by the order in memory.( Hand in x\.contiguous\(\) on every rank\.)": (
+        "A copy by clone() or empty_like() keeps the layout of a transpose: call the verb all_reduce, or copy with "
+        "clone(memory_format=torch.contiguous_format). contiguous() alone doesn't copy what is contiguous already."
+    )
+}
+
+
+def along_dimension(dim: int) -> dict[str, str]:
+    """Advice where a collective cuts or joins along another dimension than `dim`."""
     return {
+        rf"split dimension (?!{dim} )": f"That is not the dimension to cut: pass dim={dim}.",
         r"(?s)allgather: invalid.*all_gather_into_tensor": "all_gather_into_tensor lines shards up along dimension 0. "
         f"Gather into a list of tensors instead, and join them with torch.cat(parts, dim={dim}).",
         r"outputShape\[0\]": "reduce_scatter_tensor cuts along dimension 0. Give reduce_scatter a list of chunks along "
         f"dim={dim} instead.",
     }
+
+
+def wrong_shapes(given: Tensor, cure: str, did: str, made: dict[int, Tensor], dim: int, why: str) -> dict[str, str]:
+    """Advice where a gradient has a wrong shape.
+
+    given: what backward is given; what it must be is the `cure`
+    made: {dimension: what backward returns that `did` this along it}; `dim` is the right one, as `why` says
+    """
+    words = {given.shape: f"That is the gradient as backward is given it: {cure}."} | {
+        wrong.shape: f"The gradient has shape {[*wrong.shape]} instead of {[*made[dim].shape]}: it was {did} along "
+        f"dimension {at}{', the default' * (did == 'cut' and at == 0)}. {why}: dim={dim}."
+        for at, wrong in made.items()
+        if at != dim
+    }
+    return {re.escape(f"got {[*shape]} but"): one for shape, one in words.items()}
 
 
 @oracle(values=[(4, (3, 2)), (2, (2, 1, 3), F32, column_major), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
@@ -369,9 +385,8 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
             "the numbers in a different order: rank r's part of a row is the r-th": lambda got: in_order(got, whole),
         },
         "x_local": {
-            f"{size} times too large: every rank has the whole gradient, so add nothing up": [
-                size * part for part in mine
-            ],
+            f"{size} times too large: every rank has the whole gradient, so add nothing up": [size * x for x in mine],
+            f"the right slice divided by {size}: it is this rank's in full": [x / size for x in mine],
             "rank 0's slice: this rank's is a different one": mine[0],
             "every t-th number: a shard is one block": [grad[..., rank::size] for rank in range(size)],
         },
@@ -379,13 +394,22 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     right = {"output": whole, "x_local": mine}
     why = ("", "No message is needed there: every rank has the whole gradient already, so take its slice.")
     calls = partial(expect_passes, forward=[("all_gather", xs[0].nbytes)], backward=[], why=why)
-    return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, advice=into_one_tensor(-1), traffic=calls))
+    cuts = {dim: grad.chunk(size, dim)[0] for dim in (*range(grad.dim() - 1), -1)}
+    shapes = wrong_shapes(grad, "return this rank's slice", "cut", cuts, -1, "Features are the last dimension")
+    advice = {**SPLIT, **along_dimension(-1), **shapes}
+    return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, advice=advice, traffic=calls))
 
 
 def in_order(got: Any, right: Tensor) -> bool:
     """Whether a tensor has the right numbers, though not in their places."""
     same = isinstance(got, Tensor) and (got.shape, got.dtype) == (right.shape, right.dtype)
     return same and torch.equal(got.detach().flatten().sort().values, right.flatten().sort().values)
+
+
+def are_among(got: Any, whole: Tensor) -> bool:
+    """Whether the tokens of a tensor, (B, n, D), are some of those of `whole`, in any order."""
+    fits = isinstance(got, Tensor) and got.dim() == 3 and got.shape[::2] == whole.shape[::2]
+    return fits and bool((got.unsqueeze(2) == whole.unsqueeze(1)).all(-1).any(-1).all())
 
 
 # ---- part 3
@@ -405,6 +429,27 @@ def no_f(truth: Sharded, name: str) -> dict[str, Any]:
     """The mistake of passing a shard of a weight through f."""
     words = "the sum over the ranks: each rank has its own part of this weight, so no f"
     return {words: sum(truth.part(name, truth.gradients[name]))}
+
+
+def share_of_bias(truth: Sharded, door: str, add: str) -> dict[str, Tensor]:
+    """The mistake of adding a t-th of b_down on every rank, before the sum."""
+    t = truth.size
+    why = f"b_down / {t} before {door} gives each rank's copy only 1/{t} of its gradient"
+    words = f"the right one divided by {t}, the number of ranks: {why}. Add {add} once, after {door}"
+    return {words: truth.gradients["b_down"] / t}
+
+
+def expect_bias_everywhere(answer: Answer, door: str, add: str) -> None:
+    """Raise CheckFailed if only some of the ranks use b_down."""
+    of_ranks = [result["gradients"] for result in answer.results]
+    ran = {rank: of["b_down"] for rank, of in enumerate(of_ranks) if any(grad is not None for grad in of.values())}
+    users = [rank for rank, grad in ran.items() if grad is not None and grad.any()]
+    if users and (others := [rank for rank in ran if rank not in users]):
+        raise CheckFailed(
+            f"rank {others[0]}: b_down has no gradient, or zeros; on rank {users[0]} it has one",
+            "the same gradient on every rank",
+            f"Every rank has a copy of b_down, which needs its gradient: add {add} on every rank, once, after {door}.",
+        )
 
 
 @oracle(values=[(4, (3, 4), 8)], traffic=[(4, (3, 4), 8)], time=[(4, (8, 16), 32, 1e-6, 1e9)])
@@ -459,23 +504,20 @@ def megatron_mlp(
             "the gradient with an f between the two products, too: f belongs only where x enters": one_of(twice),
             **truth.too_large("x", "f sums it over the ranks once"),
         },
-        "b_down": truth.too_large("b_down", "b_down's gradient was summed over the ranks, which all have it"),
+        "b_down": truth.too_large("b_down", "b_down's gradient was summed over the ranks, which all have it")
+        | share_of_bias(truth, "g", "b_down"),
         **{
             f"{name}_local": truth.too_large(name, "g passes its gradient on, once") | no_f(truth, name)
             for name in MLP_CUT
         },
     }
-    one = [("all_reduce", x.nbytes)]
+    one, why = [("all_reduce", x.nbytes)], ("One g, for y, and nothing else.", "One f, for x, and no more.")
     cluster = links(size, alpha, bandwidth)
     return truth.case(
         mistakes,
         rtol=CLOSE,
-        traffic=partial(
-            expect_passes,
-            forward=one,
-            backward=one,
-            why=("One g, for y, and nothing else.", "One f, for x, and no more."),
-        ),
+        before=partial(expect_bias_everywhere, door="g", add="b_down"),
+        traffic=partial(expect_passes, forward=one, backward=one, why=why),
         clock=cluster,
         time=lambda answer: judge_mlp_time(answer, cluster, x.nbytes, x.nbytes // shape[-1] * F),
         values_first=alpha > 0,
@@ -837,10 +879,13 @@ def across_sequence(
     all_gather, reduce_scatter = [("all_gather", to_join[0].nbytes)], [("reduce_scatter", summed.nbytes)]
     forward, backward = (all_gather, reduce_scatter) if gathers else (reduce_scatter, all_gather)
     remark = f"That is for {direction!r}; the other direction is the other way round."
+    made = {dim: grads[0].chunk(size, dim)[0] if gathers else torch.cat(grads, dim) for dim in range(3)}
+    cure = f"call {'reduce_scatter' if gathers else 'all_gather'} with dim=1"
     advice = {
-        r"split dimension [02] ": "Tokens are dimension 1: pass dim=1.",
         r"split dimension 1 ": "A shard can't be scattered: is it all_gather that this pass needs?",
-        **into_one_tensor(1),
+        **along_dimension(1),
+        **SPLIT,
+        **wrong_shapes(grads[0], cure, "cut" if gathers else "joined", made, 1, "Tokens are dimension 1"),
     }
     return driven(
         size,
@@ -911,6 +956,8 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
             of_shared["the contribution of this rank's columns to all tokens: LayerNorm comes before gather"] = [
                 gradients[name] for gradients in of_columns
             ]
+        else:
+            of_shared |= share_of_bias(truth, "scatter", "f(b_down)")
         mistakes[name] = of_shared
     moves = [("all_gather", x[0].nbytes), ("reduce_scatter", grad.nbytes)]
     calls = partial(
@@ -925,7 +972,8 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
         in_all=True,
     )
     mistakes |= {f"{name}_local": no_f(truth, name) for name in MLP_CUT}
-    case = truth.case(mistakes, rtol=CLOSE, traffic=calls)
+    everywhere = partial(expect_bias_everywhere, door="scatter", add="f(b_down)")
+    case = truth.case(mistakes, rtol=CLOSE, before=everywhere, traffic=calls)
     if not measured:
         return case
     return replace(
@@ -938,12 +986,7 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
 
 
 def drive_and_measure(
-    function: Callable[..., Any],
-    given: dict[str, Any],
-    grad: Tensor,
-    rank: int,
-    world_size: int,
-    counted: bool = False,
+    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, counted: bool = False
 ) -> dict[str, Any]:
     """As `drive`; `kept` is how many bytes are kept for backward, weights excluded.
 
@@ -1094,20 +1137,30 @@ def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[
     xs, ws, parts = x.chunk(t, 1), w.chunk(t, 1), grad.chunk(t, 2)  # of each rank
     own = [of_weight(mine, part.chunk(t, 1)[rank]) for rank, (mine, part) in enumerate(zip(xs, parts, strict=True))]
     sums = torch.stack([torch.stack(own).sum(0), of_weight(x, sum(parts))])
-    joined = torch.cat(xs)
+    joined, rows, whole = torch.cat(xs), x.shape[1] // t, grad @ w.T
+    place_of = f"rank r's token i is token r * {rows} + i of the result"
+    mixed = [x.unflatten(1, (t, n, -1)).transpose(1, 2).flatten(1, 3) for n in range(2, rows + 1) if rows % n == 0]
     of_batch = one_of([joined @ ws[place], joined.view(x.shape) @ ws[place]])
-    of_y = {"a product with the tokens joined along the batch: tokens are dimension 1": of_batch}
+    of_y = {
+        "a product with the tokens joined along the batch: tokens are dimension 1": of_batch,
+        f"the product with its tokens in a different order: {place_of}": lambda got: in_order(got, x @ ws[place]),
+    }
     of_x = {
         "nothing: gather inside the autograd function, which sees that the result depends on x_local": None,
         "a partial sum, of its own columns only: sum over the ranks": (parts[place] @ ws[place].T).chunk(t, 1)[place],
+        "the mean over the ranks: partial sums add up": whole.chunk(t, 1)[place] / t,
+        f"the gradient of tokens that are not all this rank's: {place_of}": lambda got: are_among(got, whole),
     }
     of_w = {
         "nothing: backward returns a gradient for each argument": None,
         "the contribution of this rank's own tokens: w_local meets the tokens of all ranks": own[place],
         "a sum over the ranks, as in data parallelism: each rank has different columns, so w_local's gradient takes "
         "all gathered tokens and is not summed": one_of([*sums, *sums / t]),
+        f"the sum of products of tokens and gradients that don't belong together: {place_of}": one_of(
+            [of_weight(tokens, parts[place]) for tokens in mixed]
+        ),
     }
-    right = x @ ws[place], (grad @ w.T).chunk(t, 1)[place], of_weight(x, parts[place])
+    right = x @ ws[place], whole.chunk(t, 1)[place], of_weight(x, parts[place])
     return [each[place].clone() for each in (xs, ws, parts)], [*zip(right, (of_y, of_x, of_w), strict=True)]
 
 
@@ -1138,7 +1191,7 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
         right=right,
         mistakes=mistakes,
         rtol=CLOSE,
-        advice={COUNT_OR_ORDER: NONE_FOR_THE_GROUP, **into_one_tensor(1)},
+        advice={**COUNT_AND_SHAPE, **along_dimension(1)},
         before=partial(expect_own_group, groups=teams),
         through=drive_stack,
         unchanged=False,
