@@ -46,12 +46,14 @@ F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 NEIGHBOURS = [[0, 1], [2, 3]]  # two groups side by side: neither is the whole world
 IN_NEIGHBOURS = {"size": 2, "shape": (2, 3), "groups": NEIGHBOURS}
 View = Callable[[Tensor], Tensor]
-
+Tensors = list[Tensor]
 
 CURE = "pass tp_group to each collective, and take this rank's place from dist.get_rank(tp_group)"
 COUNT_AND_SHAPE = {
-    "incorrect number of gradients": "Backward returns a gradient for each argument of forward, and None for tp_group.",
-    "invalid gradient at index": "Backward returns gradients in the order of forward's arguments, each in that shape.",
+    "incorrect number of gradients|different than None": (
+        "Backward returns a gradient for each argument of forward, in that order, and None for tp_group."
+    ),
+    "invalid gradient at index": "Gradients come in the order of forward's arguments, each in its argument's shape.",
 }
 
 
@@ -330,16 +332,13 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     right = {"output": total, "x_partial": grad}
     why = ("", "No message is needed there: every rank has the whole gradient already, so pass it on.")
     calls = partial(expect_passes, forward=[("all_reduce", total.nbytes)], backward=[], why=why)
+    advice = {
+        r"all_reduce goes by the order in memory\.( Hand in x\.contiguous\(\) on every rank\.)": "A copy by clone() or "
+        "empty_like() keeps the layout of a transpose: call the verb all_reduce, or copy with clone(memory_format="
+        "torch.contiguous_format). contiguous() alone doesn't copy what is contiguous already.",
+    }
     given = {"x_partial": xs}
-    return output_first(driven(size, given, grad, right, mistakes, rtol=1e-5, advice=KEEPS_LAYOUT, traffic=calls))
-
-
-KEEPS_LAYOUT = {
-    r"(?s)all_reduce goes by the order in memory.( Hand in x\.contiguous\(\) on every rank\.)": (
-        "A copy by clone() or empty_like() keeps the layout of a transpose: call the verb all_reduce, or copy with "
-        "clone(memory_format=torch.contiguous_format). contiguous() alone doesn't copy what is contiguous already."
-    )
-}
+    return output_first(driven(size, given, grad, right, mistakes, rtol=1e-5, advice=advice, traffic=calls))
 
 
 def along_dimension(dim: int) -> dict[str, str]:
@@ -354,11 +353,7 @@ def along_dimension(dim: int) -> dict[str, str]:
 
 
 def wrong_shapes(given: Tensor, cure: str, did: str, made: dict[int, Tensor], dim: int, why: str) -> dict[str, str]:
-    """Advice where a gradient has a wrong shape.
-
-    given: what backward is given; what it must be is the `cure`
-    made: {dimension: what backward returns that `did` this along it}; `dim` is the right one, as `why` says
-    """
+    """Advice on the shape of what backward returns: what it is given, or `made[dim]` if it `did` this along `dim`."""
     words = {given.shape: f"That is the gradient as backward is given it: {cure}."} | {
         wrong.shape: f"The gradient has shape {[*wrong.shape]} instead of {[*made[dim].shape]}: it was {did} along "
         f"dimension {at}{', the default' * (did == 'cut' and at == 0)}. {why}: dim={dim}."
@@ -406,12 +401,6 @@ def in_order(got: Any, right: Tensor) -> bool:
     return same and torch.equal(got.detach().flatten().sort().values, right.flatten().sort().values)
 
 
-def are_among(got: Any, whole: Tensor) -> bool:
-    """Whether the tokens of a tensor, (B, n, D), are some of those of `whole`, in any order."""
-    fits = isinstance(got, Tensor) and got.dim() == 3 and got.shape[::2] == whole.shape[::2]
-    return fits and bool((got.unsqueeze(2) == whole.unsqueeze(1)).all(-1).any(-1).all())
-
-
 # ---- part 3
 
 
@@ -441,15 +430,14 @@ def share_of_bias(truth: Sharded, door: str, add: str) -> dict[str, Tensor]:
 
 def expect_bias_everywhere(answer: Answer, door: str, add: str) -> None:
     """Raise CheckFailed if only some of the ranks use b_down."""
-    of_ranks = [result["gradients"] for result in answer.results]
-    ran = {rank: of["b_down"] for rank, of in enumerate(of_ranks) if any(grad is not None for grad in of.values())}
+    all_of = [result["gradients"] for result in answer.results]
+    ran = {rank: of["b_down"] for rank, of in enumerate(all_of) if any(grad is not None for grad in of.values())}
     users = [rank for rank, grad in ran.items() if grad is not None and grad.any()]
     if users and (others := [rank for rank in ran if rank not in users]):
-        raise CheckFailed(
-            f"rank {others[0]}: b_down has no gradient, or zeros; on rank {users[0]} it has one",
-            "the same gradient on every rank",
-            f"Every rank has a copy of b_down, which needs its gradient: add {add} on every rank, once, after {door}.",
-        )
+        why = "Every rank has a copy of b_down, which needs its gradient"
+        saw = f"rank {others[0]}: b_down has no gradient, or zeros; on rank {users[0]} it has one"
+        cure = f"add {add} on every rank, once, after {door}."
+        raise CheckFailed(saw, "the same gradient on every rank", f"{why}: {cure}")
 
 
 @oracle(values=[(4, (3, 4), 8)], traffic=[(4, (3, 4), 8)], time=[(4, (8, 16), 32, 1e-6, 1e9)])
@@ -656,6 +644,10 @@ def parallel_cross_entropy(
 
     z = logits - logits.amax(-1, keepdim=True)
     total = z.exp().sum(-1)
+    of_words = [loss(part.exp().sum(-1), of_targets(z)) for part in z.chunk(size, -1)]
+    of_logits = [loss(total, of_targets(z * (rank_of_word == rank))) for rank in range(size)]
+    hit = truth.part("logits", -one_hot(targets, size * words).to(F64) / N)
+    soft, gradients = truth.part("logits", z.softmax(-1) / N), truth.part("logits", truth.gradients["logits"])
     own = torch.cat([part - part.amax(-1, keepdim=True) for part in logits.chunk(size, -1)], -1)
     mistakes: dict[str, Mistakes] = {
         "output": {
@@ -668,28 +660,18 @@ def parallel_cross_entropy(
                 own.exp().sum(-1), of_targets(own)
             ),
             "the sum of the tokens' losses: return the mean": N * truth.y,
-            "the loss without the sum over the other ranks' words": [
-                loss(part.exp().sum(-1), of_targets(z)) for part in z.chunk(size, -1)
-            ],
-            "the loss with the target's logit of this rank alone: the ranks without the target need it, too": [
-                loss(total, of_targets(z * (rank_of_word == rank))) for rank in range(size)
-            ],
+            "the loss without the sum over the other ranks' words": of_words,
+            "the loss with the target's logit of this rank alone: the ranks without the target need it, too": of_logits,
             "the loss with the maximum subtracted on every rank: the ranks without the target add 0": loss(
                 total, of_targets(z) - (size - 1) * logits.amax(-1)
             ),
         },
         "logits_local": {
-            "the gradient of the target's logit alone: autograd does not see the sum over the words. Where is g?": (
-                truth.part("logits", -one_hot(targets, size * words).to(F64) / N)
-            ),
-            "the gradient of the sum over the words alone: autograd does not see the target's logit. Where is g?": (
-                truth.part("logits", z.softmax(-1) / N)
-            ),
+            "the gradient of the target's logit alone: autograd does not see the sum over the words. Where is g?": hit,
+            "the gradient of the sum over the words alone: autograd does not see the target's logit. Where is g?": soft,
             "the gradient with one through the maximum: detach() the logits of which you take it": [
                 part - one_hot(of_rank.argmax(-1), words) * part.sum(-1, keepdim=True)
-                for part, of_rank in zip(
-                    truth.part("logits", truth.gradients["logits"]), logits.chunk(size, -1), strict=True
-                )
+                for part, of_rank in zip(gradients, logits.chunk(size, -1), strict=True)
             ],
             **truth.too_large("logits", "g passes its gradient on, once"),
         },
@@ -750,6 +732,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     ]
     in_blocks = [attention(x, w, part, heads // size) for w, part in zip(blocks, rows, strict=True)]
     head_of_column = torch.arange(heads).repeat_interleave(D // heads).repeat(3)  # of w_qkv
+    of_tths = [right["w_qkv"] * (head_of_column % size == rank) for rank in range(size)]
     threes = w_qkv.unflatten(1, (heads, 3, -1)).transpose(1, 2).flatten(1)
     mistakes: dict[str, dict[str, Any]] = {
         "output": {
@@ -774,11 +757,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the gradient with f after a product: f belongs where x enters": one_of(too_late),
             "the gradient with an f between the products, too: f belongs only where x enters": one_of(twice),
         },
-        "w_qkv": {
-            "the gradient of every t-th head: a rank's heads are consecutive": [
-                right["w_qkv"] * (head_of_column % size == rank) for rank in range(size)
-            ],
-        },
+        "w_qkv": {"the gradient of every t-th head: a rank's heads are consecutive": of_tths},
         "w_out": {"the gradient of all rows: g stands after the product with this rank's rows": right["w_out"]},
     }
     if D % (size * heads) == 0:
@@ -789,10 +768,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
         "w_out": [right["w_out"] * its[:, None] for its in mine],
     }
     one = [("all_reduce", x.nbytes)]
-    once = (
-        "One g, of the product with w_out, and no more.",
-        "One f: call f(x) once, and make q, k and v of its result.",
-    )
+    once = "One g, of the product with w_out, and no more.", "One f: call f(x) once, and make q, k and v of its result."
     calls = partial(expect_passes, forward=one, backward=one, why=once)
     local = {"output": y, "x": right["x"], **of_weights}
     with FlopCounterMode(display=False) as counter:
@@ -838,7 +814,7 @@ WAYS = ("gather", "scatter")
 
 @oracle(
     values=[
-        *((way, size, shape) for size, shape in [(4, (2, 1, 3)), (2, (1, 2, 3))] for way in WAYS),
+        *((way, size, shape) for size, shape in [(4, (2, 2, 3)), (2, (1, 2, 3))] for way in WAYS),
         *({"direction": way, "size": 2, "shape": (1, 2, 2), "groups": NEIGHBOURS} for way in WAYS),
     ],
     traffic=[(way, 4, (2, 1, 3)) for way in WAYS],
@@ -855,7 +831,7 @@ def across_sequence(
     grads = draws.different_integers(size, long if gathers else shape, dtype, seed=2)
     to_join, to_sum = (xs, grads) if gathers else (grads, xs)
     summed = torch.stack(to_sum).sum(0)
-    mine = list(summed.chunk(size, 1))
+    mine, slices = list(summed.chunk(size, 1)), [x.chunk(size, 1)[rank] for rank, x in enumerate(to_sum)]
     flat = [part.view(mine[0].shape) for part in summed.flatten().chunk(size)]
     joins = {
         f"the concatenation of the tokens along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
@@ -869,9 +845,7 @@ def across_sequence(
         ],
     }
     sums = {
-        f"a slice of {source}, a partial sum: call reduce_scatter, which adds up all ranks' first": [
-            x.chunk(size, 1)[rank] for rank, x in enumerate(to_sum)
-        ],
+        f"a slice of {source}, a partial sum: call reduce_scatter, which adds up all ranks' first": slices,
         "the mean: partial sums add up": [part / size for part in mine],
         "the sum cut along dimension 0, whatever shape you give it: pass reduce_scatter chunks along dim=1": flat,
     }
@@ -1104,12 +1078,12 @@ CHALLENGE = links(4, alpha=1e-6, bandwidth=1e9)
 
 def drive_stack(
     function: Callable[..., Any],
-    xs: list[Tensor],
-    ws: list[Tensor],
-    grads: list[Tensor],
+    xs: Tensors,
+    ws: Tensors,
+    grads: Tensors,
     rank: int,
     world_size: int,
-    groups: list[list[int]] | None = None,
+    groups: Any = None,
 ) -> dict[str, Any]:
     """All products forward, then all of them backward; `peak` is the most bytes alive on top of what was given."""
     group = my_group(rank, groups)
@@ -1149,7 +1123,9 @@ def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[
         "nothing: gather inside the autograd function, which sees that the result depends on x_local": None,
         "a partial sum, of its own columns only: sum over the ranks": (parts[place] @ ws[place].T).chunk(t, 1)[place],
         "the mean over the ranks: partial sums add up": whole.chunk(t, 1)[place] / t,
-        f"the gradient of tokens that are not all this rank's: {place_of}": lambda got: are_among(got, whole),
+        f"the gradient of tokens that are not all this rank's: {place_of}": lambda got: bool(
+            (got.unsqueeze(2) == whole.unsqueeze(1)).all(-1).any(-1).all()
+        ),
     }
     of_w = {
         "nothing: backward returns a gradient for each argument": None,
