@@ -114,7 +114,7 @@ wrong("sums-in-place-what-is-contiguous", "It is not yours").replace(
     "total = grad_partial.contiguous()\ndist.all_reduce(total, group=ctx.tp_group)\nreturn total, None",
 )
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace("(grad_partial, ctx.tp_group)", "(grad_partial)")
-wrong("times-t", "this rank's own part: ranks have different ones").replace(
+wrong("times-t", "add up all ranks' parts").replace(
     "all_reduce(grad_partial, ctx.tp_group)", "grad_partial * dist.get_world_size(ctx.tp_group)"
 )
 wrong("one-gradient", "None for tp_group").replace("ctx.tp_group), None", "ctx.tp_group)")

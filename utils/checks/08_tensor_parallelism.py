@@ -297,7 +297,7 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
         "x": {
             "this rank's own part: x is used on all ranks, so sum their gradients": [3 * grad for grad in grads],
             "the mean over the ranks: gradients add up": [total / size + 2 * grad for grad in grads],
-            f"{size} times this rank's own part: ranks have different ones": [(size + 2) * grad for grad in grads],
+            f"{size} times this rank's own part: add up all ranks' parts": [(size + 2) * grad for grad in grads],
             "the sum of x's gradient outside f, too: sum only the gradient that comes back through f": 3 * total,
         },
     }
