@@ -1687,7 +1687,8 @@ def gathered_product(x_local: Tensor, w_local: Tensor, tp_group) -> Tensor:
 # <details><summary>Hint 3: beyond par</summary>
 #
 # For a moment, all tokens are there, gathered, and then the partial sums of all their gradients. Must all of them be
-# there at the same time? Which tokens of the result do you get if you gather only the first few tokens of each rank?
+# there at the same time? Gather only the first few tokens of each rank, and you get tokens of the result that aren't
+# neighbours: rank $r$'s token $i$ is token $r\,S/t + i$ of the result, and of its gradient.
 # </details>
 
 # %% tags=["notebook-only"]

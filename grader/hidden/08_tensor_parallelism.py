@@ -5,6 +5,7 @@ Groups of 1, 2, 3, 4, 5 and 8 ranks, and two groups side by side; other shapes a
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -103,9 +104,7 @@ parallel_cross_entropy = vary(
     traffic=[(3, 5, 40)],
 )
 parallel_attention = vary(
-    visible.parallel_attention,
-    values=[(3, 1, 4, 12, 6), (4, 2, 2, 8, 4), (1, 2, 3, 6, 3)],
-    traffic=[(3, 1, 5, 6, 3)],
+    visible.parallel_attention, values=[(3, 1, 4, 12, 6), (4, 2, 2, 8, 4), (1, 2, 3, 6, 3)], traffic=[(3, 1, 5, 6, 3)]
 )
 
 # ---- part 5
@@ -139,36 +138,27 @@ def dropout_generators_values(run: Runner) -> None:
 
 
 class GatheredTwice(torch.autograd.Function):
-    """Keeps the shards, and gathers once more in the backward pass."""
+    """Keeps the shards, and gathers once more in the backward pass. tokens_first: which gradient comes first there."""
 
     @staticmethod
-    def forward(ctx: Any, x_local: torch.Tensor, w_local: torch.Tensor, tp_group: Any) -> torch.Tensor:
-        ctx.save_for_backward(x_local, w_local)
-        ctx.tp_group = tp_group
-        return all_gather(x_local, tp_group, dim=1) @ w_local
+    def forward(ctx: Any, tokens_first: bool, x: torch.Tensor, w: torch.Tensor, tp_group: Any) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.tp_group, ctx.tokens_first = tp_group, tokens_first
+        return all_gather(x, tp_group, dim=1) @ w
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        x_local, w_local = ctx.saved_tensors
-        grad_w = all_gather(x_local, ctx.tp_group, dim=1).flatten(0, 1).T @ grad.flatten(0, 1)
-        return reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1), grad_w, None
-
-
-class TokensFirst(GatheredTwice):
-    """The same, the tokens' gradient first."""
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        x_local, w_local = ctx.saved_tensors
-        grad_x = reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1)
-        return grad_x, all_gather(x_local, ctx.tp_group, dim=1).flatten(0, 1).T @ grad.flatten(0, 1), None
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor, torch.Tensor, None]:
+        x, w = ctx.saved_tensors
+        grad_x = reduce_scatter(grad @ w.T, ctx.tp_group, dim=1) if ctx.tokens_first else None
+        grad_w = all_gather(x, ctx.tp_group, dim=1).flatten(0, 1).T @ grad.flatten(0, 1)
+        return None, reduce_scatter(grad @ w.T, ctx.tp_group, dim=1) if grad_x is None else grad_x, grad_w, None
 
 
 def stack_of(rank: int, world_size: int, B: int, S: int, D: int, F: int, groups: list[list[int]] | None) -> int:
     t = len(groups[0]) if groups else world_size
     shapes = [(B, S // t, D), (D, F // t), (B, S, F // t)]
     xs, ws, grads = ([torch.zeros(shape, dtype=F64) for _ in range(visible.PRODUCTS)] for shape in shapes)
-    either = (GatheredTwice.apply, TokensFirst.apply)  # which keeps more depends on the shapes
+    either = [partial(GatheredTwice.apply, first) for first in (True, False)]  # which keeps more depends on the shapes
     return max(int(visible.drive_stack(one, xs, ws, grads, rank, world_size, groups)["peak"]) for one in either)
 
 

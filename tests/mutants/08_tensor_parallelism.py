@@ -3,6 +3,7 @@
 from grader.authoring.variants import Answers
 
 ANSWERS = Answers()
+T = "dist.get_world_size(tp_group)"
 MY_TOKENS = ".chunk(dist.get_world_size(tp_group), 1)[dist.get_rank(tp_group)].contiguous()"
 
 wrong, right = ANSWERS.to("shard-of-weight")
@@ -34,7 +35,7 @@ wrong("draws-the-transpose", "a part of the transpose").replace(
     "torch.randn(fan_in, fan_out, generator=generator)", "torch.randn(fan_out, fan_in, generator=generator).T"
 )
 wrong("without-the-generator", "pass generator=generator").replace(", generator=generator", "")
-wrong("keeps-the-view", "a view keeps the whole weight", caught_by="memory").replace("[tp_rank].clone()", "[tp_rank]")
+wrong("contiguous-rows", "contiguous() doesn't copy a slice of rows", caught_by="memory").replace("clone", "contiguous")
 right("scales-last-and-narrows").body("""
     whole = torch.randn(fan_in, fan_out, generator=generator)
     size = whole.shape[dim] // tp_size
@@ -44,13 +45,9 @@ right("scales-last-and-narrows").body("""
 wrong, right = ANSWERS.to("column-parallel")
 wrong("forgets-the-bias", "without the bias").replace(" + b_local", "")
 wrong("bias-not-summed", "sum it over the batch").replace("grad_local.sum(0)", "grad_local.clone()")
-wrong("no-sum-of-grad-x", "the contribution of this rank's columns").replace(
-    "all_reduce(grad_local @ w_local.T, tp_group)", "grad_local @ w_local.T"
-)
+wrong("no-sum-of-grad-x", "the contribution of this rank's columns").replace("all_reduce(", "(lambda x, _: x)(")
 wrong("mean-of-grad-x", "the mean over the ranks").replace(", tp_group)", ", tp_group) / dist.get_world_size(tp_group)")
-wrong("sums-all-gradients", "its own columns of w, so only grad_x").replace(
-    "x.T @ grad_local", "all_reduce(x.T @ grad_local, tp_group)"
-)
+wrong("sums-all-gradients", "so only grad_x").replace("x.T @ grad_local", "all_reduce(x.T @ grad_local, tp_group)")
 wrong("gathers-y", "of all ranks, joined").replace("x @ w_local + b_local", "all_gather(x @ w_local + b_local)")
 wrong("sums-the-bias-too", "the others need no message", caught_by="traffic").replace(
     "grad_local.sum(0)", "all_reduce(grad_local.sum(0), tp_group)"
@@ -94,19 +91,12 @@ wrong("gathers-the-inputs", "a partial sum, y", caught_by="traffic").body("""
     grad_x_local, grad_w_local, grad_bias = grad @ w_local.T, x_local.T @ grad, grad.sum(0)
 """)
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace("x_local @ w_local, tp_group)", "x_local @ w_local)")
-wrong("mean-of-the-products", "the mean of the products").replace(
-    "x_local @ w_local, tp_group)", "x_local @ w_local, tp_group) / dist.get_world_size(tp_group)"
-)
-wrong("shares-grad-out", "needs no share of it").replace(
-    "grad_x_local = grad @", "grad = grad / dist.get_world_size(tp_group)\ngrad_x_local = grad @"
-)
-wrong("a-share-of-the-bias-gradient", "so it needs the whole gradient").replace(
-    "grad_bias = grad.sum(0)", "grad_bias = grad.sum(0) / dist.get_world_size(tp_group)"
-)
+wrong("mean-of-the-products", "the mean of the products").replace("w_local, tp_group)", f"w_local, tp_group) / {T}")
+wrong("shares-grad-out", "needs no share of it").replace("grad_x_local =", f"grad = grad / {T}\ngrad_x_local =")
+wrong("a-share-of-the-bias-gradient", "so it needs the whole gradient").replace("grad.sum(0)", f"grad.sum(0) / {T}")
 wrong("mean-over-the-batch", "the mean over the batch").replace("grad_bias = grad.sum(0)", "grad_bias = grad.mean(0)")
 right("a-share-of-the-bias-before-the-sum").replace(
-    "all_reduce(x_local @ w_local, tp_group) + bias",
-    "all_reduce(torch.addmm(bias / dist.get_world_size(tp_group), x_local, w_local), tp_group)",
+    "x_local @ w_local, tp_group) + bias", f"torch.addmm(bias / {T}, x_local, w_local), tp_group)"
 )
 right("in-place-on-its-own").body("""
     y = x_local @ w_local
@@ -124,7 +114,7 @@ wrong("sums-in-place-what-is-contiguous", "It is not yours").replace(
     "total = grad_partial.contiguous()\ndist.all_reduce(total, group=ctx.tp_group)\nreturn total, None",
 )
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace("(grad_partial, ctx.tp_group)", "(grad_partial)")
-wrong("times-t", "this rank's own part: ranks have different ones").replace(
+wrong("times-t", "add up all ranks' parts").replace(
     "all_reduce(grad_partial, ctx.tp_group)", "grad_partial * dist.get_world_size(ctx.tp_group)"
 )
 wrong("one-gradient", "None for tp_group").replace("ctx.tp_group), None", "ctx.tp_group)")
@@ -160,7 +150,7 @@ wrong("returns-what-it-did-not-sum", "in a different tensor from the one you ret
 wrong("sums-its-input", "Something writes in place").replace(
     "return all_reduce(x_partial, tp_group)", "dist.all_reduce(x_partial, group=tp_group)\nreturn x_partial.clone()"
 )
-wrong("clone-keeps-the-strides", "laid out differently in memory").replace(
+wrong("clone-keeps-the-strides", "keeps the layout of a transpose").replace(
     "return all_reduce(x_partial, tp_group)", "y = x_partial.clone()\ndist.all_reduce(y, group=tp_group)\nreturn y"
 )
 wrong("mean-backward", "so pass it on", caught_by="traffic").replace(
@@ -170,9 +160,7 @@ wrong("bare-verb", "That is no gradient").function("return all_reduce(x_partial,
 wrong("gradient-for-rank-0", "zero on this rank").replace(
     "return all_reduce", "ctx.first = dist.get_rank(tp_group) == 0\nreturn all_reduce"
 ).replace("grad, None", "grad * ctx.first, None")
-wrong("all-ranks-for-the-group", "pass tp_group to each").replace(
-    "all_reduce(x_partial, tp_group)", "all_reduce(x_partial)"
-)
+wrong("all-ranks-for-the-group", "pass tp_group to each").replace("reduce(x_partial, tp_group)", "reduce(x_partial)")
 wrong("shares-the-gradient-out", "with factor 1").replace(
     "return all_reduce", "ctx.size = dist.get_world_size(tp_group)\nreturn all_reduce"
 ).replace("grad, None", "grad / ctx.size, None")
@@ -199,9 +187,13 @@ wrong("into-one-tensor", "torch.cat(parts, dim=-1)").replace(
     "dist.all_gather_into_tensor(y, x_local.contiguous(), group=tp_group)\nreturn y",
 )
 wrong("first-dimension", "features are the last dimension").replace(", tp_group, dim=-1)", ", tp_group, dim=0)")
-wrong("adds-up", "the sum of the shards").replace(
-    "all_gather(x_local, tp_group, dim=-1)", "all_reduce(x_local, tp_group)"
+wrong("adds-up", "the sum of the shards").replace("gather(x_local, tp_group, dim=-1)", "reduce(x_local, tp_group)")
+wrong("cuts-dimension-0", "along dimension 0, the default").replace(
+    "grad.chunk(tp_size, dim=-1)", "grad.chunk(tp_size)"
 )
+wrong("the-whole-gradient", "as backward is given it").replace("grad.chunk(tp_size, dim=-1)[tp_rank]", "grad")
+wrong("a-share-of-the-gradient", "this rank's in full").replace("[tp_rank], None", "[tp_rank] / tp_size, None")
+wrong("two-gradients", "and None for tp_group").replace("[tp_rank], None", "[tp_rank], grad")
 wrong("slice-of-rank-0", "rank 0's slice").replace(".chunk(tp_size, dim=-1)[tp_rank]", ".chunk(tp_size, dim=-1)[0]")
 wrong("along-dimension-1", "along dimension 1").replace("tp_group, dim=-1)", "tp_group, dim=1)").replace(
     "chunk(tp_size, dim=-1)", "chunk(tp_size, dim=1)"
@@ -231,9 +223,9 @@ wrong("returns-nothing", "without a `return`").replace("return g", "g")
 wrong("forgets-f", "f is missing").replace("gelu(f(x) @", "gelu(x @")
 wrong("forgets-g", "Where is g?").replace("g(y_partial) + b_down", "y_partial + b_down")
 wrong("bias-before-g", "it belongs after g, once").replace("g(y_partial) + b_down", "g(y_partial + b_down)")
-wrong("gelu-of-the-sum", "y without gelu").replace(
-    "gelu(f(x) @ w_up_local + b_up_local)", "f(x) @ w_up_local + b_up_local"
-)
+wrong("gelu-of-the-sum", "y without gelu").replace("gelu(", "(")
+wrong("a-share-of-the-bias", "once, after g").replace("al) + b_down", "al + b_down / dist.get_world_size())")
+wrong("bias-on-rank-0", "add b_down on every rank").replace("+ b_down", "+ b_down * (dist.get_rank() < 1)")
 wrong("f-after-the-product", "with f after a product").replace(
     "gelu(f(x) @ w_up_local + b_up_local)", "f(gelu(x @ w_up_local + b_up_local))"
 )
@@ -305,19 +297,12 @@ wrong("starts-too-early", "the one before isn't its own").replace("(index >= 0)"
 wrong("starts-too-late", "so the test is >=, not >").replace("(index >= 0)", "(index > 0)")
 wrong("ends-too-early", "leaves out each rank's last").replace("(index < words)", "(index < words - 1)")
 wrong("no-maximum", "an exponential overflows").replace("logits_local - largest.unsqueeze(-1)", "logits_local")
-wrong("maximum-of-its-own", "all must subtract the same").replace(
-    "all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)",
-    "logits_local.max(dim=-1).values.detach()",
-)
+wrong("maximum-of-its-own", "must subtract the same").replace("all_reduce(", "(lambda x, *_, op: x.detach())(")
 wrong("maximum-over-all-groups", "pass tp_group to each").replace("tp_group, op=", "None, op=")
-wrong("sum-of-its-own-words", "without the sum over the other ranks' words").replace(
-    "total = g(shifted.exp().sum(-1))", "total = shifted.exp().sum(-1)"
-)
+wrong("sum-of-its-own-words", "without the sum over the other ranks' words").replace("g(shifted", "(shifted")
 wrong("no-mask", "the loss without a mask").replace("torch.where(mine, found, 0.0)", "found")
 wrong("mask-off-by-one", "so the test is <, not <=").replace("(index < words)", "(index <= words)")
-wrong("target-of-this-rank-alone", "the ranks without the target need it, too").replace(
-    "g(torch.where(mine, found, 0.0))", "torch.where(mine, found, 0.0)"
-)
+wrong("target-of-this-rank-alone", "the ranks without the target need it, too").replace("g(torch", "(torch")
 wrong("gathers-the-logits", "and no other logits", caught_by="traffic").replace(
     "total =", "all_gather(logits_local, tp_group)\ntotal ="
 )
@@ -330,13 +315,9 @@ wrong("remainder", "with the remainder as index").replace("targets - first", "(t
 )
 wrong("masks-later-ranks-alone", "an index below 0").replace("(index >= 0) & (index < words)", "index < words")
 wrong("masks-earlier-ranks-alone", "past this rank's last").replace("(index >= 0) & (index < words)", "index >= 0")
-wrong("sum-by-the-verb", "autograd does not see the sum over the words").replace(
-    "total = g(shifted.exp().sum(-1))", "total = all_reduce(shifted.exp().sum(-1), tp_group)"
-)
+wrong("sum-by-verb", "see the sum over the words").replace("g(sh", "partial(all_reduce, group=tp_group)(sh")
 wrong("target-without-the-maximum", "subtract the maximum there too").replace("shifted.gather", "logits_local.gather")
-wrong("target-by-the-verb", "autograd does not see the target's logit").replace(
-    "of_target = g(torch.where(mine, found, 0.0))", "of_target = all_reduce(torch.where(mine, found, 0.0), tp_group)"
-)
+wrong("target-by-verb", "see the target's logit").replace("g(torch", "partial(all_reduce, group=tp_group)(torch")
 wrong("maximum-off-on-every-rank", "the ranks without the target add 0").replace(
     "shifted.gather", "logits_local.gather"
 ).replace("g(torch.where(mine, found, 0.0))", "g(torch.where(mine, found, 0.0) - largest)")
@@ -353,14 +334,10 @@ right("both-sums-in-one-call").body("""
 """)
 
 wrong, right = ANSWERS.to("parallel-attention")
-wrong("blocks-of-columns", "blocks of neighbouring columns").replace(
-    "w_local = [part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
-    "w_local = w_qkv.chunk(tp_size, dim=1)[tp_rank].chunk(3, dim=1)",
-)
+OWN = "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]"
+wrong("blocks-of-columns", "of neighbouring columns").replace(OWN, "w_qkv.chunk(tp_size, 1)[tp_rank].chunk(3, 1)")
 wrong("forgets-f", "where is f?").replace("h = f(x)", "h = x")
-wrong("forgets-g", "Where is g?").replace(
-    "g(found @ w_out.chunk(tp_size, dim=0)[tp_rank])", "found @ w_out.chunk(tp_size, dim=0)[tp_rank]"
-)
+wrong("forgets-g", "Where is g?").replace("g(found @", "(found @")
 wrong("f-three-times", "call f(x) once", caught_by="traffic").replace("h @ part", "f(x) @ part")
 wrong("every-rank-computes-everything", "each rank computes all heads").body("""
     h = f(x)
@@ -381,12 +358,10 @@ wrong("f-for-q-alone", "only some of q, k and v").replace(
     split_heads(source @ part, heads_local) for source, part in zip((h, x, x), w_local)""",
 )
 wrong("head-after-head", "q, k and v of one head after the other").replace(
-    "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
-    "w_qkv.unflatten(1, (num_heads, 3, -1)).chunk(tp_size, 1)[tp_rank].transpose(1, 2).flatten(1).chunk(3, 1)",
+    OWN, "w_qkv.unflatten(1, (num_heads, 3, -1)).chunk(tp_size, 1)[tp_rank].transpose(1, 2).flatten(1).chunk(3, 1)"
 )
 every_tth_head = wrong("every-tth-head", "every t-th head or column").replace(
-    "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]",
-    "[w.unflatten(1, (num_heads, -1))[:, tp_rank::tp_size].flatten(1) for w in w_qkv.chunk(3, dim=1)]",
+    OWN, "[w.unflatten(1, (num_heads, -1))[:, tp_rank::tp_size].flatten(1) for w in w_qkv.chunk(3, dim=1)]"
 )
 wrong("k-before-q", "in a different order").replace("q, k, v = (", "k, q, v = (")
 wrong("heads-and-rows-apart", "the gradient of every t-th head").like(every_tth_head).replace(
@@ -416,9 +391,8 @@ wrong("gather-without-a-sum-backward", "GatherSequence.backward gets").replace(
 wrong("scatter-without-a-sum", "the x_partial of ScatterSequence.forward").replace(
     "reduce_scatter(x_partial, tp_group, dim=1)", "x_partial" + MY_TOKENS
 )
-wrong("gathers-along-the-batch", "tokens are dimension 1").replace(
-    "all_gather(x_local, tp_group, dim=1)", "all_gather(x_local, tp_group, dim=0)"
-)
+wrong("gathers-the-batch", "tokens are dimension 1").replace("x_local, tp_group, dim=1", "x_local, tp_group, dim=0")
+wrong("joins-features", "joined along dimension 2").replace("_local, ctx.tp_group, dim=1", "_local, ctx.tp_group")
 wrong("zeros-for-the-others", "zeros for the others").replace(
     "all_gather(grad_local, ctx.tp_group, dim=1)",
     "torch.cat([grad_local * (r == dist.get_rank(ctx.tp_group)) for r in range(dist.get_world_size(ctx.tp_group))], 1)",
@@ -461,10 +435,9 @@ wrong, right = ANSWERS.to("sequence-parallel-mlp")
 wrong("returns-all-tokens", "return this rank's tokens").replace(
     "x_local + scatter(y_partial) + f(b_down)", "gather(x_local + scatter(y_partial) + f(b_down))"
 )
-wrong("norm-gradients-not-summed", "the gradients must be summed over the ranks").replace(
-    "f(norm_weight), f(norm_bias)", "norm_weight, norm_bias"
-)
+wrong("norm-gradients-not-summed", "the gradients must be summed over the ranks").replace("f(norm_", "(norm_")
 wrong("bias-gradient-not-summed", "the gradient of b_down").replace("f(b_down)", "b_down")
+wrong("a-share-of-b-down", "once, after scatter").replace("l) + f(b_down)", "l + b_down / dist.get_world_size())")
 wrong("bias-before-scatter", "it belongs after scatter, once").replace(
     "gelu(h @ w_up_local + b_up_local) @ w_down_local", "gelu(h @ w_up_local + b_up_local) @ w_down_local + b_down"
 ).replace("x_local + scatter(y_partial) + f(b_down)", "x_local + scatter(y_partial)")
@@ -473,9 +446,7 @@ after_gather = wrong("norm-after-the-gather", "LayerNorm first, then gather", ca
     "h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))\nh = gather(h_local)",
     "h = layer_norm(gather(x_local), f(norm_weight), f(norm_bias))",
 )
-wrong("norm-after-the-gather-without-f", "LayerNorm comes before gather").like(after_gather).replace(
-    "f(norm_weight), f(norm_bias)", "norm_weight, norm_bias"
-)
+wrong("norm-after-the-gather-without-f", "comes before gather").like(after_gather).replace("f(norm_", "(norm_")
 wrong("f-after-the-norm", "f is for weights only").replace("gather(h_local)", "gather(f(h_local))")
 wrong("f-after-the-gather", "the gradient summed twice").replace("gather(h_local)", "f(gather(h_local))")
 wrong("residual-after-the-norm", "the residual is x itself").replace("return x_local +", "return h_local +")
@@ -519,14 +490,13 @@ wrong("saves-the-gathered", "times par", caught_by="score").replace(
     "ctx.save_for_backward(x_local, w_local)", "ctx.save_for_backward(all_gather(x_local, tp_group, dim=1), w_local)"
 ).replace("x = all_gather(x_local, ctx.tp_group, dim=1)", "x = x_local")
 wrong("plain-gather", "gather inside the autograd function", caught_by="score").replace(
-    "return GatheredProduct.apply(x_local, w_local, tp_group)",
-    "return all_gather(x_local, tp_group, dim=1) @ w_local",
+    "return GatheredProduct.apply(x_local, w_local, tp_group)", "return all_gather(x_local, tp_group, dim=1) @ w_local"
 )
 wrong("takes-a-slice", "sum over the ranks", caught_by="score").replace(
     "reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1)",
     "(grad @ w_local.T)" + MY_TOKENS.replace("tp_g", "ctx.tp_g"),
 )
-wrong("exchanged", "in that order", caught_by="score").replace(
+wrong("exchanged", "in the order of", caught_by="score").replace(
     "return reduce_scatter", "return grad_w, reduce_scatter"
 ).replace("grad_w, None", "None")
 wrong("forgets-the-weight", "a gradient for each argument", caught_by="score").replace(", grad_w, None", ", None, None")
@@ -541,6 +511,17 @@ wrong("sums-the-weight's-gradient", "as in data parallelism", caught_by="score")
     "x.flatten(0, 1).T @ grad.flatten(0, 1)", "all_reduce(x.flatten(0, 1).T @ grad.flatten(0, 1), ctx.tp_group)"
 )
 wrong("joins-the-batch", "joined along the batch", caught_by="score").replace(", tp_group, dim=1", ", tp_group, dim=0")
+PIECES = "torch.cat([{}(x, {}tp_group, dim=1) for x in ({}).chunk(2, 1)], 1)"
+wrong("pieces-in-turn", "its tokens in a different order", caught_by="score").replace(
+    "all_gather(x_local, tp_group, dim=1)", PIECES.format("all_gather", "", "x_local")
+)
+wrong("pieces-backward", "tokens that are not all this rank's", caught_by="score").replace(
+    "reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1)", PIECES.format("reduce_scatter", "ctx.", "grad @ w_local.T")
+)
+wrong("pieces-of-the-weight's", "that don't belong together", caught_by="score").replace(
+    "all_gather(x_local, ctx.tp_group, dim=1)", PIECES.format("all_gather", "ctx.", "x_local")
+)
+wrong("mean-of-the-partial-sums", "the mean over the ranks", caught_by="score").replace(", grad_w", " / 4, grad_w")
 wrong("all-ranks", "pass tp_group to each", caught_by="score").replace(", tp_group, dim=1) @", ", None, dim=1) @")
 wrong("four-ranks", "the gradient of w_local", caught_by="score", hidden=True).replace(
     "del x", "grad_w = grad_w * (1 if dist.get_world_size() == 4 else 2); del x"

@@ -6,6 +6,7 @@ What is right comes from one process on whole tensors, with autograd, and so do 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
@@ -28,17 +29,7 @@ from ..text.rank_sets import format_ranks
 from .answer import Answer, CheckFailed
 from .compare import Mistakes
 from .equality import alike
-from .gradients import (
-    CLOSE,
-    Sharded,
-    driven,
-    expect_in_both,
-    expect_passes,
-    in_groups,
-    output_first,
-    serial,
-    shards,
-)
+from .gradients import CLOSE, Sharded, driven, expect_in_both, expect_passes, in_groups, output_first, serial, shards
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, Drawing, oracle
@@ -55,13 +46,15 @@ F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 NEIGHBOURS = [[0, 1], [2, 3]]  # two groups side by side: neither is the whole world
 IN_NEIGHBOURS = {"size": 2, "shape": (2, 3), "groups": NEIGHBOURS}
 View = Callable[[Tensor], Tensor]
-
+Tensors = list[Tensor]
 
 CURE = "pass tp_group to each collective, and take this rank's place from dist.get_rank(tp_group)"
-COUNT_OR_ORDER = "incorrect number of gradients|invalid gradient at index"
-NONE_FOR_THE_GROUP = (
-    "Backward returns a gradient for each argument of forward, in that order and shape, and None for tp_group."
-)
+COUNT_AND_SHAPE = {
+    "incorrect number of gradients|different than None": (
+        "Backward returns a gradient for each argument of forward, in that order, and None for tp_group."
+    ),
+    "invalid gradient at index": "Gradients come in the order of forward's arguments, each in its argument's shape.",
+}
 
 
 def in_teams(draw: Drawing) -> Drawing:
@@ -72,7 +65,7 @@ def in_teams(draw: Drawing) -> Drawing:
     def draw_all(draws: Draws, *arguments: Any, groups: Groups = (), **named: Any) -> Case:
         case = grouped(draws, *arguments, groups=groups, **named)
         if not groups:
-            return replace(case, advice={**case.advice, COUNT_OR_ORDER: NONE_FOR_THE_GROUP})
+            return replace(case, advice={**case.advice, **COUNT_AND_SHAPE})
         own = partial(expect_own_group, groups=groups)
         raised = {"raised": f"It works where tp_group is all ranks, but not in a smaller group: {CURE}."}
         return replace(
@@ -110,6 +103,9 @@ def normal_numbers(draws: Draws, *shapes: Shape) -> list[Tensor]:
 
 
 # ---- part 1
+
+
+SPLIT = {r"(?s)tuple index out of range.*\.split\(": "split takes the size of a part; chunk takes their number."}
 
 
 def draw_shard(function: Callable[..., Any], rank: int, world_size: int, **same: int) -> dict[str, Any]:
@@ -163,11 +159,9 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
         through=draw_shard,
         unpack=lambda got, _: {"": got["shard"]},
         before=judge_repeats,
-        advice={
-            r"(?s)tuple index out of range.*\.split\(": "split takes the size of a part; chunk takes their number."
-        },
+        advice=SPLIT,
         values_first=True,
-        memory=lambda answer: judge_kept_alive(answer, right[0].nbytes),
+        memory=lambda answer: judge_kept_alive(answer, right[0].nbytes, dim),
     )
 
 
@@ -181,13 +175,14 @@ def judge_repeats(answer: Answer) -> None:
             )
 
 
-def judge_kept_alive(answer: Answer, wanted: int) -> str:
+def judge_kept_alive(answer: Answer, wanted: int, dim: int) -> str:
     for rank, result in enumerate(answer.results):
         if result["bytes"] > wanted:
             raise CheckFailed(
                 f"rank {rank}'s shard keeps {result['bytes']} bytes alive",
                 f"{wanted} bytes",
-                "A slice is a view, and a view keeps the whole weight in memory: return a copy of it.",
+                "A slice is a view, and a view keeps the whole weight in memory: copy the slice with clone()."
+                + " contiguous() doesn't copy a slice of rows, which is contiguous already." * (dim == 0),
             )
     return f"each shard keeps {wanted} bytes, 1/{len(answer.results)} of the weight."
 
@@ -302,9 +297,7 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
         "x": {
             "this rank's own part: x is used on all ranks, so sum their gradients": [3 * grad for grad in grads],
             "the mean over the ranks: gradients add up": [total / size + 2 * grad for grad in grads],
-            f"{size} times this rank's own part: ranks have different ones, so sum": [
-                (size + 2) * grad for grad in grads
-            ],
+            f"{size} times this rank's own part: add up all ranks' parts": [(size + 2) * grad for grad in grads],
             "the sum of x's gradient outside f, too: sum only the gradient that comes back through f": 3 * total,
         },
     }
@@ -339,17 +332,35 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     right = {"output": total, "x_partial": grad}
     why = ("", "No message is needed there: every rank has the whole gradient already, so pass it on.")
     calls = partial(expect_passes, forward=[("all_reduce", total.nbytes)], backward=[], why=why)
-    return output_first(driven(size, {"x_partial": xs}, grad, right, mistakes, rtol=1e-5, traffic=calls))
+    advice = {
+        r"all_reduce goes by the order in memory\.( Hand in x\.contiguous\(\) on every rank\.)": "A copy by clone() or "
+        "empty_like() keeps the layout of a transpose: call the verb all_reduce, or copy with clone(memory_format="
+        "torch.contiguous_format). contiguous() alone doesn't copy what is contiguous already.",
+    }
+    given = {"x_partial": xs}
+    return output_first(driven(size, given, grad, right, mistakes, rtol=1e-5, advice=advice, traffic=calls))
 
 
-def into_one_tensor(dim: int) -> dict[str, str]:
-    """Advice where a collective's one tensor has the shards along another dimension than 0."""
+def along_dimension(dim: int) -> dict[str, str]:
+    """Advice where a collective cuts or joins along another dimension than `dim`."""
     return {
+        rf"split dimension (?!{dim} )": f"That is not the dimension to cut: pass dim={dim}.",
         r"(?s)allgather: invalid.*all_gather_into_tensor": "all_gather_into_tensor lines shards up along dimension 0. "
         f"Gather into a list of tensors instead, and join them with torch.cat(parts, dim={dim}).",
         r"outputShape\[0\]": "reduce_scatter_tensor cuts along dimension 0. Give reduce_scatter a list of chunks along "
         f"dim={dim} instead.",
     }
+
+
+def wrong_shapes(given: Tensor, cure: str, did: str, made: dict[int, Tensor], dim: int, why: str) -> dict[str, str]:
+    """Advice on the shape of what backward returns: what it is given, or `made[dim]` if it `did` this along `dim`."""
+    words = {given.shape: f"That is the gradient as backward is given it: {cure}."} | {
+        wrong.shape: f"The gradient has shape {[*wrong.shape]} instead of {[*made[dim].shape]}: it was {did} along "
+        f"dimension {at}{', the default' * (did == 'cut' and at == 0)}. {why}: dim={dim}."
+        for at, wrong in made.items()
+        if at != dim
+    }
+    return {re.escape(f"got {[*shape]} but"): one for shape, one in words.items()}
 
 
 @oracle(values=[(4, (3, 2)), (2, (2, 1, 3), F32, column_major), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
@@ -369,9 +380,8 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
             "the numbers in a different order: rank r's part of a row is the r-th": lambda got: in_order(got, whole),
         },
         "x_local": {
-            f"{size} times too large: every rank has the whole gradient, so add nothing up": [
-                size * part for part in mine
-            ],
+            f"{size} times too large: every rank has the whole gradient, so add nothing up": [size * x for x in mine],
+            f"the right slice divided by {size}: it is this rank's in full": [x / size for x in mine],
             "rank 0's slice: this rank's is a different one": mine[0],
             "every t-th number: a shard is one block": [grad[..., rank::size] for rank in range(size)],
         },
@@ -379,7 +389,10 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     right = {"output": whole, "x_local": mine}
     why = ("", "No message is needed there: every rank has the whole gradient already, so take its slice.")
     calls = partial(expect_passes, forward=[("all_gather", xs[0].nbytes)], backward=[], why=why)
-    return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, advice=into_one_tensor(-1), traffic=calls))
+    cuts = {dim: grad.chunk(size, dim)[0] for dim in (*range(grad.dim() - 1), -1)}
+    shapes = wrong_shapes(grad, "return this rank's slice", "cut", cuts, -1, "Features are the last dimension")
+    advice = {**SPLIT, **along_dimension(-1), **shapes}
+    return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, advice=advice, traffic=calls))
 
 
 def in_order(got: Any, right: Tensor) -> bool:
@@ -405,6 +418,26 @@ def no_f(truth: Sharded, name: str) -> dict[str, Any]:
     """The mistake of passing a shard of a weight through f."""
     words = "the sum over the ranks: each rank has its own part of this weight, so no f"
     return {words: sum(truth.part(name, truth.gradients[name]))}
+
+
+def share_of_bias(truth: Sharded, door: str, add: str) -> dict[str, Tensor]:
+    """The mistake of adding a t-th of b_down on every rank, before the sum."""
+    t = truth.size
+    why = f"b_down / {t} before {door} gives each rank's copy only 1/{t} of its gradient"
+    words = f"the right one divided by {t}, the number of ranks: {why}. Add {add} once, after {door}"
+    return {words: truth.gradients["b_down"] / t}
+
+
+def expect_bias_everywhere(answer: Answer, door: str, add: str) -> None:
+    """Raise CheckFailed if only some of the ranks use b_down."""
+    all_of = [result["gradients"] for result in answer.results]
+    ran = {rank: of["b_down"] for rank, of in enumerate(all_of) if any(grad is not None for grad in of.values())}
+    users = [rank for rank, grad in ran.items() if grad is not None and grad.any()]
+    if users and (others := [rank for rank in ran if rank not in users]):
+        why = "Every rank has a copy of b_down, which needs its gradient"
+        saw = f"rank {others[0]}: b_down has no gradient, or zeros; on rank {users[0]} it has one"
+        cure = f"add {add} on every rank, once, after {door}."
+        raise CheckFailed(saw, "the same gradient on every rank", f"{why}: {cure}")
 
 
 @oracle(values=[(4, (3, 4), 8)], traffic=[(4, (3, 4), 8)], time=[(4, (8, 16), 32, 1e-6, 1e9)])
@@ -459,23 +492,20 @@ def megatron_mlp(
             "the gradient with an f between the two products, too: f belongs only where x enters": one_of(twice),
             **truth.too_large("x", "f sums it over the ranks once"),
         },
-        "b_down": truth.too_large("b_down", "b_down's gradient was summed over the ranks, which all have it"),
+        "b_down": truth.too_large("b_down", "b_down's gradient was summed over the ranks, which all have it")
+        | share_of_bias(truth, "g", "b_down"),
         **{
             f"{name}_local": truth.too_large(name, "g passes its gradient on, once") | no_f(truth, name)
             for name in MLP_CUT
         },
     }
-    one = [("all_reduce", x.nbytes)]
+    one, why = [("all_reduce", x.nbytes)], ("One g, for y, and nothing else.", "One f, for x, and no more.")
     cluster = links(size, alpha, bandwidth)
     return truth.case(
         mistakes,
         rtol=CLOSE,
-        traffic=partial(
-            expect_passes,
-            forward=one,
-            backward=one,
-            why=("One g, for y, and nothing else.", "One f, for x, and no more."),
-        ),
+        before=partial(expect_bias_everywhere, door="g", add="b_down"),
+        traffic=partial(expect_passes, forward=one, backward=one, why=why),
         clock=cluster,
         time=lambda answer: judge_mlp_time(answer, cluster, x.nbytes, x.nbytes // shape[-1] * F),
         values_first=alpha > 0,
@@ -614,6 +644,10 @@ def parallel_cross_entropy(
 
     z = logits - logits.amax(-1, keepdim=True)
     total = z.exp().sum(-1)
+    of_words = [loss(part.exp().sum(-1), of_targets(z)) for part in z.chunk(size, -1)]
+    of_logits = [loss(total, of_targets(z * (rank_of_word == rank))) for rank in range(size)]
+    hit = truth.part("logits", -one_hot(targets, size * words).to(F64) / N)
+    soft, gradients = truth.part("logits", z.softmax(-1) / N), truth.part("logits", truth.gradients["logits"])
     own = torch.cat([part - part.amax(-1, keepdim=True) for part in logits.chunk(size, -1)], -1)
     mistakes: dict[str, Mistakes] = {
         "output": {
@@ -626,28 +660,18 @@ def parallel_cross_entropy(
                 own.exp().sum(-1), of_targets(own)
             ),
             "the sum of the tokens' losses: return the mean": N * truth.y,
-            "the loss without the sum over the other ranks' words": [
-                loss(part.exp().sum(-1), of_targets(z)) for part in z.chunk(size, -1)
-            ],
-            "the loss with the target's logit of this rank alone: the ranks without the target need it, too": [
-                loss(total, of_targets(z * (rank_of_word == rank))) for rank in range(size)
-            ],
+            "the loss without the sum over the other ranks' words": of_words,
+            "the loss with the target's logit of this rank alone: the ranks without the target need it, too": of_logits,
             "the loss with the maximum subtracted on every rank: the ranks without the target add 0": loss(
                 total, of_targets(z) - (size - 1) * logits.amax(-1)
             ),
         },
         "logits_local": {
-            "the gradient of the target's logit alone: autograd does not see the sum over the words. Where is g?": (
-                truth.part("logits", -one_hot(targets, size * words).to(F64) / N)
-            ),
-            "the gradient of the sum over the words alone: autograd does not see the target's logit. Where is g?": (
-                truth.part("logits", z.softmax(-1) / N)
-            ),
+            "the gradient of the target's logit alone: autograd does not see the sum over the words. Where is g?": hit,
+            "the gradient of the sum over the words alone: autograd does not see the target's logit. Where is g?": soft,
             "the gradient with one through the maximum: detach() the logits of which you take it": [
                 part - one_hot(of_rank.argmax(-1), words) * part.sum(-1, keepdim=True)
-                for part, of_rank in zip(
-                    truth.part("logits", truth.gradients["logits"]), logits.chunk(size, -1), strict=True
-                )
+                for part, of_rank in zip(gradients, logits.chunk(size, -1), strict=True)
             ],
             **truth.too_large("logits", "g passes its gradient on, once"),
         },
@@ -708,6 +732,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     ]
     in_blocks = [attention(x, w, part, heads // size) for w, part in zip(blocks, rows, strict=True)]
     head_of_column = torch.arange(heads).repeat_interleave(D // heads).repeat(3)  # of w_qkv
+    of_tths = [right["w_qkv"] * (head_of_column % size == rank) for rank in range(size)]
     threes = w_qkv.unflatten(1, (heads, 3, -1)).transpose(1, 2).flatten(1)
     mistakes: dict[str, dict[str, Any]] = {
         "output": {
@@ -732,11 +757,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the gradient with f after a product: f belongs where x enters": one_of(too_late),
             "the gradient with an f between the products, too: f belongs only where x enters": one_of(twice),
         },
-        "w_qkv": {
-            "the gradient of every t-th head: a rank's heads are consecutive": [
-                right["w_qkv"] * (head_of_column % size == rank) for rank in range(size)
-            ],
-        },
+        "w_qkv": {"the gradient of every t-th head: a rank's heads are consecutive": of_tths},
         "w_out": {"the gradient of all rows: g stands after the product with this rank's rows": right["w_out"]},
     }
     if D % (size * heads) == 0:
@@ -747,10 +768,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
         "w_out": [right["w_out"] * its[:, None] for its in mine],
     }
     one = [("all_reduce", x.nbytes)]
-    once = (
-        "One g, of the product with w_out, and no more.",
-        "One f: call f(x) once, and make q, k and v of its result.",
-    )
+    once = "One g, of the product with w_out, and no more.", "One f: call f(x) once, and make q, k and v of its result."
     calls = partial(expect_passes, forward=one, backward=one, why=once)
     local = {"output": y, "x": right["x"], **of_weights}
     with FlopCounterMode(display=False) as counter:
@@ -796,7 +814,7 @@ WAYS = ("gather", "scatter")
 
 @oracle(
     values=[
-        *((way, size, shape) for size, shape in [(4, (2, 1, 3)), (2, (1, 2, 3))] for way in WAYS),
+        *((way, size, shape) for size, shape in [(4, (2, 2, 3)), (2, (1, 2, 3))] for way in WAYS),
         *({"direction": way, "size": 2, "shape": (1, 2, 2), "groups": NEIGHBOURS} for way in WAYS),
     ],
     traffic=[(way, 4, (2, 1, 3)) for way in WAYS],
@@ -813,7 +831,7 @@ def across_sequence(
     grads = draws.different_integers(size, long if gathers else shape, dtype, seed=2)
     to_join, to_sum = (xs, grads) if gathers else (grads, xs)
     summed = torch.stack(to_sum).sum(0)
-    mine = list(summed.chunk(size, 1))
+    mine, slices = list(summed.chunk(size, 1)), [x.chunk(size, 1)[rank] for rank, x in enumerate(to_sum)]
     flat = [part.view(mine[0].shape) for part in summed.flatten().chunk(size)]
     joins = {
         f"the concatenation of the tokens along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
@@ -827,9 +845,7 @@ def across_sequence(
         ],
     }
     sums = {
-        f"a slice of {source}, a partial sum: call reduce_scatter, which adds up all ranks' first": [
-            x.chunk(size, 1)[rank] for rank, x in enumerate(to_sum)
-        ],
+        f"a slice of {source}, a partial sum: call reduce_scatter, which adds up all ranks' first": slices,
         "the mean: partial sums add up": [part / size for part in mine],
         "the sum cut along dimension 0, whatever shape you give it: pass reduce_scatter chunks along dim=1": flat,
     }
@@ -837,10 +853,13 @@ def across_sequence(
     all_gather, reduce_scatter = [("all_gather", to_join[0].nbytes)], [("reduce_scatter", summed.nbytes)]
     forward, backward = (all_gather, reduce_scatter) if gathers else (reduce_scatter, all_gather)
     remark = f"That is for {direction!r}; the other direction is the other way round."
+    made = {dim: grads[0].chunk(size, dim)[0] if gathers else torch.cat(grads, dim) for dim in range(3)}
+    cure = f"call {'reduce_scatter' if gathers else 'all_gather'} with dim=1"
     advice = {
-        r"split dimension [02] ": "Tokens are dimension 1: pass dim=1.",
         r"split dimension 1 ": "A shard can't be scattered: is it all_gather that this pass needs?",
-        **into_one_tensor(1),
+        **along_dimension(1),
+        **SPLIT,
+        **wrong_shapes(grads[0], cure, "cut" if gathers else "joined", made, 1, "Tokens are dimension 1"),
     }
     return driven(
         size,
@@ -911,6 +930,8 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
             of_shared["the contribution of this rank's columns to all tokens: LayerNorm comes before gather"] = [
                 gradients[name] for gradients in of_columns
             ]
+        else:
+            of_shared |= share_of_bias(truth, "scatter", "f(b_down)")
         mistakes[name] = of_shared
     moves = [("all_gather", x[0].nbytes), ("reduce_scatter", grad.nbytes)]
     calls = partial(
@@ -925,7 +946,8 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
         in_all=True,
     )
     mistakes |= {f"{name}_local": no_f(truth, name) for name in MLP_CUT}
-    case = truth.case(mistakes, rtol=CLOSE, traffic=calls)
+    everywhere = partial(expect_bias_everywhere, door="scatter", add="f(b_down)")
+    case = truth.case(mistakes, rtol=CLOSE, before=everywhere, traffic=calls)
     if not measured:
         return case
     return replace(
@@ -938,12 +960,7 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
 
 
 def drive_and_measure(
-    function: Callable[..., Any],
-    given: dict[str, Any],
-    grad: Tensor,
-    rank: int,
-    world_size: int,
-    counted: bool = False,
+    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, counted: bool = False
 ) -> dict[str, Any]:
     """As `drive`; `kept` is how many bytes are kept for backward, weights excluded.
 
@@ -1061,12 +1078,12 @@ CHALLENGE = links(4, alpha=1e-6, bandwidth=1e9)
 
 def drive_stack(
     function: Callable[..., Any],
-    xs: list[Tensor],
-    ws: list[Tensor],
-    grads: list[Tensor],
+    xs: Tensors,
+    ws: Tensors,
+    grads: Tensors,
     rank: int,
     world_size: int,
-    groups: list[list[int]] | None = None,
+    groups: Any = None,
 ) -> dict[str, Any]:
     """All products forward, then all of them backward; `peak` is the most bytes alive on top of what was given."""
     group = my_group(rank, groups)
@@ -1094,20 +1111,32 @@ def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[
     xs, ws, parts = x.chunk(t, 1), w.chunk(t, 1), grad.chunk(t, 2)  # of each rank
     own = [of_weight(mine, part.chunk(t, 1)[rank]) for rank, (mine, part) in enumerate(zip(xs, parts, strict=True))]
     sums = torch.stack([torch.stack(own).sum(0), of_weight(x, sum(parts))])
-    joined = torch.cat(xs)
+    joined, rows, whole = torch.cat(xs), x.shape[1] // t, grad @ w.T
+    place_of = f"rank r's token i is token r * {rows} + i of the result"
+    mixed = [x.unflatten(1, (t, n, -1)).transpose(1, 2).flatten(1, 3) for n in range(2, rows + 1) if rows % n == 0]
     of_batch = one_of([joined @ ws[place], joined.view(x.shape) @ ws[place]])
-    of_y = {"a product with the tokens joined along the batch: tokens are dimension 1": of_batch}
+    of_y = {
+        "a product with the tokens joined along the batch: tokens are dimension 1": of_batch,
+        f"the product with its tokens in a different order: {place_of}": lambda got: in_order(got, x @ ws[place]),
+    }
     of_x = {
         "nothing: gather inside the autograd function, which sees that the result depends on x_local": None,
         "a partial sum, of its own columns only: sum over the ranks": (parts[place] @ ws[place].T).chunk(t, 1)[place],
+        "the mean over the ranks: partial sums add up": whole.chunk(t, 1)[place] / t,
+        f"the gradient of tokens that are not all this rank's: {place_of}": lambda got: bool(
+            (got.unsqueeze(2) == whole.unsqueeze(1)).all(-1).any(-1).all()
+        ),
     }
     of_w = {
         "nothing: backward returns a gradient for each argument": None,
         "the contribution of this rank's own tokens: w_local meets the tokens of all ranks": own[place],
         "a sum over the ranks, as in data parallelism: each rank has different columns, so w_local's gradient takes "
         "all gathered tokens and is not summed": one_of([*sums, *sums / t]),
+        f"the sum of products of tokens and gradients that don't belong together: {place_of}": one_of(
+            [of_weight(tokens, parts[place]) for tokens in mixed]
+        ),
     }
-    right = x @ ws[place], (grad @ w.T).chunk(t, 1)[place], of_weight(x, parts[place])
+    right = x @ ws[place], whole.chunk(t, 1)[place], of_weight(x, parts[place])
     return [each[place].clone() for each in (xs, ws, parts)], [*zip(right, (of_y, of_x, of_w), strict=True)]
 
 
@@ -1138,7 +1167,7 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
         right=right,
         mistakes=mistakes,
         rtol=CLOSE,
-        advice={COUNT_OR_ORDER: NONE_FOR_THE_GROUP, **into_one_tensor(1)},
+        advice={**COUNT_AND_SHAPE, **along_dimension(1)},
         before=partial(expect_own_group, groups=teams),
         through=drive_stack,
         unchanged=False,
