@@ -150,7 +150,9 @@ wrong("no-mistake-is-none", "[] says that it is right").replace("return busbw, N
 wrong("largest-subset", "alone explains it").replace("range(len(factors) + 1)", "(4, 3, 2, 1, 0)")
 wrong("gives-up-at-once", "after both loops").replace("if abs(", "if how_many: return busbw, None\nif abs(")
 wrong("none-if-there-is-no-mistake", "so return []").replace("list(mistakes)", "list(mistakes) or None")
-wrong("two-factors", "what your loop tries").replace("1e9 / 2**30", "2**30 / 1e9").replace('ways": 2', 'ways": 1 / 2')
+wrong("two-factors", "that your loop multiplies").replace("1e9 / 2**30", "2**30 / 1e9").replace(
+    'ways": 2', 'ways": 1 / 2'
+)
 wrong("never-starts-again", "start again at busbw").replace("wrong = busbw *", "wrong *=").replace(
     "for how_many", "wrong = busbw\nfor how_many"
 )
@@ -163,13 +165,13 @@ right("isclose").replace("abs(wrong - claim) <= 0.01 * claim", "math.isclose(wro
 
 wrong, right = ANSWERS.to("sweep-sizes")
 wrong("not-rounded", "can't be cut").replace("nbytes - nbytes % (world_size * itemsize)", "nbytes")
-wrong("whole-numbers-only", "each rank needs a chunk").replace("% (world_size * itemsize)", "% itemsize")
-wrong("forgets-itemsize", "several bytes").replace("% (world_size * itemsize)", "% world_size")
+wrong("whole-numbers-only", "gets whole elements.").replace("% (world_size * itemsize)", "% itemsize")
+wrong("forgets-itemsize", "An element has 4 bytes").replace("% (world_size * itemsize)", "% world_size")
 wrong("rounds-up", "rounded up").replace("nbytes - nbytes %", "nbytes + -nbytes %")
 wrong("keeps-zero", "a size of 0").replace("if possible > 0:", "if True:")
 wrong("four-bytes-each", "hidden test", hidden=True).replace("* itemsize)", "* (8 if itemsize == 8 else 4))")
 wrong("rounds-the-loop-variable", "0 times `step` is still 0", varies=True).replace("possible =", "possible = nbytes =")
-wrong("multiples-only", "only the multiples").replace("possible > 0", "possible == nbytes")
+wrong("multiples-only", "those sizes alone").replace("possible > 0", "possible == nbytes")
 wrong("no-parentheses", "is (nbytes % P) * itemsize").replace("(world_size * itemsize)", "world_size * itemsize")
 wrong("floor-precedence", "divides by P alone").replace("nbytes - nbytes %", "nbytes // world_size * itemsize *")
 wrong("rounds-first", "before they were").replace("if possible", "nbytes = possible or nbytes\nif possible")
