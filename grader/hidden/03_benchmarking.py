@@ -224,8 +224,8 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
         "a list with sizes that can't be cut into P equal chunks of whole elements: round down": powers,
         f"a list of multiples of {itemsize} bytes, one element. With {world_size} ranks they must be multiples of "
         f"{world_size} * {itemsize} = {grain}, so that every rank gets whole elements{product}": rounded(itemsize),
-        f"a list of multiples of {world_size} bytes, one for each rank. An element has {itemsize} bytes, so they must be "
-        f"multiples of {world_size} * {itemsize} = {grain}": rounded(world_size),
+        f"a list of multiples of {world_size} bytes, one for each rank. An element has {itemsize} bytes, so they must "
+        f"be multiples of {world_size} * {itemsize} = {grain}": rounded(world_size),
         "a list of sizes rounded to the nearest multiple: round down": sorted(
             {round(nbytes / grain) * grain for nbytes in powers} - {0}
         ),
@@ -399,11 +399,7 @@ def alphas_of_doubling(alpha: float, octave: float) -> float:
     return float(visible.measure_links(double, visible.links_of(alpha, octave))["spent"])
 
 
-shortest_benchmark = vary(
-    visible.shortest_benchmark,
-    par=alphas_of_doubling,
-    score=[(3e-6, 10.05), (8e-3, 21.3)],
-)
+shortest_benchmark = vary(visible.shortest_benchmark, par=alphas_of_doubling, score=[(3e-6, 10.05), (8e-3, 21.3)])
 
 # ---- what the visible checks of the formulas know
 

@@ -59,8 +59,7 @@ class Device:
     kernel   seconds of work that the operation gives the device after its collective
     handle   the operation only starts the collective and returns a handle. As on a GPU, waiting for that handle only
              puts the kernel into the queue
-    log      what was called, in order: o for the operation, w for the wait that gives the device its kernel, s for
-             synchronize
+    log      what was called, in order: o for the operation, w for the wait for its handle, s for synchronize
     """
 
     def __init__(self, numel: int, queued: float = 0.0, kernel: float = 0.0, handle: bool = False) -> None:
@@ -133,22 +132,20 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
         if calls > 1:
             return f"the time of {calls} calls, or their mean: call the operation once; the next exercise repeats it"
         if alike(got, 0.0):
-            asked = (
-                "the clock has to stop after it" if "w" in log else "yours never called it; `is not None` is all to ask"
+            how = (
+                "wait before you stop the clock" if "w" in log else "you never called that. Only ask for `is not None`"
             )
-            return (
-                f"the time to START it: if it returns a handle, the collective is over after handle.wait(), and {asked}"
-            )
+            return f"the time to START it: if it returns a handle, the collective is over after handle.wait(); {how}"
         if alike(got, truth, RTOL):
             last = log.rpartition("o")[2]
-            early = "yours came before the wait" if "s" in last else "yours came before the operation alone"
+            early = "yours came before the wait" if "s" in last else "yours came only before the operation"
             how = f"synchronize at the end, after the wait; {early}" if "s" in log else NEVER
             return f"the time without the work it gave the device: {how}"
         if not late or not is_number(got) or abs(got - late) >= truth + 2 * barrier:
             return ""
         if not of_ranks[rank].get("queued"):
             return LATE
-        first = ": the first call came after the operation" * log.startswith("o")
+        first = "; your first call came after the operation" * log.startswith("o")
         return BUSY + f"synchronize before you start the clock{first}"
 
     return Case(
@@ -245,9 +242,7 @@ def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, s
             "the sum over the ranks: op=dist.ReduceOp.MAX takes the largest": every([sum(one) for one in kept]),
             "a list of the fastest rank's times: take the largest": every([min(one) for one in kept]),
             "the largest time of all, each time: every repeat has a maximum of its own": every([max(right)] * repeats),
-            "a list of the first calls' times, warm-up included: keep the last": every(
-                [max(one) for one in calls[:repeats]]
-            ),
+            "the first calls' times, warm-up included: keep the last": every([max(one) for one in calls[:repeats]]),
             "the right list rounded to float32: use dtype=torch.float64": every(torch.tensor(right).tolist()),
             "a list of times shorter than any that time_one returned: keep what it returns": shorter_than_all,
         },
@@ -385,7 +380,8 @@ class Review:
         }
         loose = "The tolerance is 1 % of the claim; yours is larger."
         strict = "The tolerance is 1 % of the claim, 0.01 * claim; yours is smaller."
-        signs = "Take the absolute value of the difference between your product and the claim: too large or too small, both count."
+        difference = "the difference between your product and the claim"
+        signs = f"Take the absolute value of {difference}: too large or too small, both count."
         usual: list[tuple[str, dict[str, Any]]] = [
             (f'The factor of "{name}" {words}', {"change": {name: factor}})
             for name, (words, wrong) in factors.items()
@@ -429,11 +425,8 @@ def why_not(got: object, right: list[str] | None, review: Review) -> str:
     if not set(map(str, got)) <= set(MISTAKES):
         return f"The names are {', '.join(map(repr, MISTAKES))}."
     would = review.busbw * review.factor(got)
-    turn = (
-        f"{review.busbw:.4g} GB/s times {review.spelled(got)} is {would:.4g}"
-        if got
-        else f"The right one is {would:.4g}"
-    )
+    times = f" times {review.spelled(got)}" if got else ", as it is,"
+    turn = f"{review.busbw:.4g} GB/s{times} is {would:.4g}"
     if near_to(review.claim)(would):
         return f"{right!r} alone explains it: try the small subsets first, and return as soon as one fits."
     if abs(would / review.claim - 1) < 0.2:
@@ -537,9 +530,7 @@ class Average:
         return sum(seconds) / len(seconds), sum(map(operator.mul, sizes, seconds)) / len(sizes) * 1e-6
 
 
-@oracle(
-    values=[(([1000, 2000, 4000], [0.01, 0.03, 0.02]), ([10, 500, 700, 500], [0.5, 0.1, 0.7, 0.2]))],
-)
+@oracle(values=[(([1000, 2000, 4000], [0.01, 0.03, 0.02]), ([10, 500, 700, 500], [0.5, 0.1, 0.7, 0.2]))])
 def held_out_errors(_: Draws, *measured: tuple[list[int], list[float]]) -> Case:
     """For each rank (sizes, times)."""
     return side_by_side([held_out(*one) for one in measured])
@@ -732,17 +723,13 @@ Reading = tuple[float, float, str, float]  # alpha, beta, SHORT or LONG, and the
 
 
 def links_of(alpha: float, octave: float) -> list[Reading]:
-    """Links whose alpha / beta grows from 2 ** octave by 2 ** 1.25: whatever factor lies between two sizes of a
-    benchmark, on some of these it stops as early as it ever does.
-    """
-    betas = [alpha / 2 ** (octave + 1.25 * place) for place in range(12)]
+    """Their alpha / beta grows from 2 ** octave in small steps: on one of them a benchmark stops as early as it can."""
+    betas = [alpha / 2 ** (octave + place * 7 / 12) for place in range(24)]
     return [(alpha, beta, readings, least) for least in (0.5, 1.0) for readings in (SHORT, LONG) for beta in betas]
 
 
 def measure_links(function: Callable[..., Any], on: Sequence[Reading]) -> dict[str, Any]:
-    """What the function says of the first link of which it is wrong, or of the last, and the mean time on a link as a
-    multiple of alpha.
-    """
+    """What the function says of the first link that it gets wrong, or the last, and the mean time in units of alpha."""
     spent = []
     for link in on:
         said, calls = measured(function, *link)
@@ -804,12 +791,9 @@ def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
                 )
         largest = max((nbytes for nbytes, _ in calls), default=0)
         if beta * largest > 1000 * alpha:  # that alone is above par
-            raise CheckFailed(
-                f"{link}a call of {largest:,} bytes takes {1 + beta * largest / alpha:,.0f} times alpha",
-                "",
-                "The score counts all calls together. Links differ, so no fixed size fits them all: choose each by the "
-                "readings so far, in small steps.",
-            )
+            saw = f"{link}a call of {largest:,} bytes takes {1 + beta * largest / alpha:,.0f} times alpha"
+            advice = "since the score counts all calls: choose each size by the readings so far, in small steps."
+            raise CheckFailed(saw, mistake=f"Links differ, so no fixed size fits them all. Take shorter ones, {advice}")
 
     return Case(
         same={"on": links_of(alpha, octave)},
