@@ -1204,9 +1204,9 @@ table.figure()
 # short. The same size gives the same reading again, so repeating doesn't help; different sizes are off by different
 # amounts. Find both $\alpha$ and $\beta$ to within 5 %. You don't know what kind of link it is.
 #
-# The score is the time spent in all calls, as a multiple of $\alpha$. Par doubles the size until a call takes ten times
-# as long as the smallest one. The limit is two calls: two numbers can't be found from one, and each call takes at least
-# $\alpha$.
+# The score is the time spent in all calls, as a multiple of $\alpha$, on average over many links. Par doubles the size
+# until a call takes ten times as long as the smallest one. The limit is two calls: two numbers can't be found from one,
+# and each call takes at least $\alpha$.
 
 # %% exercise="shortest-benchmark" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none

@@ -9,6 +9,10 @@ wrong("never-waits", "the time to START it").replace("if handle is not None:\n  
 wrong("barrier-then-synchronize", "then meet").replace("synchronize()\ndist.barrier()", "dist.barrier()\nsynchronize()")
 wrong("old-work-counts", "earlier work still in the queue").replace("synchronize()\ndist.barrier()", "dist.barrier()")
 wrong("no-synchronize-at-the-end", "synchronize at the end, after").replace("synchronize()\nreturn", "return")
+wrong("only-on-a-gpu", "under no condition").replace("synchronize()", "torch.cuda.is_available() and synchronize()")
+wrong("synchronize-then-wait", "came before the wait").replace("return", "handle and handle.wait()\nreturn").replace(
+    "if handle is not None:\n    handle.wait()\n", ""
+)
 wrong("meets-at-the-end", "including the barrier").replace("return", "dist.barrier()\nreturn")
 wrong("barrier-still-under-way", "has to be waited for").replace("barrier()", "barrier(async_op=True)")
 wrong("no-barrier-at-all", "called all_reduce", caught_by="traffic").replace("dist.barrier()", "pass")
@@ -115,7 +119,6 @@ wrong("all-reduce-once", "two phases").replace("factor = 2 * others", "factor = 
 wrong("upside-down", "upside down").replace("(world_size - 1) / world_size", "world_size / (world_size - 1)")
 wrong("broadcast-like-the-others", "passes on the whole, so busbw").replace('("broadcast", "reduce")', "()")
 wrong("broadcast-to-each", "passes the whole on once").replace("factor = 1", "factor = world_size - 1")
-wrong("chunks-upside-down", "less than S").replace("factor = others", "factor = 1 / others")
 wrong("one-chunk", "is P - 1 chunks").replace("factor = others", "factor = 1 / world_size")
 wrong("no-parentheses", "write (P - 1) / P").replace("(world_size - 1) /", "world_size - 1 /")
 wrong("only-others", "with 2 (P - 1) instead").replace("(world_size - 1) / world_size", "world_size - 1")
@@ -150,7 +153,9 @@ wrong("no-mistake-is-none", "[] says that it is right").replace("return busbw, N
 wrong("largest-subset", "alone explains it").replace("range(len(factors) + 1)", "(4, 3, 2, 1, 0)")
 wrong("gives-up-at-once", "after both loops").replace("if abs(", "if how_many: return busbw, None\nif abs(")
 wrong("none-if-there-is-no-mistake", "so return []").replace("list(mistakes)", "list(mistakes) or None")
-wrong("two-factors", "what your loop tries").replace("1e9 / 2**30", "2**30 / 1e9").replace('ways": 2', 'ways": 1 / 2')
+wrong("no-chunk-in-a-broadcast", "'one chunk', for every").replace(
+    "1 / world", 'collective == "broadcast" or 1 / world'
+)
 wrong("never-starts-again", "start again at busbw").replace("wrong = busbw *", "wrong *=").replace(
     "for how_many", "wrong = busbw\nfor how_many"
 )
@@ -163,13 +168,14 @@ right("isclose").replace("abs(wrong - claim) <= 0.01 * claim", "math.isclose(wro
 
 wrong, right = ANSWERS.to("sweep-sizes")
 wrong("not-rounded", "can't be cut").replace("nbytes - nbytes % (world_size * itemsize)", "nbytes")
-wrong("whole-numbers-only", "each rank needs a chunk").replace("% (world_size * itemsize)", "% itemsize")
-wrong("forgets-itemsize", "several bytes").replace("% (world_size * itemsize)", "% world_size")
+wrong("whole-numbers-only", "gets whole elements.").replace("% (world_size * itemsize)", "% itemsize")
+wrong("forgets-itemsize", "An element has 4 bytes").replace("% (world_size * itemsize)", "% world_size")
+wrong("common-multiple", "not the least common").replace("(world_size * itemsize)", "math.lcm(world_size, itemsize)")
 wrong("rounds-up", "rounded up").replace("nbytes - nbytes %", "nbytes + -nbytes %")
 wrong("keeps-zero", "a size of 0").replace("if possible > 0:", "if True:")
 wrong("four-bytes-each", "hidden test", hidden=True).replace("* itemsize)", "* (8 if itemsize == 8 else 4))")
 wrong("rounds-the-loop-variable", "0 times `step` is still 0", varies=True).replace("possible =", "possible = nbytes =")
-wrong("multiples-only", "only the multiples").replace("possible > 0", "possible == nbytes")
+wrong("multiples-only", "those sizes alone").replace("possible > 0", "possible == nbytes")
 wrong("no-parentheses", "is (nbytes % P) * itemsize").replace("(world_size * itemsize)", "world_size * itemsize")
 wrong("floor-precedence", "divides by P alone").replace("nbytes - nbytes %", "nbytes // world_size * itemsize *")
 wrong("rounds-first", "before they were").replace("if possible", "nbytes = possible or nbytes\nif possible")
@@ -201,7 +207,6 @@ wrong("two-points", "all sizes count").body("""
     beta = ((t[-1] - t[0]) / (n[-1] - n[0])).item()
     alpha = (t[0] - beta * n[0]).item()
 """)
-wrong("no-alpha-below-zero", "as it comes out").replace("return", "alpha = max(alpha, 0.0)\nreturn")
 wrong("fits-beta-alone", "alpha was set to 0").replace(
     "return", "if alpha < 0:\n    alpha, beta = 0, ((n / t).sum() / (n / t).square().sum()).item()\nreturn"
 )
@@ -318,7 +323,7 @@ right("an-asynchronous-operation").replace(
 wrong, right = ANSWERS.to("shortest-benchmark")
 wrong("a-full-sweep", "since the score counts all calls", caught_by="score").replace("10 *", "1000 *")
 wrong("a-little-more", "times par", caught_by="score").replace("10 *", "30 *")
-wrong("too-early", "too small a difference", caught_by="score").replace("10 * smallest", "1.2 * smallest")
+wrong("stops-at-twice", "too small a difference", caught_by="score").replace("10 * smallest", "2 * smallest")
 wrong("forgets-alpha", "subtract alpha first", caught_by="score").replace("(took - smallest) / nbytes", "took / nbytes")
 wrong("other-way-round", "the other one", caught_by="score").replace(
     "smallest, (took - smallest) / nbytes", "(took - smallest) / nbytes, smallest"

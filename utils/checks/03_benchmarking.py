@@ -59,13 +59,15 @@ class Device:
     kernel   seconds of work that the operation gives the device after its collective
     handle   the operation only starts the collective and returns a handle. As on a GPU, waiting for that handle only
              puts the kernel into the queue
+    log      what was called, in order: o for the operation, w for the wait for its handle, s for synchronize
     """
 
     def __init__(self, numel: int, queued: float = 0.0, kernel: float = 0.0, handle: bool = False) -> None:
         self.numel, self.kernel, self.handle = numel, kernel, handle
-        self.free_at = queued
+        self.free_at, self.log = queued, ""
 
     def operation(self) -> Handle | None:
+        self.log += "o"
         work = dist.all_reduce(torch.ones(self.numel), async_op=True)
         if self.handle:
             return Handle(self, work)
@@ -73,6 +75,7 @@ class Device:
         return None
 
     def synchronize(self) -> None:
+        self.log += "s"
         time.sleep(max(0.0, self.free_at - time.perf_counter()))
 
 
@@ -84,10 +87,12 @@ class Handle:
 
     def wait(self) -> None:
         self.work.wait()
+        self.device.log += "w"
         self.device.free_at = max(self.device.free_at, time.perf_counter()) + self.device.kernel
 
 
-BUSY = "the time including earlier work still in the queue: synchronize before you start the clock"
+NEVER = "your function never called `synchronize`. Call the argument itself, under no condition"
+BUSY = "the time including earlier work still in the queue: "
 LATE = (
     "the time including the wait for rank 1, which was not ready yet: synchronize on each rank, then meet at the "
     "barrier, and only then start the clock"
@@ -117,30 +122,40 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
     late = max(one.free_at for one in devices)
     right = [truth + one.kernel for one in devices]
 
-    calls = Counter[int]()
+    logs: list[str] = []  # of each rank's device
 
-    def count(answer: Answer) -> None:
-        calls.update(event.rank for event in answer.events if event.op == "all_reduce")
+    def read(answer: Answer) -> None:
+        logs.extend(after[1].__self__.log for after in answer.inputs_after)
 
     def waited(got: Any, rank: int) -> str:
-        if calls[rank] > 1:
-            return (
-                f"the time of {calls[rank]} calls, or their mean: call the operation once; the next exercise repeats it"
+        log, calls = logs[rank], logs[rank].count("o")
+        if calls > 1:
+            return f"the time of {calls} calls, or their mean: call the operation once; the next exercise repeats it"
+        if alike(got, 0.0):
+            how = (
+                "wait before you stop the clock" if "w" in log else "you never called that. Only ask for `is not None`"
             )
+            return f"the time to START it: if it returns a handle, the collective is over after handle.wait(); {how}"
+        if alike(got, truth, RTOL):
+            last = log.rpartition("o")[2]
+            early = "yours came before the wait" if "s" in last else "yours came only before the operation"
+            how = f"synchronize at the end, after the wait; {early}" if "s" in log else NEVER
+            return f"the time without the work it gave the device: {how}"
         if not late or not is_number(got) or abs(got - late) >= truth + 2 * barrier:
             return ""
-        return BUSY if of_ranks[rank].get("queued") else LATE
+        if not of_ranks[rank].get("queued"):
+            return LATE
+        first = "; your first call came after the operation" * log.startswith("o")
+        return BUSY + f"synchronize before you start the clock{first}"
 
     return Case(
         [[one.operation for one in devices], [one.synchronize for one in devices]],
         cluster=network,
         right=right,
         rtol=RTOL,
-        before=count,
+        before=read,
         explain=waited,
         mistakes={
-            "the time to START it: if it returns a handle, the collective is over after handle.wait()": 0.0,
-            "the time without the work it gave the device: synchronize at the end, after the wait": truth,
             "the time including the barrier: start the clock when it is over (an asynchronous one has to be waited "
             "for), and use no barrier at the end": [one + barrier for one in right],
             "the longest time of any rank: return this rank's own": max(right),
@@ -214,21 +229,21 @@ def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, s
             else ""
         ),
         mistakes={
-            "this rank's own times: take the largest over the ranks": [list(mine) for mine in together],
-            "the times of the rank that was slowest overall: each repeat has its own slowest rank": every(
+            "a list of this rank's own times: take the largest over the ranks": [list(mine) for mine in together],
+            "a list of the times of the rank that was slowest overall: each repeat has its own slowest rank": every(
                 list(max(together, key=sum))
             ),
             "the result of sorting before the ranks were compared: that compares different repeats": every(
                 [max(one) for one in zip(*map(sorted, together), strict=True)]
             ),
-            "rank 0's times: rank 0 is not always the slowest": every(list(together[0])),
+            "a list of rank 0's times: rank 0 is not always the slowest": every(list(together[0])),
             "the mean over the ranks: all wait for the slowest": every([sum(one) / world_size for one in kept]),
-            "the right times, but sorted: keep the order of the repeats": every(sorted(right)),
+            "the right list, but sorted: keep the order of the repeats": every(sorted(right)),
             "the sum over the ranks: op=dist.ReduceOp.MAX takes the largest": every([sum(one) for one in kept]),
-            "the fastest rank's times: take the largest": every([min(one) for one in kept]),
+            "a list of the fastest rank's times: take the largest": every([min(one) for one in kept]),
             "the largest time of all, each time: every repeat has a maximum of its own": every([max(right)] * repeats),
             "the first calls' times, warm-up included: keep the last": every([max(one) for one in calls[:repeats]]),
-            "the right times rounded to float32: use dtype=torch.float64": every(torch.tensor(right).tolist()),
+            "the right list rounded to float32: use dtype=torch.float64": every(torch.tensor(right).tolist()),
             "a list of times shorter than any that time_one returned: keep what it returns": shorter_than_all,
         },
         unchanged=False,
@@ -332,6 +347,13 @@ class Review:
     def factor(self, mistakes: Sequence[str]) -> float:
         return math.prod(self.factors[one] for one in mistakes)
 
+    def spelled(self, mistakes: Sequence[str]) -> str:
+        """The factors of some mistakes, with the formula of each."""
+        ways = zip(MISTAKES, ["1e9 / 2**30", "1 / P", "2", "algbw / busbw"], strict=True)
+        of = {name: f"{way} = {self.factors[name]:.4g}".removesuffix(" = 2") for name, way in ways}
+        every = "" if "algbw" in mistakes else ", for every collective"
+        return " times ".join(f"{of[one]} ({one!r}{every})" for one in mistakes)
+
     def found(
         self,
         change: Mapping[str, float] | None = None,
@@ -358,7 +380,8 @@ class Review:
         }
         loose = "The tolerance is 1 % of the claim; yours is larger."
         strict = "The tolerance is 1 % of the claim, 0.01 * claim; yours is smaller."
-        signs = "Take the absolute value: too large or too small, both count."
+        difference = "the difference between your product and the claim"
+        signs = f"Take the absolute value of {difference}: too large or too small, both count."
         usual: list[tuple[str, dict[str, Any]]] = [
             (f'The factor of "{name}" {words}', {"change": {name: factor}})
             for name, (words, wrong) in factors.items()
@@ -393,8 +416,8 @@ def like_all(found: Sequence[object], reviews: Sequence[Review]) -> str:
 def why_not(got: object, right: list[str] | None, review: Review) -> str:
     """What is wrong with the mistakes found in one claim, where no usual mistake explains those in all claims."""
     if got is None and right:
-        claimed = f"{review.busbw:.4g} GB/s times the factors of {right!r} is {review.busbw * review.factor(right):.4g}"
-        return f"{claimed}, which is within 1 % of the claim: print what your loop tries."
+        product = f"{review.busbw:.4g} GB/s times {review.spelled(right)} is {review.busbw * review.factor(right):.4g}"
+        return f"{product}, which is within 1 % of the claim. Print the factors that your loop multiplies."
     if got is None:
         return "The claim is right, so return []: None says that no subset explains it."
     if not isinstance(got, list):
@@ -402,13 +425,14 @@ def why_not(got: object, right: list[str] | None, review: Review) -> str:
     if not set(map(str, got)) <= set(MISTAKES):
         return f"The names are {', '.join(map(repr, MISTAKES))}."
     would = review.busbw * review.factor(got)
-    turn = f"{'Those' if len(got) > 1 else 'That' if got else 'No mistake'} would make it {would:.4g} GB/s"
+    times = f" times {review.spelled(got)}" if got else ", as it is,"
+    turn = f"{review.busbw:.4g} GB/s{times} is {would:.4g}"
     if near_to(review.claim)(would):
         return f"{right!r} alone explains it: try the small subsets first, and return as soon as one fits."
     if abs(would / review.claim - 1) < 0.2:
         again = " Does your product start again at busbw for each subset?" * bool(got)
         return f"{turn}, which is not within 1 % of the claim.{again}"
-    return f"{turn}, so one of your factors is not right."
+    return f"{turn}, far from the claim: one of your factors is not right."
 
 
 # ---- fit
@@ -506,9 +530,7 @@ class Average:
         return sum(seconds) / len(seconds), sum(map(operator.mul, sizes, seconds)) / len(sizes) * 1e-6
 
 
-@oracle(
-    values=[(([1000, 2000, 4000], [0.01, 0.03, 0.02]), ([10, 500, 700, 500], [0.5, 0.1, 0.7, 0.2]))],
-)
+@oracle(values=[(([1000, 2000, 4000], [0.01, 0.03, 0.02]), ([10, 500, 700, 500], [0.5, 0.1, 0.7, 0.2]))])
 def held_out_errors(_: Draws, *measured: tuple[list[int], list[float]]) -> Case:
     """For each rank (sizes, times)."""
     return side_by_side([held_out(*one) for one in measured])
@@ -695,14 +717,39 @@ def off_by_a_factor(right: float, factors: dict[str, float]) -> dict[str, float]
 # ---- the challenge
 
 OFF = 0.02  # how far each reading is from the truth
+OK = 0.05  # and an answer at most
 SHORT, LONG = "too short for large sizes", "too long for large sizes"
+Reading = tuple[float, float, str, float]  # alpha, beta, SHORT or LONG, and the least share of 2 % in a large size
 
 
-def measure_link(function: Callable[..., Any], alpha: float, beta: float, readings: str) -> dict[str, Any]:
-    """What the function says of a link whose readings are off.
+def links_of(alpha: float, octave: float) -> list[Reading]:
+    """Their alpha / beta grows from 2 ** octave in small steps: on one of them a benchmark stops as early as it can."""
+    betas = [alpha / 2 ** (octave + place * 7 / 12) for place in range(24)]
+    return [(alpha, beta, readings, least) for least in (0.5, 1.0) for readings in (SHORT, LONG) for beta in betas]
 
-    readings: SHORT or LONG; that of one byte is off the other way. How far off is drawn for each size: if two were off
-    alike, their difference would give beta however small it is. `spent` is the time of all calls.
+
+def measure_links(function: Callable[..., Any], on: Sequence[Reading]) -> dict[str, Any]:
+    """What the function says of the first link that it gets wrong, or the last, and the mean time in units of alpha."""
+    spent = []
+    for link in on:
+        said, calls = measured(function, *link)
+        spent.append(sum(1 + link[1] / link[0] * nbytes for nbytes, _ in calls))
+        if not (isinstance(said, tuple | list) and len(said) == 2 and all(map(good_enough, said, link))):
+            break
+    return {"said": said, "calls": calls, "link": link[:3], "spent": sum(spent) / len(spent)}
+
+
+def good_enough(got: Any, right: Any) -> bool:
+    return is_number(got) and abs(got - right) <= OK * right
+
+
+def measured(
+    function: Callable[..., Any], alpha: float, beta: float, readings: str, least: float
+) -> tuple[Any, list[tuple[int, float]]]:
+    """What the function returns, and its calls: the size, and the reading.
+
+    That of one byte is off in the other direction. How far off is drawn for each size: if two were off alike, their
+    difference would give beta however small it is.
     """
     sign = 1 if readings == SHORT else -1
 
@@ -710,9 +757,9 @@ def measure_link(function: Callable[..., Any], alpha: float, beta: float, readin
         drawn = Random(nbytes).random()
         if nbytes == 1:
             return sign * OFF
-        return OFF * (2 * drawn - 1) if beta * nbytes < alpha / 4 else -sign * OFF * (1 - drawn / 2)
+        return OFF * (2 * drawn - 1) if beta * nbytes < alpha / 4 else -sign * OFF * (1 - drawn * (1 - least))
 
-    calls: list[tuple[int, float]] = []  # the size, and the reading
+    calls: list[tuple[int, float]] = []
 
     def seconds_of(nbytes: int) -> float:
         if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
@@ -720,42 +767,39 @@ def measure_link(function: Callable[..., Any], alpha: float, beta: float, readin
         calls.append((nbytes, (alpha + beta * nbytes) * (1 + off(nbytes))))
         return calls[-1][1]
 
-    said = function(seconds_of)
-    return {"said": said, "calls": calls, "spent": sum(alpha + beta * nbytes for nbytes, _ in calls)}
+    return function(seconds_of), calls
 
 
 @oracle(
-    score=[(2e-5, 1e-10, SHORT), (1e-3, 2e-12, LONG)],
+    score=[(2e-5, 11.6), (1e-3, 18.6)],
     if_stuck="whether the size changes from call to call, since the same size always gives the same reading.",
     par=recorded_par("03_benchmarking", "shortest-benchmark"),
 )
-def shortest_benchmark(_: Draws, alpha: float, beta: float, readings: str) -> Case:
+def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
     def expect_both(answer: Answer) -> None:
-        said = as_tuple(answer.results[0]["said"], ["alpha", "beta"], 0)
-        for (name, got), right in zip(said.items(), (alpha, beta), strict=True):
+        said, calls, (_, beta, readings) = (answer.results[0][key] for key in ("said", "calls", "link"))
+        link = f"alpha {alpha:g} s, beta {beta:.3g} s per byte, readings {readings}:\n"
+        for (name, got), right in zip(as_tuple(said, ["alpha", "beta"], 0).items(), (alpha, beta), strict=True):
             if not is_number(got):
                 raise CheckFailed(f"{name} is {got!r}", "a number")
-            if abs(got - right) > 0.05 * right:
-                share = got / right
+            if not good_enough(got, right):
+                share = got / right - 1
+                by = f", {100 * abs(share):.3g} % too {'large' if share > 0 else 'small'}; 5 % is allowed."
+                by = by if -1 < share < 9 else f" instead of {right:.3g}"
                 raise CheckFailed(
-                    f"{name} is {got:.3g}"
-                    + (f", {100 * (share - 1):+.1f} % off" if 0 < share < 10 else f" instead of {right:.3g}"),
-                    "5 % at most" if 0 < share < 10 else "",
-                    why_it_is_off(name, got, right, answer.results[0]["calls"], (alpha, beta)),
+                    f"{link}{name} is {got:.4g}{by}", "", why_it_is_off(name, got, right, calls, (alpha, beta))
                 )
-        largest = max((nbytes for nbytes, _ in answer.results[0]["calls"]), default=0)
-        if beta * largest > 100 * alpha:  # par is below that on any link
-            raise CheckFailed(
-                f"a call of {largest:,} bytes takes {1 + beta * largest / alpha:,.0f} times alpha on this link",
-                "a shorter one, since the score counts all calls together",
-                "Links differ, so no fixed size fits them all: choose each by the readings so far, in small steps.",
-            )
+        largest = max((nbytes for nbytes, _ in calls), default=0)
+        if beta * largest > 1000 * alpha:  # that alone is above par
+            saw = f"{link}a call of {largest:,} bytes takes {1 + beta * largest / alpha:,.0f} times alpha"
+            advice = "since the score counts all calls: choose each size by the readings so far, in small steps."
+            raise CheckFailed(saw, mistake=f"Links differ, so no fixed size fits them all. Take shorter ones, {advice}")
 
     return Case(
-        same={"alpha": alpha, "beta": beta, "readings": readings},
-        through=measure_link,
+        same={"on": links_of(alpha, octave)},
+        through=measure_links,
         also=expect_both,
-        score=Measure(lambda answer: answer.results[0]["spent"] / alpha, "", "times alpha"),
+        score=Measure(lambda answer: answer.results[0]["spent"], "", "times alpha"),
         limit=2.0,
     )
 
@@ -779,4 +823,4 @@ def why_it_is_off(
         return f"{longest} With readings 2 % off, that is too small a difference: go on to larger sizes."
     if name == "alpha" and beta * min(calls)[0] > 0.03 * alpha:
         return f"The smallest size was {min(calls)[0]:,} bytes. At that size the bytes already take part of the time."
-    return ""
+    return "Each reading may be 2 % off, so subtract only readings that differ by more than they have in common."
