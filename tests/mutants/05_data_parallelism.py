@@ -35,6 +35,9 @@ wrong("rounded-cuts", "rank * B / P, rounded").body("""
 """)
 wrong("one-too-many", "one row more on one rank too many").replace("(rank < larger)", "(rank <= larger)")
 wrong("sends-rows", "your function calls").replace("size, larger =", "dist.broadcast(batch, src=0)\nsize, larger =")
+wrong("one-longer-shard-too-many", "one longer shard too many").replace("rank < larger", "rank <= larger").replace(
+    "min(rank, larger)", "min(rank, larger + 1)"
+)
 right("tensor-split").body("return batch.tensor_split(world_size)[rank]")
 
 wrong, right = ANSWERS.to("average-gradients")
@@ -361,6 +364,7 @@ for bucket, (flat""",
 )
 wrong("never-moves-on", "the first numbers of its bucket's flat tensor").replace("= piece", "= flat[: piece.numel()]")
 wrong("leaves-hooks", "left on the model").replace("hooks.append(", "(")
+wrong("its-own-bucket-twice", "not the `number` that").replace("buckets[len(flights)]", "buckets[number]")
 wrong("late-bucket", "but another one was put together").replace("buckets[len(flights)]", "bucket")
 wrong("as-they-are-ready", "or its bucket, was complete").replace(
     "while len(flights) < len(buckets) and missing[len(flights)] == 0:", "if missing[number] == 0:"
@@ -379,6 +383,9 @@ wrong("all-in-the-last-hook", "idle until backward is over", caught_by="time").r
 wrong("waits-in-the-hook", "a backward that waits for the network", caught_by="time").replace(
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))\nflights[-1][1].wait()",
+)
+wrong("waits-in-the-last-hook", "1 of 3 all-reduces had been waited for", caught_by="traffic").replace(
+    "hooks = []", "    if not any(missing):\n        flights[0][1].wait()\nhooks = []"
 )
 wrong("blocks-in-the-hook", "all-reduces blocked", caught_by="traffic").replace(
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
@@ -411,6 +418,7 @@ wrong, right = ANSWERS.to("average-what-is-used")
 wrong("divides-by-users", "the others count as zero").replace("parameter.grad /= world_size", "parameter.grad /= count")
 wrong("divides-by-all-users", "`users.sum()`").replace("/= world_size", "/= users.sum()")
 wrong("zeros-for-all", "AdamW keeps moving it").replace("if count:", "if True:")
+wrong("float32-zeros", "zeros_like(parameter)").replace("torch.zeros_like(parameter)", "torch.zeros(parameter.shape)")
 wrong("sends-copies", "the mean never got into").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad * 1)\nparameter.grad *= world_size"
 )
@@ -467,8 +475,10 @@ wrong("never-moves-on", "the first numbers of its bucket's").replace("piece.view
 wrong("only-what-all-use", "the sum of the users is 0").replace(
     "if users[index]", "if users[index] == dist.get_world_size()"
 )
-wrong("registers-frozen-ones", "number the model's trained").replace("if parameter.requires_grad", "")
-wrong("float32-zeros", "zeros of its shape and dtype").replace("torch.zeros_like(p)", "torch.zeros(p.shape)")
+wrong("registers-frozen-ones", "use self.trained[index]").replace(
+    "self.trained[index].reg", "[*module.parameters()][index].reg"
+)
+wrong("float32-zeros", "but torch.zeros makes float32").replace("torch.zeros_like(p)", "torch.zeros(p.shape)")
 wrong("adds-the-mean", "put the mean in its place").replace("= piece", "= (0 if p.grad is None else p.grad) + piece")
 wrong("divides-twice", "divide once").replace("flat /= dist", "flat /= dist.get_world_size()\nflat /= dist")
 wrong("users-first", "start all buckets first").replace("dist.all_reduce(users)", "pass").replace(

@@ -26,7 +26,7 @@ from ..kit.drivers.held_gradients import with_gradients
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
 from ..recording.regions import region
-from ..recording.torch_private import backward_hooks_of
+from ..recording.torch_private import backward_hooks_of, when_backward_ends
 from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
 from .equality import alike
@@ -222,7 +222,11 @@ def expect_sum_everywhere(answer: Answer) -> None:
         raise CheckFailed("your function calls reduce", "all_reduce", "With `reduce` only one rank has the sum.")
 
 
-DTYPE = {"grad_dtype": "A gradient has the dtype of its parameter: create flat tensors and zeros with that dtype too."}
+DTYPE = {
+    "grad_dtype": "A gradient has the dtype of its parameter: create flat tensors and zeros with that dtype too.",
+    "brought float(?:32 .*brought float64|64 .*brought float32)": "The model is float64, but torch.zeros makes float32 "
+    "unless you pass a dtype. torch.zeros_like(parameter) takes the parameter's shape and dtype.",
+}
 
 
 def expect_all_digits(answer: Answer, case: Case) -> None:
@@ -275,7 +279,7 @@ def averaged(models: Models, shards: list[Tensor], mistakes: Mapping[str, Tensor
 # ---- part 1
 
 
-@oracle(values=[(4, 10), (4, 5), (2, 4)])
+@oracle(values=[(5, 17), (4, 5), (2, 4)])
 def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtype: torch.dtype = torch.float32) -> Case:
     """Rows are dealt out one by one, to count how many each rank gets; then the batch is cut in blocks of so many."""
     batch = torch.randperm(rows * dim, generator=draws.generator()).reshape(rows, dim).to(dtype)
@@ -291,7 +295,9 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
     overlapping = [batch[rank * each :][: len(mine)] for rank, mine in enumerate(right)]
     rounded = [round(rank * rows / world_size) for rank in range(world_size + 1)]
     firsts = [sum(map(len, right[:rank])) for rank in range(world_size)]
-    once_more = [batch[first : first + each + (rank <= rows % world_size)] for rank, first in enumerate(firsts)]
+    one_more = [each + (rank <= rows % world_size) for rank in range(world_size)]
+    once_more = [batch[first:][:size] for first, size in zip(firsts, one_more, strict=True)]
+    moved = [batch[sum(one_more[:rank]) :][:size] for rank, size in enumerate(one_more)]
     return Case(
         [[batch] * world_size],
         in_order=True,
@@ -313,9 +319,12 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
             "a shard with one row more on one rank too many: there are B % P longer shards, on ranks 0 to B % P - 1": (
                 once_more
             ),
+            "the batch with one longer shard too many: only ranks below B % P have one row more, rank B % P has not": moved,
             "a shard that starts at rank * (B // P): each longer shard before it moves its start by one": overlapping,
             "columns: cut the batch along its rows": list(batch.tensor_split(world_size, dim=1)),
-            "the result of `chunk`: its last chunk may be much smaller than the others": list(chunks),
+            "the result of `chunk`, as of steps of B / P rounded up: the last shard may be much smaller than the others": list(
+                chunks
+            ),
         },
     )
 
@@ -595,9 +604,15 @@ WHILE = (
     "One gradient can let several buckets start: its own, and those behind it that were complete already. Start them "
     "in a `while`, not an `if`."
 )
+TWICE = (
+    "Where gradients became ready in a different order, one bucket was all-reduced twice, and another one never. In the "
+    "`while`, the bucket to start is number len(flights), not the `number` that the hook was called with."
+)
 PIECES = {
-    "index out of range|doesn't require grad": "The indices in `buckets` number the model's trained parameters. Flat "
-    "tensors, handles, and the pieces of one flat tensor are counted from 0.",
+    "index out of range": "The indices in `buckets` number the model's trained parameters. Flat tensors, handles, and "
+    "the pieces of one flat tensor are counted from 0.",
+    "doesn't require grad": "Frozen parameters get no gradient, and `buckets` doesn't count them: use "
+    "self.trained[index], not list(module.parameters())[index].",
     "split_with_sizes|invalid for input of size|must match the size": "Cut each flat tensor into the pieces that it "
     "was put together from.",
 }
@@ -605,6 +620,7 @@ IN_HOOK = (
     "Start each bucket in the hook that completes it, whether those behind it are complete or not. Is each hook on its "
     "own parameter, and does it count for that parameter's bucket?"
 )
+SLOW = (0.1, 12.0)  # no all-reduce ends before backward does, so whoever waits for one in a hook makes backward longer
 AT_THE_END = "only when the last gradient was there, or later"
 HOOK_ADVICE = {  # what the parentheses match is left out of the report
     "split_with_sizes": "A flat tensor was put together from a different bucket than it is cut for. A name from a loop "
@@ -612,6 +628,7 @@ HOOK_ADVICE = {  # what the parentheses match is left out of the report
     **PIECES,
     r"register_\w+hook\((?!partial)[\w.]+\(|missing 1 required positional": "Autograd calls a hook with the parameter "
     "alone. Register a function, with its number bound and not called yet: partial(one_more_is_ready, number).",
+    r"branches\.0 when rank \d+ reduced that of \S*branches\.1\.( (?:Go through|Both ranks)[\s\S]*)": TWICE,
     r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
     (NEVER := r"has finished after \d+ calls? of this all_reduce; rank .*\.( A collective[\s\S]*)"): (
         f"So a bucket was never started there, although all its gradients had come. {WHILE}"
@@ -650,8 +667,8 @@ def with_hooks(
 @oracle(
     values=[(mixed, [2, 2], IN_BUCKETS), (branched([[0, 1], [1, 0]], 2), [2, 2], [[3], [2], [1], [0]])],
     traffic=[
-        (mlp(4), [2, 2], [[3], [2], [1, 0]], (0.1, 1.3)),
-        (branched([[0, 1], [1, 0]], 2), [2, 2], [[3], [2], [1], [0]], (0.1, 1.3)),
+        (mlp(4), [2, 2], [[3], [2], [1, 0]], SLOW),
+        (branched([[0, 1], [1, 0]], 2), [2, 2], [[3], [2], [1], [0]], SLOW),
     ],
     time=[(mlp(4), [2, 2], [[3], [2], [1], [0]], (0.1, 0.7))],  # the network keeps up: 0.9 units per bucket
     if_stuck=SAME_ORDER,
@@ -779,7 +796,8 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
 
 
 STEPS = 2
-INPUT = "the gradient of the input"  # the last thing that a backward pass computes
+INPUT = "the gradient of the input"  # the last thing that a backward pass computes; then come the last hooks
+OVER = "the end of the backward pass"
 LAST = "of the last microbatch"
 ZEROS = "A flat tensor has a place for each parameter of its bucket: without a gradient, zeros of its shape and dtype."
 ANEW = (
@@ -789,8 +807,9 @@ ANEW = (
 TOO_EARLY = (
     "the mean without some rank's gradient, or a part of it: the bucket was sent before all its gradients had come."
 )
-ITSELF = "Start a bucket only when the count of its own missing gradients is 0"
+ITSELF = "Start a bucket only when the count of its own missing gradients is 0, and put it together from self.trained"
 AGAIN = "In the first step it wasn't, so set the counts of missing gradients anew before each last backward"
+ANOTHERS = "the gradient of another parameter: the indices in `buckets` count the trained ones only, so use self.trained[index]"
 UNUSED = (
     "a gradient: set None there, or the weight decays. Count the users before you fill in zeros; if a hook filled them "
     "in, it started its bucket too early"
@@ -850,6 +869,8 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             part = f"{name} in step {step}"
             right[part] = cut(mean[0], models[0])[n]
             why = AGAIN if step > 1 else "Count in a last backward only. " * (count > 1) + ITSELF
+            if right[part] is None:
+                pieces[ANOTHERS] = partial(is_one_of, cut(mean[0], models[0]))
             mistakes[part] = {**pieces, f"{TOO_EARLY} {why}": partial(lacks_some, local, last, models[0], n)}
     case = Case(
         [models, of_ranks],
@@ -862,7 +883,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         unchanged=False,
         before=lambda answer: expect_all_digits(answer, case),
         advice=DTYPE
-        | {"brought float32|split_with_sizes|NoneType(?!' and)": ZEROS}
+        | {"split_with_sizes|NoneType(?!' and)": ZEROS}
         | {pattern: words.replace(OWN_ORDER, f"{OWN_ORDER} {ANEW}") for pattern, words in HOOK_ADVICE.items()}
         | {NEVER: f"So a bucket was never started there. {WHILE} After backward, start those that still wait."},
         traffic=lambda answer: expect_reduced_once(answer, nbytes, count),
@@ -875,6 +896,10 @@ def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: 
     added, ranks = torch.stack([local, local - last, 0 * local]).nan_to_num(), range(len(local))
     sums = (added[list(those), ranks].sum(0) for those in itertools.product(range(3), repeat=len(ranks)))
     return any(alike(got, cut(total / len(ranks), model)[number], 1e-6) for total in sums)
+
+
+def is_one_of(pieces: list[Tensor | None], got: Any) -> bool:
+    return any(piece is not None and alike(got, piece, 1e-6) for piece in pieces)
 
 
 def zeros_for_none(mean: Tensor, model: nn.Module, unused: str) -> dict[str, Tensor]:
@@ -911,8 +936,10 @@ def train_replica(
     for microbatches in batches:
         for number, rows in enumerate(microbatches):
             is_last, x = number == len(microbatches) - 1, rows.clone().requires_grad_()
-            x.register_hook(partial(mark, LAST if is_last else "of an earlier one"))
-            wrapped.backward(loss_of(wrapped(x)) / len(microbatches), last=is_last)
+            when, loss = LAST if is_last else "of an earlier one", loss_of(wrapped(x)) / len(microbatches)
+            x.register_hook(partial(mark, f"{INPUT} {when}"))
+            loss.register_hook(lambda _, over=f"{OVER} {when}": when_backward_ends(partial(mark, over)))
+            wrapped.backward(loss, last=is_last)
         held += [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
         optimizer.step()
         optimizer.zero_grad()
@@ -924,8 +951,8 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.5)
 
 
-def mark(when: str, _: Tensor) -> None:
-    with region(f"{INPUT} {when}"):
+def mark(name: str, _: Tensor | None = None) -> None:
+    with region(name):
         pass
 
 
@@ -967,10 +994,13 @@ def expect_reduced_once(answer: Answer, nbytes: list[int], count: int) -> str:
                 f"{wanted}: in each step each bucket once, in order, then the users",
                 "Only the last microbatch's backward pass communicates." if len(made) > wanted else "",
             )
-        ends = [each.start for each in answer.run.regions if each.rank == rank and each.name == f"{INPUT} {LAST}"]
-        for step, end in enumerate(ends):
+        inputs, ends = (
+            [it.start for it in answer.run.regions if it.rank == rank and it.name == f"{what} {LAST}"]
+            for what in (INPUT, OVER)
+        )
+        for step, (end, over) in enumerate(zip(inputs, ends, strict=True)):
             of_step = calls[step * each : (step + 1) * each - 1]
-            expect_no_waits(rank, of_step, end)
+            expect_no_waits(rank, of_step, over)
             late = sum(call.start > end for call in of_step[:-1])
             if late:
                 advice = WHILE if late < len(nbytes) - 1 else IN_HOOK
