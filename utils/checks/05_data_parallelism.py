@@ -1,4 +1,4 @@
-"""The visible checks of lesson 05. Each is quick: one to three runs of two to four ranks. Form: see registry.py.
+"""The visible checks of lesson 05. Each is quick: one to three runs of two to five ranks. Form: see registry.py.
 
 What is right comes from one process: the gradients of the whole batch, a batch norm over all rows. Everything is
 float64, so that "equal" can mean nine digits, whatever the order of the additions.
@@ -162,14 +162,9 @@ def gradient_case(
     def elsewhere(got: Any) -> str:
         """The mistake, if each number is one of the right ones."""
         numbers = got.detach().double().reshape(-1, 1) if isinstance(got, Tensor) else torch.zeros(1, 1, dtype=DOUBLE)
-        return (
-            ""
-            if not torch.isclose(numbers, right, 1e-6, 0).any(1).all()
-            else (
-                "the right numbers in the wrong places: cut a flat tensor in the order in which it was put together, "
-                "and return the gradients in the order of model.parameters()"
-            )
-        )
+        words = "the right numbers in the wrong places: cut a flat tensor in the order in which it was put together, "
+        words += "and return the gradients in the order of model.parameters()"
+        return words if torch.isclose(numbers, right, 1e-6, 0).any(1).all() else ""
 
     def expect_held_too(answer: Answer) -> None:
         """What is returned is right; so must be what an optimizer reads."""
@@ -223,9 +218,8 @@ def expect_sum_everywhere(answer: Answer) -> None:
 
 
 DTYPE = {
-    "grad_dtype": "A gradient has the dtype of its parameter: create flat tensors and zeros with that dtype too.",
-    "brought float(?:32 .*brought float64|64 .*brought float32)": "The model is float64, but torch.zeros makes float32 "
-    "unless you pass a dtype. torch.zeros_like(parameter) takes the parameter's shape and dtype.",
+    "grad_dtype|brought float(?:32 .*brought float64|64 .*brought float32)": "A gradient has the dtype of its "
+    "parameter, float64 here: torch.zeros_like(parameter) takes it over, but torch.zeros makes float32.",
 }
 
 
@@ -283,21 +277,17 @@ def averaged(models: Models, shards: list[Tensor], mistakes: Mapping[str, Tensor
 def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtype: torch.dtype = torch.float32) -> Case:
     """Rows are dealt out one by one, to count how many each rank gets; then the batch is cut in blocks of so many."""
     batch = torch.randperm(rows * dim, generator=draws.generator()).reshape(rows, dim).to(dtype)
-    dealt, equal = [batch[rank::world_size] for rank in range(world_size)], batch[: rows - rows % world_size]
+    ranks, each, extra = range(world_size + 1), rows // world_size, rows % world_size
+    dealt, equal = [batch[rank::world_size] for rank in ranks[:-1]], batch[: rows - extra]
     right, chunks = batch.split([len(mine) for mine in dealt]), batch.chunk(world_size)
     chunks += right[len(chunks) :]  # there may be fewer chunks than ranks
-    each = rows // world_size
-    at_the_end = [
-        batch[rank * each : None if rank == world_size - 1 else (rank + 1) * each] for rank in range(world_size)
-    ]
-    evenly = [batch[rank * rows // world_size : (rank + 1) * rows // world_size] for rank in range(world_size)]
     late = batch.split([len(mine) for mine in reversed(dealt)])
     overlapping = [batch[rank * each :][: len(mine)] for rank, mine in enumerate(right)]
-    rounded = [round(rank * rows / world_size) for rank in range(world_size + 1)]
-    firsts = [sum(map(len, right[:rank])) for rank in range(world_size)]
-    one_more = [each + (rank <= rows % world_size) for rank in range(world_size)]
-    once_more = [batch[first:][:size] for first, size in zip(firsts, one_more, strict=True)]
-    moved = [batch[sum(one_more[:rank]) :][:size] for rank, size in enumerate(one_more)]
+    once_more = [batch[rank * each + min(rank, extra) :][: each + (rank <= extra)] for rank in ranks[:-1]]
+
+    def between(cuts: list[int]) -> list[Tensor]:
+        return [batch[first:end] for first, end in itertools.pairwise(cuts)]
+
     return Case(
         [[batch] * world_size],
         in_order=True,
@@ -307,24 +297,26 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
             "the whole batch: each rank gets its own rows": batch,
             f"every {world_size}th row: a shard is a block of consecutive rows": dealt,
             "without the leftover rows: the first B % P ranks get one more": list(equal.chunk(world_size)),
-            "the batch with all leftover rows on the last rank: the first B % P ranks get one more each": at_the_end,
+            "the batch with all leftover rows on the last rank: the first B % P ranks get one more each": between(
+                [*(rank * each for rank in ranks[:-1]), rows]
+            ),
             "the batch with the longer shards on the last ranks: the first B % P ranks get one more": list(late),
             "the batch with each shard at rank times its own size: the longer shards before it push its start back": [
                 batch[rank * len(mine) :][: len(mine)] for rank, mine in enumerate(right)
             ],
-            "the batch cut at rank * B // P: the first B % P ranks get one more": evenly,
-            "the batch cut at rank * B / P, rounded: the first B % P ranks get one more": [
-                batch[first:end] for first, end in itertools.pairwise(rounded)
-            ],
-            "a shard with one row more on one rank too many: there are B % P longer shards, on ranks 0 to B % P - 1": (
-                once_more
+            "the batch cut at rank * B // P: the first B % P ranks get one more": between(
+                [rank * rows // world_size for rank in ranks]
             ),
-            "the batch with one longer shard too many: only ranks below B % P have one row more, rank B % P has not": moved,
+            "the batch cut at rank * B / P, rounded: the first B % P ranks get one more": between(
+                [round(rank * rows / world_size) for rank in ranks]
+            ),
+            "a shard that is one row too long: the longer ones are on ranks 0 to B % P - 1": once_more,
+            "the batch with one longer shard too many: only ranks with rank < B % P have one row more": between(
+                [rank * each + min(rank, extra + 1) for rank in ranks]
+            ),
             "a shard that starts at rank * (B // P): each longer shard before it moves its start by one": overlapping,
             "columns: cut the batch along its rows": list(batch.tensor_split(world_size, dim=1)),
-            "the result of `chunk`, as of steps of B / P rounded up: the last shard may be much smaller than the others": list(
-                chunks
-            ),
+            "the result of `chunk`, or of steps of B / P rounded up: the last shard may be much smaller": list(chunks),
         },
     )
 
@@ -513,10 +505,8 @@ def judge_epoch(run: Runner, world_size: int, num_samples: int, epoch: int, seed
             tensors = isinstance(mine, Tensor) or isinstance(mine, list) and any(isinstance(x, Tensor) for x in mine)
             raise CheckFailed(f"rank {rank} returned {show(mine)}", wanted, "Take .tolist() of the tensor." * tensors)
         if len(mine) != each:
-            why, padding = (
-                "Pad the order to a multiple of world_size, so that all ranks get equally many.",
-                -num_samples % world_size,
-            )
+            why = "Pad the order to a multiple of world_size, so that all ranks get equally many."
+            padding = -num_samples % world_size
             if len(mine) == num_samples:
                 why = "Those are all samples: give each rank its own part of the order."
             elif len(mine) > each:
@@ -605,8 +595,8 @@ WHILE = (
     "in a `while`, not an `if`."
 )
 TWICE = (
-    "Where gradients became ready in a different order, one bucket was all-reduced twice, and another one never. In the "
-    "`while`, the bucket to start is number len(flights), not the `number` that the hook was called with."
+    "On the rank whose gradients became ready out of order, one bucket was all-reduced twice and another never. "
+    "In the `while`, the bucket to start is number len(flights), not the `number` that the hook was called with."
 )
 PIECES = {
     "index out of range": "The indices in `buckets` number the model's trained parameters. Flat tensors, handles, and "
@@ -620,7 +610,7 @@ IN_HOOK = (
     "Start each bucket in the hook that completes it, whether those behind it are complete or not. Is each hook on its "
     "own parameter, and does it count for that parameter's bucket?"
 )
-SLOW = (0.1, 12.0)  # no all-reduce ends before backward does, so whoever waits for one in a hook makes backward longer
+SLOW = (0.1, 12.0)  # no all-reduce ends before backward does, so a wait in any hook makes backward longer
 AT_THE_END = "only when the last gradient was there, or later"
 HOOK_ADVICE = {  # what the parentheses match is left out of the report
     "split_with_sizes": "A flat tensor was put together from a different bucket than it is cut for. A name from a loop "
@@ -765,9 +755,7 @@ def expect_overlap(answer: Answer, case: Case, buckets: Buckets, end: End | None
     expect_time(answer, best, recognise={words: answer.run.elapsed} if words else {}, least=least)
     exposed, last = answer.run.elapsed - (3 * layers - 1) * UNIT, calls[-1]
     assert last.end is not None  # virtual ranks that never wait for a call fail
-    return (
-        f"{quantity(exposed, 's')} exposed; the last bucket's all-reduce takes {quantity(last.end - last.start, 's')}."
-    )
+    return f"{quantity(exposed, 's')} exposed; the last all-reduce takes {quantity(last.end - last.start, 's')}."
 
 
 # ---- part 5
@@ -809,7 +797,7 @@ TOO_EARLY = (
 )
 ITSELF = "Start a bucket only when the count of its own missing gradients is 0, and put it together from self.trained"
 AGAIN = "In the first step it wasn't, so set the counts of missing gradients anew before each last backward"
-ANOTHERS = "the gradient of another parameter: the indices in `buckets` count the trained ones only, so use self.trained[index]"
+ANOTHERS = "another parameter's gradient: the indices in `buckets` count the trained ones, so use self.trained[index]"
 UNUSED = (
     "a gradient: set None there, or the weight decays. Count the users before you fill in zeros; if a hook filled them "
     "in, it started its bucket too early"
@@ -869,9 +857,8 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             part = f"{name} in step {step}"
             right[part] = cut(mean[0], models[0])[n]
             why = AGAIN if step > 1 else "Count in a last backward only. " * (count > 1) + ITSELF
-            if right[part] is None:
-                pieces[ANOTHERS] = partial(is_one_of, cut(mean[0], models[0]))
-            mistakes[part] = {**pieces, f"{TOO_EARLY} {why}": partial(lacks_some, local, last, models[0], n)}
+            also = {ANOTHERS: lambda got: isinstance(got, Tensor) and bool(got.any())} if right[part] is None else {}
+            mistakes[part] = {**pieces, **also, f"{TOO_EARLY} {why}": partial(lacks_some, local, last, models[0], n)}
     case = Case(
         [models, of_ranks],
         same={"buckets": buckets},
@@ -896,10 +883,6 @@ def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: 
     added, ranks = torch.stack([local, local - last, 0 * local]).nan_to_num(), range(len(local))
     sums = (added[list(those), ranks].sum(0) for those in itertools.product(range(3), repeat=len(ranks)))
     return any(alike(got, cut(total / len(ranks), model)[number], 1e-6) for total in sums)
-
-
-def is_one_of(pieces: list[Tensor | None], got: Any) -> bool:
-    return any(piece is not None and alike(got, piece, 1e-6) for piece in pieces)
 
 
 def zeros_for_none(mean: Tensor, model: nn.Module, unused: str) -> dict[str, Tensor]:
@@ -994,11 +977,11 @@ def expect_reduced_once(answer: Answer, nbytes: list[int], count: int) -> str:
                 f"{wanted}: in each step each bucket once, in order, then the users",
                 "Only the last microbatch's backward pass communicates." if len(made) > wanted else "",
             )
-        inputs, ends = (
-            [it.start for it in answer.run.regions if it.rank == rank and it.name == f"{what} {LAST}"]
+        ends, overs = (
+            [at.start for at in answer.run.regions if (at.rank, at.name) == (rank, f"{what} {LAST}")]
             for what in (INPUT, OVER)
         )
-        for step, (end, over) in enumerate(zip(inputs, ends, strict=True)):
+        for step, (end, over) in enumerate(zip(ends, overs, strict=False)):
             of_step = calls[step * each : (step + 1) * each - 1]
             expect_no_waits(rank, of_step, over)
             late = sum(call.start > end for call in of_step[:-1])
@@ -1013,9 +996,7 @@ def expect_reduced_once(answer: Answer, nbytes: list[int], count: int) -> str:
                     "all but the last to start before that, in the last backward pass",
                     advice,
                 )
-    return (
-        f"each rank reduced {plural(len(nbytes), 'bucket')} once in a step, and started all but the last in backward."
-    )
+    return f"each rank reduced {plural(len(nbytes), 'bucket')} once in a step: all but the last started in backward."
 
 
 # ---- part 6
@@ -1230,6 +1211,4 @@ def expect_buckets(buckets: Any, count: int) -> None:
         raise CheckFailed(f"there is an index {show(strange[0])}", f"whole numbers from 0 to {count - 1}")
     for index in range(count):
         if times[index] != 1:
-            raise CheckFailed(
-                f"parameter {index} is in {plural(times[index], 'bucket')}", "each parameter in one bucket"
-            )
+            raise CheckFailed(f"parameter {index} is in {plural(times[index], 'bucket')}", "each in one bucket")
