@@ -33,8 +33,11 @@ wrong("rounded-cuts", "rank * B / P, rounded").body("""
     cuts = torch.linspace(0, len(batch), world_size + 1).round().long().tolist()
     return batch[cuts[rank] : cuts[rank + 1]]
 """)
-wrong("one-too-many", "one row more on one rank too many").replace("(rank < larger)", "(rank <= larger)")
+wrong("one-too-many", "one row too long").replace("(rank < larger)", "(rank <= larger)")
 wrong("sends-rows", "your function calls").replace("size, larger =", "dist.broadcast(batch, src=0)\nsize, larger =")
+wrong("one-longer-shard-too-many", "one longer shard too many").replace("rank < larger", "rank <= larger").replace(
+    "min(rank, larger)", "min(rank, larger + 1)"
+)
 right("tensor-split").body("return batch.tensor_split(world_size)[rank]")
 
 wrong, right = ANSWERS.to("average-gradients")
@@ -64,11 +67,6 @@ wrong("broadcasts-rank-0s", "average those of all ranks").body("dist.broadcast(p
 wrong("row-by-row", "all-reduces of", caught_by="traffic").replace(
     "dist.all_reduce(parameter.grad)", "for row in parameter.grad:\n    dist.all_reduce(row)"
 )
-wrong("gathers", "your function calls all_gather", caught_by="traffic").body("""
-    parts = [torch.empty_like(parameter.grad) for _ in range(world_size)]
-    dist.all_gather(parts, parameter.grad)
-    parameter.grad = torch.stack(parts).mean(0)
-""")
 wrong("largest", "the largest of the ranks' gradients").body("dist.all_reduce(parameter.grad, op=dist.ReduceOp.MAX)")
 wrong("to-rank-0-only", "only one rank has the sum").replace(
     "dist.all_reduce(parameter.grad", "dist.reduce(parameter.grad, dst=0"
@@ -221,9 +219,6 @@ wrong("sorts-its-part", "in the shuffled order").replace(
 wrong("tensors", "Take .tolist()").replace(
     "return order[rank::world_size]", "return list(torch.tensor(order[rank::world_size]))"
 )
-wrong("asks-rank-0", "your function calls").replace(
-    "each = ", "box = [order]\ndist.broadcast_object_list(box)\norder = box[0]\neach = "
-)
 right("in-runs").replace("order[rank::world_size]", "order[rank * each : (rank + 1) * each]")
 right("pythons-random").replace(
     "torch.randperm(num_samples, generator=generator).tolist()",
@@ -299,9 +294,7 @@ wrong("order-differs-by-rank", "in the same order").replace(
 )
 wrong("reversed", "in the order of `buckets`", caught_by="traffic").replace(
     "for bucket in buckets:", "for bucket in reversed(buckets):"
-).replace(
-    "(flat, dist.all_reduce(flat, async_op=True))", "(bucket, flat, dist.all_reduce(flat, async_op=True))"
-).replace("for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:")
+).replace("zip(buckets, flights)", "zip(reversed(buckets), flights)")
 wrong("in-the-order-of-buckets", "right numbers in the wrong places").replace(
     "return [parameter.grad for parameter in parameters]",
     "return [parameters[index].grad for bucket in buckets for index in bucket]",
@@ -361,6 +354,7 @@ for bucket, (flat""",
 )
 wrong("never-moves-on", "the first numbers of its bucket's flat tensor").replace("= piece", "= flat[: piece.numel()]")
 wrong("leaves-hooks", "left on the model").replace("hooks.append(", "(")
+wrong("its-own-bucket-twice", "not the `number` that").replace("buckets[len(flights)]", "buckets[number]")
 wrong("late-bucket", "but another one was put together").replace("buckets[len(flights)]", "bucket")
 wrong("as-they-are-ready", "or its bucket, was complete").replace(
     "while len(flights) < len(buckets) and missing[len(flights)] == 0:", "if missing[number] == 0:"
@@ -380,16 +374,13 @@ wrong("waits-in-the-hook", "a backward that waits for the network", caught_by="t
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))\nflights[-1][1].wait()",
 )
+wrong("waits-in-the-last-hook", "1 of 3 all-reduces had been waited for", caught_by="traffic").replace(
+    "hooks = []", "    if not any(missing):\n        flights[0][1].wait()\nhooks = []"
+)
 wrong("blocks-in-the-hook", "all-reduces blocked", caught_by="traffic").replace(
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
     "dist.all_reduce(flat)\nflights.append((flat, None))",
 ).replace("handle.wait()", "pass")
-wrong("no-buckets", "made 4 all-reduces", caught_by="traffic").replace(
-    "missing =", "buckets = [[index] for index in reversed(range(len(parameters)))]\nmissing ="
-)
-wrong("waits-for-the-one-before", "a backward that waits for the network", caught_by="time", hidden=True).replace(
-    "flights.append", "if flights:\n    flights[-1][1].wait()\nflights.append"
-)
 right("averages-in-flight").replace("async_op=True", "op=dist.ReduceOp.AVG, async_op=True").replace(
     "flat /= world_size", ""
 )
@@ -411,6 +402,7 @@ wrong, right = ANSWERS.to("average-what-is-used")
 wrong("divides-by-users", "the others count as zero").replace("parameter.grad /= world_size", "parameter.grad /= count")
 wrong("divides-by-all-users", "`users.sum()`").replace("/= world_size", "/= users.sum()")
 wrong("zeros-for-all", "AdamW keeps moving it").replace("if count:", "if True:")
+wrong("float32-zeros", "zeros_like(parameter)").replace("torch.zeros_like(parameter)", "torch.zeros(parameter.shape)")
 wrong("sends-copies", "the mean never got into").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad * 1)\nparameter.grad *= world_size"
 )
@@ -437,9 +429,6 @@ right("zeros-first").body("""
 
 wrong, right = ANSWERS.to("replica")
 wrong("never-broadcasts", "broadcast all that rank 0 holds").replace("dist.broadcast(tensor.detach(), src=0)", "pass")
-wrong("broadcasts-no-buffers", "'scale' at the start").replace(
-    "for tensor in [*module.parameters(), *module.buffers()]:", "for tensor in module.parameters():"
-)
 wrong("forgets-to-divide", "divide by world_size").replace("flat /= dist.get_world_size()", "pass")
 wrong("reduces-each-microbatch", "Only the last microbatch", caught_by="traffic").replace(
     "if self.active:", "if True:"
@@ -467,8 +456,10 @@ wrong("never-moves-on", "the first numbers of its bucket's").replace("piece.view
 wrong("only-what-all-use", "the sum of the users is 0").replace(
     "if users[index]", "if users[index] == dist.get_world_size()"
 )
-wrong("registers-frozen-ones", "number the model's trained").replace("if parameter.requires_grad", "")
-wrong("float32-zeros", "zeros of its shape and dtype").replace("torch.zeros_like(p)", "torch.zeros(p.shape)")
+wrong("registers-frozen-ones", "use self.trained[index]").replace(
+    "self.trained[index].reg", "[*module.parameters()][index].reg"
+)
+wrong("float32-zeros", "torch.zeros makes float32").replace("torch.zeros_like(p)", "torch.zeros(p.shape)")
 wrong("adds-the-mean", "put the mean in its place").replace("= piece", "= (0 if p.grad is None else p.grad) + piece")
 wrong("divides-twice", "divide once").replace("flat /= dist", "flat /= dist.get_world_size()\nflat /= dist")
 wrong("users-first", "start all buckets first").replace("dist.all_reduce(users)", "pass").replace(
@@ -516,10 +507,12 @@ wrong("next-when-any-is-complete", "before all its gradients had come").replace(
 wrong("broadcasts-in-each-pass", "broadcast in `__init__` alone", caught_by="traffic").replace(
     "loss.backward()", "dist.broadcast(self.module.scale, src=0)\nloss.backward()"
 )
-wrong("blocks", "all-reduces blocked", caught_by="traffic").replace(
-    "self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
-    "dist.all_reduce(flat)\nself.flights.append((flat, None))",
-).replace("handle.wait()", "pass")
+wrong("waits-in-the-last-hook", "1 of 3 all-reduces had been waited for", caught_by="traffic").replace(
+    "async_op=True)))", "async_op=True)))\nif len(self.flights) == 3:\n    self.flights[0][1].wait()"
+)
+wrong("fills-grads-of-all", "another parameter's gradient").replace(
+    "members = [self.trained[index] for index in bucket]", "members = [[*self.module.parameters()][i] for i in bucket]"
+)
 right("users-in-float64").replace(
     "users = torch.tensor([int(parameter.grad is not None) for parameter in self.trained])",
     "users = torch.tensor([float(parameter.grad is not None) for parameter in self.trained], dtype=torch.float64)",
@@ -564,9 +557,6 @@ wrong("forgets-the-mean", "subtract the square of the mean").replace(
 )
 wrong("mean-of-mean-squares", "mean squares: weight each").body(
     SUMS + "    var = (x - mean).square().mean(0) / world_size\n    dist.all_reduce(var)"
-)
-wrong("gathers-the-batch", "your function calls", caught_by="traffic").replace(
-    "dist.all_reduce(sums)", "dist.all_gather_object([None] * world_size, x)\ndist.all_reduce(sums)"
 )
 wrong("sums-the-batch", "must not grow with the batch", caught_by="traffic").replace(
     "dist.all_reduce(sums)", "rows = x.new_zeros(100, x.shape[1])\ndist.all_reduce(rows)\ndist.all_reduce(sums)"

@@ -1,4 +1,4 @@
-"""The visible checks of lesson 05. Each is quick: one to three runs of two to four ranks. Form: see registry.py.
+"""The visible checks of lesson 05. Each is quick: one to three runs of two to five ranks. Form: see registry.py.
 
 What is right comes from one process: the gradients of the whole batch, a batch norm over all rows. Everything is
 float64, so that "equal" can mean nine digits, whatever the order of the additions.
@@ -26,7 +26,7 @@ from ..kit.drivers.held_gradients import with_gradients
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
 from ..recording.regions import region
-from ..recording.torch_private import backward_hooks_of
+from ..recording.torch_private import backward_hooks_of, when_backward_ends
 from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
 from .equality import alike
@@ -162,14 +162,9 @@ def gradient_case(
     def elsewhere(got: Any) -> str:
         """The mistake, if each number is one of the right ones."""
         numbers = got.detach().double().reshape(-1, 1) if isinstance(got, Tensor) else torch.zeros(1, 1, dtype=DOUBLE)
-        return (
-            ""
-            if not torch.isclose(numbers, right, 1e-6, 0).any(1).all()
-            else (
-                "the right numbers in the wrong places: cut a flat tensor in the order in which it was put together, "
-                "and return the gradients in the order of model.parameters()"
-            )
-        )
+        words = "the right numbers in the wrong places: cut a flat tensor in the order in which it was put together, "
+        words += "and return the gradients in the order of model.parameters()"
+        return words if torch.isclose(numbers, right, 1e-6, 0).any(1).all() else ""
 
     def expect_held_too(answer: Answer) -> None:
         """What is returned is right; so must be what an optimizer reads."""
@@ -222,7 +217,10 @@ def expect_sum_everywhere(answer: Answer) -> None:
         raise CheckFailed("your function calls reduce", "all_reduce", "With `reduce` only one rank has the sum.")
 
 
-DTYPE = {"grad_dtype": "A gradient has the dtype of its parameter: create flat tensors and zeros with that dtype too."}
+DTYPE = {
+    "grad_dtype|brought float(?:32 .*brought float64|64 .*brought float32)": "A gradient has the dtype of its "
+    "parameter, float64 here: torch.zeros_like(parameter) takes it over, but torch.zeros makes float32.",
+}
 
 
 def expect_all_digits(answer: Answer, case: Case) -> None:
@@ -275,23 +273,21 @@ def averaged(models: Models, shards: list[Tensor], mistakes: Mapping[str, Tensor
 # ---- part 1
 
 
-@oracle(values=[(4, 10), (4, 5), (2, 4)])
+@oracle(values=[(5, 17), (4, 5), (2, 4)])
 def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtype: torch.dtype = torch.float32) -> Case:
     """Rows are dealt out one by one, to count how many each rank gets; then the batch is cut in blocks of so many."""
     batch = torch.randperm(rows * dim, generator=draws.generator()).reshape(rows, dim).to(dtype)
-    dealt, equal = [batch[rank::world_size] for rank in range(world_size)], batch[: rows - rows % world_size]
+    ranks, each, extra = range(world_size + 1), rows // world_size, rows % world_size
+    dealt, equal = [batch[rank::world_size] for rank in ranks[:-1]], batch[: rows - extra]
     right, chunks = batch.split([len(mine) for mine in dealt]), batch.chunk(world_size)
     chunks += right[len(chunks) :]  # there may be fewer chunks than ranks
-    each = rows // world_size
-    at_the_end = [
-        batch[rank * each : None if rank == world_size - 1 else (rank + 1) * each] for rank in range(world_size)
-    ]
-    evenly = [batch[rank * rows // world_size : (rank + 1) * rows // world_size] for rank in range(world_size)]
     late = batch.split([len(mine) for mine in reversed(dealt)])
     overlapping = [batch[rank * each :][: len(mine)] for rank, mine in enumerate(right)]
-    rounded = [round(rank * rows / world_size) for rank in range(world_size + 1)]
-    firsts = [sum(map(len, right[:rank])) for rank in range(world_size)]
-    once_more = [batch[first : first + each + (rank <= rows % world_size)] for rank, first in enumerate(firsts)]
+    once_more = [batch[rank * each + min(rank, extra) :][: each + (rank <= extra)] for rank in ranks[:-1]]
+
+    def between(cuts: list[int]) -> list[Tensor]:
+        return [batch[first:end] for first, end in itertools.pairwise(cuts)]
+
     return Case(
         [[batch] * world_size],
         in_order=True,
@@ -301,21 +297,26 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
             "the whole batch: each rank gets its own rows": batch,
             f"every {world_size}th row: a shard is a block of consecutive rows": dealt,
             "without the leftover rows: the first B % P ranks get one more": list(equal.chunk(world_size)),
-            "the batch with all leftover rows on the last rank: the first B % P ranks get one more each": at_the_end,
+            "the batch with all leftover rows on the last rank: the first B % P ranks get one more each": between(
+                [*(rank * each for rank in ranks[:-1]), rows]
+            ),
             "the batch with the longer shards on the last ranks: the first B % P ranks get one more": list(late),
             "the batch with each shard at rank times its own size: the longer shards before it push its start back": [
                 batch[rank * len(mine) :][: len(mine)] for rank, mine in enumerate(right)
             ],
-            "the batch cut at rank * B // P: the first B % P ranks get one more": evenly,
-            "the batch cut at rank * B / P, rounded: the first B % P ranks get one more": [
-                batch[first:end] for first, end in itertools.pairwise(rounded)
-            ],
-            "a shard with one row more on one rank too many: there are B % P longer shards, on ranks 0 to B % P - 1": (
-                once_more
+            "the batch cut at rank * B // P: the first B % P ranks get one more": between(
+                [rank * rows // world_size for rank in ranks]
+            ),
+            "the batch cut at rank * B / P, rounded: the first B % P ranks get one more": between(
+                [round(rank * rows / world_size) for rank in ranks]
+            ),
+            "a shard that is one row too long: the longer ones are on ranks 0 to B % P - 1": once_more,
+            "the batch with one longer shard too many: only ranks with rank < B % P have one row more": between(
+                [rank * each + min(rank, extra + 1) for rank in ranks]
             ),
             "a shard that starts at rank * (B // P): each longer shard before it moves its start by one": overlapping,
             "columns: cut the batch along its rows": list(batch.tensor_split(world_size, dim=1)),
-            "the result of `chunk`: its last chunk may be much smaller than the others": list(chunks),
+            "the result of `chunk`, or of steps of B / P rounded up: the last shard may be much smaller": list(chunks),
         },
     )
 
@@ -504,10 +505,8 @@ def judge_epoch(run: Runner, world_size: int, num_samples: int, epoch: int, seed
             tensors = isinstance(mine, Tensor) or isinstance(mine, list) and any(isinstance(x, Tensor) for x in mine)
             raise CheckFailed(f"rank {rank} returned {show(mine)}", wanted, "Take .tolist() of the tensor." * tensors)
         if len(mine) != each:
-            why, padding = (
-                "Pad the order to a multiple of world_size, so that all ranks get equally many.",
-                -num_samples % world_size,
-            )
+            why = "Pad the order to a multiple of world_size, so that all ranks get equally many."
+            padding = -num_samples % world_size
             if len(mine) == num_samples:
                 why = "Those are all samples: give each rank its own part of the order."
             elif len(mine) > each:
@@ -595,9 +594,15 @@ WHILE = (
     "One gradient can let several buckets start: its own, and those behind it that were complete already. Start them "
     "in a `while`, not an `if`."
 )
+TWICE = (
+    "On the rank whose gradients became ready out of order, one bucket was all-reduced twice and another never. "
+    "In the `while`, the bucket to start is number len(flights), not the `number` that the hook was called with."
+)
 PIECES = {
-    "index out of range|doesn't require grad": "The indices in `buckets` number the model's trained parameters. Flat "
-    "tensors, handles, and the pieces of one flat tensor are counted from 0.",
+    "index out of range": "The indices in `buckets` number the model's trained parameters. Flat tensors, handles, and "
+    "the pieces of one flat tensor are counted from 0.",
+    "doesn't require grad": "Frozen parameters get no gradient, and `buckets` doesn't count them: use "
+    "self.trained[index], not list(module.parameters())[index].",
     "split_with_sizes|invalid for input of size|must match the size": "Cut each flat tensor into the pieces that it "
     "was put together from.",
 }
@@ -605,6 +610,7 @@ IN_HOOK = (
     "Start each bucket in the hook that completes it, whether those behind it are complete or not. Is each hook on its "
     "own parameter, and does it count for that parameter's bucket?"
 )
+SLOW = (0.1, 12.0)  # no all-reduce ends before backward does, so a wait in any hook makes backward longer
 AT_THE_END = "only when the last gradient was there, or later"
 HOOK_ADVICE = {  # what the parentheses match is left out of the report
     "split_with_sizes": "A flat tensor was put together from a different bucket than it is cut for. A name from a loop "
@@ -612,6 +618,7 @@ HOOK_ADVICE = {  # what the parentheses match is left out of the report
     **PIECES,
     r"register_\w+hook\((?!partial)[\w.]+\(|missing 1 required positional": "Autograd calls a hook with the parameter "
     "alone. Register a function, with its number bound and not called yet: partial(one_more_is_ready, number).",
+    r"branches\.0 when rank \d+ reduced that of \S*branches\.1\.( (?:Go through|Both ranks)[\s\S]*)": TWICE,
     r"reduced the gradient of \S+ when rank \d+ reduced that of \S+\.( (?:Go through|Both ranks)[\s\S]*)": OWN_ORDER,
     (NEVER := r"has finished after \d+ calls? of this all_reduce; rank .*\.( A collective[\s\S]*)"): (
         f"So a bucket was never started there, although all its gradients had come. {WHILE}"
@@ -650,8 +657,8 @@ def with_hooks(
 @oracle(
     values=[(mixed, [2, 2], IN_BUCKETS), (branched([[0, 1], [1, 0]], 2), [2, 2], [[3], [2], [1], [0]])],
     traffic=[
-        (mlp(4), [2, 2], [[3], [2], [1, 0]], (0.1, 1.3)),
-        (branched([[0, 1], [1, 0]], 2), [2, 2], [[3], [2], [1], [0]], (0.1, 1.3)),
+        (mlp(4), [2, 2], [[3], [2], [1, 0]], SLOW),
+        (branched([[0, 1], [1, 0]], 2), [2, 2], [[3], [2], [1], [0]], SLOW),
     ],
     time=[(mlp(4), [2, 2], [[3], [2], [1], [0]], (0.1, 0.7))],  # the network keeps up: 0.9 units per bucket
     if_stuck=SAME_ORDER,
@@ -748,9 +755,7 @@ def expect_overlap(answer: Answer, case: Case, buckets: Buckets, end: End | None
     expect_time(answer, best, recognise={words: answer.run.elapsed} if words else {}, least=least)
     exposed, last = answer.run.elapsed - (3 * layers - 1) * UNIT, calls[-1]
     assert last.end is not None  # virtual ranks that never wait for a call fail
-    return (
-        f"{quantity(exposed, 's')} exposed; the last bucket's all-reduce takes {quantity(last.end - last.start, 's')}."
-    )
+    return f"{quantity(exposed, 's')} exposed; the last all-reduce takes {quantity(last.end - last.start, 's')}."
 
 
 # ---- part 5
@@ -779,7 +784,8 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
 
 
 STEPS = 2
-INPUT = "the gradient of the input"  # the last thing that a backward pass computes
+INPUT = "the gradient of the input"  # the last thing that a backward pass computes; then come the last hooks
+OVER = "the end of the backward pass"
 LAST = "of the last microbatch"
 ZEROS = "A flat tensor has a place for each parameter of its bucket: without a gradient, zeros of its shape and dtype."
 ANEW = (
@@ -789,8 +795,9 @@ ANEW = (
 TOO_EARLY = (
     "the mean without some rank's gradient, or a part of it: the bucket was sent before all its gradients had come."
 )
-ITSELF = "Start a bucket only when the count of its own missing gradients is 0"
+ITSELF = "Start a bucket only when the count of its own missing gradients is 0, and put it together from self.trained"
 AGAIN = "In the first step it wasn't, so set the counts of missing gradients anew before each last backward"
+ANOTHERS = "another parameter's gradient: the indices in `buckets` count the trained ones, so use self.trained[index]"
 UNUSED = (
     "a gradient: set None there, or the weight decays. Count the users before you fill in zeros; if a hook filled them "
     "in, it started its bucket too early"
@@ -850,7 +857,8 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             part = f"{name} in step {step}"
             right[part] = cut(mean[0], models[0])[n]
             why = AGAIN if step > 1 else "Count in a last backward only. " * (count > 1) + ITSELF
-            mistakes[part] = {**pieces, f"{TOO_EARLY} {why}": partial(lacks_some, local, last, models[0], n)}
+            also = {ANOTHERS: lambda got: isinstance(got, Tensor) and bool(got.any())} if right[part] is None else {}
+            mistakes[part] = {**pieces, **also, f"{TOO_EARLY} {why}": partial(lacks_some, local, last, models[0], n)}
     case = Case(
         [models, of_ranks],
         same={"buckets": buckets},
@@ -862,7 +870,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         unchanged=False,
         before=lambda answer: expect_all_digits(answer, case),
         advice=DTYPE
-        | {"brought float32|split_with_sizes|NoneType(?!' and)": ZEROS}
+        | {"split_with_sizes|NoneType(?!' and)": ZEROS}
         | {pattern: words.replace(OWN_ORDER, f"{OWN_ORDER} {ANEW}") for pattern, words in HOOK_ADVICE.items()}
         | {NEVER: f"So a bucket was never started there. {WHILE} After backward, start those that still wait."},
         traffic=lambda answer: expect_reduced_once(answer, nbytes, count),
@@ -911,8 +919,10 @@ def train_replica(
     for microbatches in batches:
         for number, rows in enumerate(microbatches):
             is_last, x = number == len(microbatches) - 1, rows.clone().requires_grad_()
-            x.register_hook(partial(mark, LAST if is_last else "of an earlier one"))
-            wrapped.backward(loss_of(wrapped(x)) / len(microbatches), last=is_last)
+            when, loss = LAST if is_last else "of an earlier one", loss_of(wrapped(x)) / len(microbatches)
+            x.register_hook(partial(mark, f"{INPUT} {when}"))
+            loss.register_hook(lambda _, over=f"{OVER} {when}": when_backward_ends(partial(mark, over)))
+            wrapped.backward(loss, last=is_last)
         held += [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
         optimizer.step()
         optimizer.zero_grad()
@@ -924,8 +934,8 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.5)
 
 
-def mark(when: str, _: Tensor) -> None:
-    with region(f"{INPUT} {when}"):
+def mark(name: str, _: Tensor | None = None) -> None:
+    with region(name):
         pass
 
 
@@ -967,10 +977,13 @@ def expect_reduced_once(answer: Answer, nbytes: list[int], count: int) -> str:
                 f"{wanted}: in each step each bucket once, in order, then the users",
                 "Only the last microbatch's backward pass communicates." if len(made) > wanted else "",
             )
-        ends = [each.start for each in answer.run.regions if each.rank == rank and each.name == f"{INPUT} {LAST}"]
-        for step, end in enumerate(ends):
+        ends, overs = (
+            [at.start for at in answer.run.regions if (at.rank, at.name) == (rank, f"{what} {LAST}")]
+            for what in (INPUT, OVER)
+        )
+        for step, (end, over) in enumerate(zip(ends, overs, strict=False)):
             of_step = calls[step * each : (step + 1) * each - 1]
-            expect_no_waits(rank, of_step, end)
+            expect_no_waits(rank, of_step, over)
             late = sum(call.start > end for call in of_step[:-1])
             if late:
                 advice = WHILE if late < len(nbytes) - 1 else IN_HOOK
@@ -983,9 +996,7 @@ def expect_reduced_once(answer: Answer, nbytes: list[int], count: int) -> str:
                     "all but the last to start before that, in the last backward pass",
                     advice,
                 )
-    return (
-        f"each rank reduced {plural(len(nbytes), 'bucket')} once in a step, and started all but the last in backward."
-    )
+    return f"each rank reduced {plural(len(nbytes), 'bucket')} once in a step: all but the last started in backward."
 
 
 # ---- part 6
@@ -1200,6 +1211,4 @@ def expect_buckets(buckets: Any, count: int) -> None:
         raise CheckFailed(f"there is an index {show(strange[0])}", f"whole numbers from 0 to {count - 1}")
     for index in range(count):
         if times[index] != 1:
-            raise CheckFailed(
-                f"parameter {index} is in {plural(times[index], 'bucket')}", "each parameter in one bucket"
-            )
+            raise CheckFailed(f"parameter {index} is in {plural(times[index], 'bucket')}", "each in one bucket")
