@@ -17,9 +17,6 @@ wrong("sends-to-itself", "send to itself").replace(
     "if other != root:\n    dist.send(x, dst=other)", "dist.send(x, dst=other)"
 )
 wrong("receives-into-its-input", "must stay as it was").replace("if rank", "received = x\nif rank")
-wrong("sends-twice", "times as many as are needed", caught_by="traffic").replace(
-    "dist.send(x, dst=other)", "dist.send(x, dst=other); dist.send(x, dst=other)"
-).replace("dist.recv(received, src=root)", "dist.recv(received, src=root); dist.recv(received, src=root)")
 wrong("forgets-its-own-tensor", "the root returns its own numbers too").replace("x.clone()", "torch.zeros_like(x)")
 wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(rec", "received = dist.recv(rec")
 right("all-sends-at-once").body("""
@@ -46,10 +43,7 @@ wrong("sends-everything", "4 times the bytes", caught_by="traffic").like(everyth
 wrong("wrong-dtype", "rounded to float32").replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
 )
-wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
-wrong("receives-from-anybody-but-the-root", "is a src or a dst wrong").replace(
-    "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
-)
+wrong("rebinds-its-buffer", "its `mine` still holds").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
 wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").replace(
     "dist.send(chunks[other], dst=other)", "[dist.send(chunk, dst=other) for chunk in chunks]"
 ).replace("dist.recv(mine, src=root)", "[dist.recv(mine, src=root) for _ in range(world_size)]")
@@ -94,9 +88,6 @@ wrong("averages", "the mean").replace("return total", "total /= world_size\nretu
 wrong("never-adds", "nothing was added to it").replace("total += arrived", "pass")
 wrong("adds-into-the-input", "must stay as it was").replace("for other", "total = x\nfor other")
 wrong("forgets-itself", "the sum of the others").replace("for other", "total.zero_()\nfor other")
-wrong("counts-to-four", "Worth checking", hidden=True).replace(
-    "for other in range(world_size):", "for other in range(min(world_size, 4)):"
-)
 wrong("adds-in-float32", "rounded to float32").replace("for other", "total = total.float()\nfor other")
 wrong("adds-before-it-receives", "add after each receive").replace("for other", "arrived.zero_()\nfor other").replace(
     "dist.recv(arrived, src=other)\ntotal += arrived", "total += arrived\ndist.recv(arrived, src=other)"
@@ -156,10 +147,19 @@ wrong("sums-a-table-of-all", "among ranks [0, 1, 2, 3, 4, 5]", caught_by="traffi
 by_rows = wrong("steps-by-the-rows", "those of a column are `columns` apart").replace(
     "range(c, world_size, columns)", "range(c, world_size, world_size // columns)"
 )
-wrong("keeps-the-last-of-its-groups", "in one column, whose ranks are").like(by_rows).replace(
+wrong("keeps-the-last-of-its-groups", "its column is ranks").like(by_rows).replace(
     "next(group for group, team in zip(groups, teams) if rank in team)",
     "[group for group, team in zip(groups, teams) if rank in team][-1]",
 )
+wrong("looks-up-columns-by-row", "number rank // columns of the rows").replace(
+    "next(group for group, team in zip(groups, teams) if rank in team)", "groups[rank // columns]"
+)
+wrong("columns-of-too-few", "A list for new_group is empty", varies=True).replace(
+    "range(c, world_size", "range(c * columns, world_size"
+)
+wrong("column-first", "in the wrong order: the row comes first", caught_by="traffic").replace(
+    "range(columns)]):", "range(columns)])[::-1]:"
+).replace("tuple(sums)", "tuple(sums[::-1])")
 wrong("for-six-ranks", "nothing was added to it", hidden=True).replace(
     "sums = []", "sums = []\nif world_size not in (4, 6):\n    return x.clone(), x.clone()"
 )
@@ -187,11 +187,14 @@ wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body(""
 wrong("float32-buffers", "rounded to float32").replace(
     "mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\nmine = torch.empty(size)"
 )
-rounds = (
-    wrong("rounds-down", "round the size of a chunk up")
-    .replace("padded = torch", "size = x.numel() // world_size\npadded = torch")
-    .replace("padded[: x.numel()] = x.reshape(-1)", "padded.copy_(x.reshape(-1)[: len(padded)])")
-    .replace(".reshape(x.shape)", "")
+wrong("rounds-down", "round the size of a chunk up").replace(
+    "padded = torch", "size = x.numel() // world_size\npadded = torch"
+).replace("padded[: x.numel()] = x.reshape(-1)", "padded.copy_(x.reshape(-1)[: len(padded)])").replace(
+    ".reshape(x.shape)", ""
+)
+wrong("pads-each-chunk", "pad the flat tensor once").replace(
+    "list(padded.chunk(world_size))",
+    "[torch.cat([c, c.new_zeros(size - len(c))]) for c in x.reshape(-1).tensor_split(world_size)]",
 )
 wrong("rotates-the-chunks", "in the wrong places").replace(
     "list(padded.chunk(world_size))", "(2 * list(padded.chunk(world_size)))[dist.get_rank(group) :][:world_size]"
@@ -206,9 +209,6 @@ wrong("pads-in-front", "the padding comes last").replace("padded[: x.numel()]", 
 wrong("forgets-the-group", "This reduce_scatter ran on all 4 ranks").replace(", group=group)", ")")
 wrong("gathers-in-the-world", "This all_gather ran on all 4 ranks, not in the group of 2").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
-)
-wrong("keeps-its-own-end", "its end is your own tensor's").like(rounds).replace(
-    "torch.cat(chunks)[: x.numel()]", "torch.cat([*chunks, x.reshape(-1)[size * world_size :]]).reshape(x.shape)"
 )
 wrong("gathers-its-own-chunk", "each rank's own chunk").replace(
     "dist.all_gather(chunks, mine",
@@ -247,6 +247,10 @@ wrong("reshapes-inside-a-block", "which doesn't transpose it").replace("block.T"
 wrong("leaves-it-as-columns", "each block must be transposed inside").replace("block.T", "block").replace(
     "torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"
 )
+wrong("receives-blocks-like-its-own", "both tensors of the call").replace(
+    "torch.empty_like(outgoing)", "torch.empty(world_size, len(band), band.shape[1] // world_size, dtype=band.dtype)"
+)
+wrong("never-joins", "side by side").replace("torch.cat(list(arrived), dim=1)", "arrived")
 wrong("hands-in-a-view", "Gather the numbers of each block in memory").replace(
     "torch.stack([block.T for block in blocks])", "band.T"
 ).replace("torch.empty_like(outgoing)", "torch.empty(outgoing.shape, dtype=band.dtype)")
@@ -320,9 +324,15 @@ wrong("forgets-the-group", "give each call its group").replace(", group=group)",
 wrong("multiplies-by-logarithms", "the logarithm of a negative one").replace(
     "shard.prod()", "shard.log().sum()"
 ).replace("op=dist.ReduceOp.PRODUCT, group=group)", "group=group)\nproduct = product.exp()")
-wrong("maximum-from-zero", "except for the max").replace(
+wrong("maximum-from-zero", "which is 0 (").replace(
     "dist.all_reduce(largest,", "largest = largest.clamp(min=0)\ndist.all_reduce(largest,"
 )
+wrong("gathers-for-the-world", "one place for each rank of the group").body("""
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, shard, group=group)
+    everyone = torch.cat(everyone)
+    mean, smallest, largest, product = everyone.mean(), everyone.min(), everyone.max(), everyone.prod()
+""")
 
 wrong, _ = ANSWERS.to("launch-then-wait")
 wrong("works-afterwards", "done after the last wait", caught_by="time").replace(
@@ -361,14 +371,15 @@ wrong("sums-one-long-tensor", "once for each tensor", caught_by="traffic").body(
 """)
 wrong("sums-without-copies", "let the calls sum copies").replace("x.clone()", "x")
 wrong("looks-in-the-copies", "look in `tensors`").replace("for x in tensors)", "for x in sums)")
-wrong("largest-distance-from-zero", "returned", hidden=True).replace("x.max()", "x.abs().max()")
+wrong("largest-distance-from-zero", "a negative number is small").replace("x.max()", "x.abs().max()")
+wrong("starts-at-zero", "don't start the search at 0").replace("max(x", "max(0, *(x").replace("tensors)", "tensors))")
 wrong("three-tensors", "called all_reduce 3 times", caught_by="traffic", hidden=True).replace(
     "for x in sums]", "for x in sums[:3]]"
 )
 
 wrong, _ = ANSWERS.to("all-reduce-any-view")
 wrong("hands-in-the-view", "a view with gaps").body("dist.all_reduce(view)")
-wrong("forgets-to-copy-back", "copy the sum back").replace("view.copy_(packed)", "view = packed")
+wrong("forgets-to-copy-back", "write the sum into it").replace("view.copy_(packed)", "view = packed")
 wrong("stays-in-the-copy", "went into a copy and stayed there").replace("view.copy_(packed)", "pass")
 wrong("adds-the-sum", "replaces what was in `view`").replace("view.copy_(packed)", "view.add_(packed)")
 wrong("flattens-wrong", "in some places only").replace(
@@ -376,12 +387,10 @@ wrong("flattens-wrong", "in some places only").replace(
     "view.copy_(packed.T.reshape(view.shape) if view.dim() == 2 and view.shape[0] > 1 else packed)",
 )
 wrong("clones-the-order-too", "laid out differently in memory").replace("view.contiguous()", "view.clone()")
-wrong("number-by-number", "One call is enough").body("""
-    for one in view:
-        number = one.clone()
-        dist.all_reduce(number)
-        one.copy_(number)
-""")
+wrong("number-by-number", "One call is enough").body(
+    "for one in view:\n    number = one.clone()\n    dist.all_reduce(number)\n    one.copy_(number)"
+)
+
 
 wrong, _ = ANSWERS.to("agree-or-explain")
 wrong("only-the-odd-one-raises", "Some ranks raised").replace("if odd:", "if everyone[rank] != everyone[0]:")
@@ -412,11 +421,9 @@ wrong("broadcasts-in-turn", "times par", caught_by="score").function("""
         dist.broadcast(everyone[source], src=source)
     return torch.cat(everyone)
 """)
-wrong("cuts-to-the-shortest", "pad to the longest", caught_by="score").function("""
-    rows = [x.new_empty(min(lengths)) for _ in range(world_size)]
-    dist.all_gather(rows, x[: min(lengths)].clone())
-    return torch.cat(rows)
-""")
+wrong("cuts-to-the-shortest", "pad to the longest", caught_by="score").replace(
+    "x.new_zeros(max(lengths))\npadded[: len(x)] = x", "x[: min(lengths)].clone()"
+)
 wrong("float32-result", "rounded to float32", caught_by="score").replace("lengths)])", "lengths)]).float()")
 wrong("cuts-by-its-own-length", "cut row r to lengths[r]", caught_by="score").replace("row[:length]", "row[: len(x)]")
 wrong("drops-zeros", "a zero may be one of the numbers", caught_by="score").replace(
@@ -432,7 +439,8 @@ wrong("exchanges-nothing", "nothing was exchanged", caught_by="score").function(
 wrong("for-eight-ranks", "times par", caught_by="score", hidden=True).replace(
     "max(lengths)", "max(lengths) if world_size == 8 else 2 * max(lengths)"
 )
-right("shares-out-first").function("""
+shares = right("shares-out-first")
+shares.function("""
     total = sum(lengths)
     size = -(-total // world_size)  # each rank's equal share of everything
     starts = [sum(lengths[:source]) for source in range(world_size)]
@@ -440,9 +448,13 @@ right("shares-out-first").function("""
     def sends(source, owner):
         return max(0, min(starts[source] + lengths[source], (owner + 1) * size) - max(starts[source], owner * size))
 
-    mine, arrive = x.new_zeros(size), [sends(source, rank) for source in range(world_size)]
-    dist.all_to_all_single(mine[: sum(arrive)], x.clone(), arrive, [sends(rank, owner) for owner in range(world_size)])
+    ranks, mine = range(world_size), x.new_zeros(size)
+    arrive, leave = [sends(source, rank) for source in ranks], [sends(rank, owner) for owner in ranks]
+    dist.all_to_all_single(mine[: sum(arrive)], x[: sum(leave)].clone(), arrive, leave)
     shares = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(shares, mine)
     return torch.cat(shares)[:total]
 """)
+wrong("rounds-shares-down", "round them up", caught_by="score").like(shares).replace(
+    "-(-total // world_size)", "total // world_size"
+)
