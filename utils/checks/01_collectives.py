@@ -128,9 +128,6 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         right=chunks,
         mistakes={
             "what your empty tensor held before: nothing was written into it": empty,
-            "the sum of the chunk and what your empty tensor held before: overwrite it": [
-                chunk - 1 for chunk in chunks
-            ],
             "one chunk too early in the list: the root's own chunk has a place in it too": in_turn,
             "the last chunk, as if each one replaced the one before: send each rank its own chunk only": chunks[-1],
             "chunk r - root: rank r gets chunk r, whoever is the root": [*chunks[-root:], *chunks[:-root]],
@@ -181,9 +178,6 @@ def gather_by_hand(
     mistakes = {
         "one long tensor: stack them, one row per rank": torch.cat(xs),
         "a list: return one tensor, one row per rank": every(xs),
-        "every row, but with the root's own row first: rank r's belongs in row r": torch.stack(
-            [xs[root], *xs[:root], *xs[root + 1 :]]
-        ),
         "stacked along the last dimension: the ranks come first": torch.stack(xs, dim=-1),
         "every row but the root's own, which is never sent: copy it": lambda got: lacks_only(got, [root]),
         "every row, but in the order in which they were sent: recv without src takes a message from any rank, so say "
@@ -221,7 +215,6 @@ def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, d
         "the root's own tensor and only one of the others: add after each receive, or, if ranks pass tensors on, pass "
         "on the sum": only_one_was_added,
         "the sum with another rank's tensor twice: add each only once, right after it has arrived": one_was_added_twice,
-        "the largest of all ranks' numbers: add them": torch.stack(xs).amax(0),
         MEAN: total / world_size,
     }
     return by_hand(xs, root, only_at(root, total), mistakes)
@@ -234,6 +227,9 @@ GRID = "Each rank is in one row, of `columns` neighbours, and in one column, who
 OWN_GROUP = (
     "Those ranks are a whole row or column, so that list is right. Does each rank call it in its own, number rank // "
     "columns of the rows and rank % columns of the columns, without an `if` or an early return before it?"
+)
+NOT_ITS_OWN = (
+    "A call with a group that the rank isn't in returns at once, and isn't counted: give each call this rank's own."
 )
 
 
@@ -279,6 +275,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
             r"(: __init__\(\): incompatible constructor[\s\S]*?)\n  a cell": f"A list for new_group is empty. {GRID}",
             **dict(map(no_team_of, ranks)),
             r"(?:made this call|never called this \w+) in the group[^.]*\.((?![\s\S]*look for the )[\s\S]*)": OWN_GROUP,
+            r"finished after[^.]*\.([\s\S]*)": f"{NOT_ITS_OWN} {GRID}",
         },
         right=right,
         mistakes={
@@ -400,7 +397,6 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
                 torch.cat([padded[len(flat) :], flat])
             ),
             "each rank's own chunk: all-gather what the reduce-scatter gave you": shaped(torch.cat(own)),
-            "the largest of all ranks' numbers: add them": torch.stack(xs).amax(0),
             "the sum without its shape": flat,
             "P times the sum: it was added once more in the second half": world_size * total,
             "all zeros: x was never copied into `padded`": torch.zeros_like(total),
@@ -446,7 +442,6 @@ def distributed_transpose(
         return isinstance(got, torch.Tensor) and sorted(got.flatten().tolist()) in numbers
 
     def from_blocks_like_the_bands(got: Any) -> bool:
-        """Whether what arrived was read as (P, m, c), or as one band, before it was joined."""
         read = [(one.reshape(m, -1), one.reshape(-1, c)) for one in one_under_the_other]
         return any(alike(got, x) for band, one in read for x in (band, one, one.T, torch.cat(one.split(m), 1)))
 
@@ -466,9 +461,6 @@ def distributed_transpose(
             ],
             "what a reshape makes of the right blocks, and it mixes them: concatenate them along dim=1": [
                 mine.reshape(c, -1) for mine in one_under_the_other
-            ],
-            "what a reshape makes of blocks that aren't transposed inside: transpose each, then use torch.cat": [
-                mine.reshape(c, -1) for mine in columns
             ],
             "a band of columns of the matrix, not transposed: each block must be transposed inside": columns,
             "a row of the right blocks, but each was reshaped, which doesn't transpose it: use .T": [
