@@ -308,9 +308,9 @@ wrong("multiplies-by-logarithms", "the logarithm of a negative one").replace(
 wrong("maximum-from-zero", "which is 0 (").replace(
     "dist.all_reduce(largest,", "largest = largest.clamp(min=0)\ndist.all_reduce(largest,"
 )
-wrong("gathers-for-the-world", "one place for each rank of the group").body(
-    "everyone = [None] * dist.get_world_size()\ndist.all_gather_object(everyone, shard, group=group)\n"
-    "mean = torch.cat(everyone).mean()"
+wrong("gathers-for-the-world", "one place for each rank of the group").replace(
+    "dist.all_reduce(count, group=group)",
+    "all_ = [None] * dist.get_world_size(); dist.all_gather_object(all_, count, group=group); count = sum(all_)",
 )
 
 wrong, _ = ANSWERS.to("launch-then-wait")
