@@ -13,13 +13,7 @@ wrong("four-ranks", "your own tensor", hidden=True).replace(
 wrong("uses-the-library", "your function calls broadcast", caught_by="traffic").body(
     "dist.broadcast(received, src=root)"
 )
-wrong("sends-to-itself", "send to itself").replace(
-    "if other != root:\n    dist.send(x, dst=other)", "dist.send(x, dst=other)"
-)
 wrong("receives-into-its-input", "must stay as it was").replace("if rank", "received = x\nif rank")
-wrong("sends-twice", "times as many as are needed", caught_by="traffic").replace(
-    "dist.send(x, dst=other)", "dist.send(x, dst=other); dist.send(x, dst=other)"
-).replace("dist.recv(received, src=root)", "dist.recv(received, src=root); dist.recv(received, src=root)")
 wrong("forgets-its-own-tensor", "the root returns its own numbers too").replace("x.clone()", "torch.zeros_like(x)")
 wrong("keeps-what-recv-returns", "the sender's rank").replace("dist.recv(rec", "received = dist.recv(rec")
 right("all-sends-at-once").body("""
@@ -46,10 +40,7 @@ wrong("sends-everything", "4 times the bytes", caught_by="traffic").like(everyth
 wrong("wrong-dtype", "rounded to float32").replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
 )
-wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
-wrong("receives-from-anybody-but-the-root", "is a src or a dst wrong").replace(
-    "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
-)
+wrong("rebinds-its-buffer", "its `mine` still holds").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
 wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").replace(
     "dist.send(chunks[other], dst=other)", "[dist.send(chunk, dst=other) for chunk in chunks]"
 ).replace("dist.recv(mine, src=root)", "[dist.recv(mine, src=root) for _ in range(world_size)]")
@@ -58,7 +49,6 @@ wrong("counts-from-the-root", "whoever is the root").replace(
     "chunks[other]", "chunks[(other - root) % world_size]"
 ).replace("chunks[root]", "chunks[0]")
 wrong("uses-the-library", "only takes chunks of one size").body("dist.scatter(mine, chunks, src=root)")
-wrong("adds-to-what-was-there", "overwrite it").replace("mine.copy_(chunks[root])", "mine += chunks[root]")
 wrong("uses-up-the-list", "leave the list alone").replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nchunks.clear()"
 )
@@ -67,9 +57,6 @@ wrong, right = ANSWERS.to("gather-by-hand")
 wrong("receives-float32", "Give the tensor that receives the dtype").replace(", dtype=x.dtype", "")
 wrong("one-long-tensor", "one long tensor").replace("return rows", "return rows.flatten()")
 wrong("forgets-its-own-row", "never sent: copy it").replace("rows[root] = x", "pass")
-wrong("root-row-first", "the root's own row first").replace(
-    "return rows", "return torch.cat([rows[root : root + 1], rows[:root], rows[root + 1 :]])"
-)
 wrong("one-buffer-for-all", "memory of its own").replace(
     "rows = torch.zeros(world_size, *x.shape, dtype=x.dtype)", "rows, arrived = [x] * world_size, torch.empty_like(x)"
 ).replace("recv(rows[other], src=other)", "recv(arrived, src=other); rows[other] = arrived").replace(
@@ -94,9 +81,6 @@ wrong("averages", "the mean").replace("return total", "total /= world_size\nretu
 wrong("never-adds", "nothing was added to it").replace("total += arrived", "pass")
 wrong("adds-into-the-input", "must stay as it was").replace("for other", "total = x\nfor other")
 wrong("forgets-itself", "the sum of the others").replace("for other", "total.zero_()\nfor other")
-wrong("counts-to-four", "Worth checking", hidden=True).replace(
-    "for other in range(world_size):", "for other in range(min(world_size, 4)):"
-)
 wrong("adds-in-float32", "rounded to float32").replace("for other", "total = total.float()\nfor other")
 wrong("adds-before-it-receives", "add after each receive").replace("for other", "arrived.zero_()\nfor other").replace(
     "dist.recv(arrived, src=other)\ntotal += arrived", "total += arrived\ndist.recv(arrived, src=other)"
@@ -107,9 +91,6 @@ wrong("adds-what-arrived-before", "with another rank's tensor twice").replace(
 wrong("adds-after-the-loop", "add after each receive").replace(
     "            total += arrived", "            pass"
 ).replace("return total", "total += arrived\nreturn total")
-wrong("takes-the-largest", "the largest of all ranks' numbers").replace(
-    "total += arrived", "total = torch.maximum(total, arrived)"
-)
 right("adds-in-batches").replace("if other != root:", "if other == root: continue").replace(
     "            dist.recv(arrived, src=other)", "        dist.recv(arrived, src=other)"
 ).replace("            total += arrived", "        total = total + arrived")
@@ -145,24 +126,33 @@ wrong("only-its-own-groups", "new_group", varies=True).replace(
 wrong("averages", "the mean").replace("group=mine", "op=dist.ReduceOp.AVG, group=mine")
 wrong("adds-nothing", "nothing was added to it").replace("dist.all_reduce(total, group=mine)", "pass")
 wrong("adds-into-x", "a copy of `x` of its own").replace("total = x.clone()", "total = x")
-wrong("sums-a-table-of-all", "among ranks [0, 1, 2, 3, 4, 5]", caught_by="traffic").function("""
-    table = x.new_zeros(world_size, *x.shape)
-    table[rank] = x
-    dist.all_reduce(table)
-    grid = table.view(-1, columns, *x.shape)
-    row, column = divmod(rank, columns)
-    return grid[row].sum(0).to(x.dtype), grid[:, column].sum(0).to(x.dtype)
-""")
+wrong("sums-over-all-first", "Only those whose tensors belong", caught_by="traffic").replace(
+    "sums = []", "sums = []\ndist.all_reduce(x.clone())"
+)
 by_rows = wrong("steps-by-the-rows", "those of a column are `columns` apart").replace(
     "range(c, world_size, columns)", "range(c, world_size, world_size // columns)"
 )
-wrong("keeps-the-last-of-its-groups", "in one column, whose ranks are").like(by_rows).replace(
+wrong("keeps-the-last-of-its-groups", "its column is ranks").like(by_rows).replace(
     "next(group for group, team in zip(groups, teams) if rank in team)",
     "[group for group, team in zip(groups, teams) if rank in team][-1]",
 )
-wrong("for-six-ranks", "nothing was added to it", hidden=True).replace(
-    "sums = []", "sums = []\nif world_size not in (4, 6):\n    return x.clone(), x.clone()"
+wrong("looks-up-columns-by-row", "returns at once, and isn't counted").replace(
+    "next(group for group, team in zip(groups, teams) if rank in team)", "groups[rank // columns]"
 )
+wrong("columns-of-too-few", "A list for new_group is empty", varies=True).replace(
+    "range(c, world_size", "range(c * columns, world_size"
+)
+wrong("columns-by-row-in-two-calls", "number rank // columns of the rows").function("""
+    rows = [dist.new_group(list(range(r, r + columns))) for r in range(0, world_size, columns)]
+    every_column = [dist.new_group(list(range(c, world_size, columns))) for c in range(columns)]
+    over_row, over_column = x.clone(), x.clone()
+    dist.all_reduce(over_row, group=rows[rank // columns])
+    dist.all_reduce(over_column, group=every_column[rank // columns])
+    return over_row, over_column
+""")
+wrong("column-first", "in the wrong order: the row comes first", caught_by="traffic").replace(
+    "range(columns)]):", "range(columns)])[::-1]:"
+).replace("tuple(sums)", "tuple(sums[::-1])")
 right("with-subgroups").replace("groups = [dist.new_group(list(team)) for team in teams]", "pass").replace(
     "next(group for group, team in zip(groups, teams) if rank in team)",
     "dist.new_subgroups_by_enumeration([list(team) for team in teams])[0]",
@@ -187,18 +177,18 @@ wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body(""
 wrong("float32-buffers", "rounded to float32").replace(
     "mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\nmine = torch.empty(size)"
 )
-rounds = (
-    wrong("rounds-down", "round the size of a chunk up")
-    .replace("padded = torch", "size = x.numel() // world_size\npadded = torch")
-    .replace("padded[: x.numel()] = x.reshape(-1)", "padded.copy_(x.reshape(-1)[: len(padded)])")
-    .replace(".reshape(x.shape)", "")
+wrong("rounds-down", "round the size of a chunk up").replace(
+    "padded = torch", "size = x.numel() // world_size\npadded = torch"
+).replace("padded[: x.numel()] = x.reshape(-1)", "padded.copy_(x.reshape(-1)[: len(padded)])").replace(
+    ".reshape(x.shape)", ""
+)
+wrong("pads-each-chunk", "pad the flat tensor once").replace(
+    "list(padded.chunk(world_size))",
+    "[torch.cat([c, c.new_zeros(size - len(c))]) for c in x.reshape(-1).tensor_split(world_size)]",
 )
 wrong("rotates-the-chunks", "in the wrong places").replace(
     "list(padded.chunk(world_size))", "(2 * list(padded.chunk(world_size)))[dist.get_rank(group) :][:world_size]"
 )
-wrong("gathers-into-its-input", "must stay as it was").replace(
-    "padded = torch.zeros(", "padded = x.reshape(-1) if x.numel() == world_size * size else torch.zeros("
-).replace("chunks = [torch.empty_like(mine) for _ in range(world_size)]", "chunks = list(padded.chunk(world_size))")
 wrong("sums-in-float64", "keep the dtype of `x`", caught_by="traffic").replace(
     "dtype=x.dtype", "dtype=torch.double"
 ).replace(".reshape(x.shape)", ".reshape(x.shape).to(x.dtype)")
@@ -207,15 +197,9 @@ wrong("forgets-the-group", "This reduce_scatter ran on all 4 ranks").replace(", 
 wrong("gathers-in-the-world", "This all_gather ran on all 4 ranks, not in the group of 2").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
 )
-wrong("keeps-its-own-end", "its end is your own tensor's").like(rounds).replace(
-    "torch.cat(chunks)[: x.numel()]", "torch.cat([*chunks, x.reshape(-1)[size * world_size :]]).reshape(x.shape)"
-)
 wrong("gathers-its-own-chunk", "each rank's own chunk").replace(
     "dist.all_gather(chunks, mine",
     "mine = padded.chunk(world_size)[dist.get_rank(group)]\ndist.all_gather(chunks, mine",
-)
-wrong("takes-the-largest", "the largest of all ranks' numbers").replace(
-    "list(padded.chunk(world_size)), group", "list(padded.chunk(world_size)), dist.ReduceOp.MAX, group"
 )
 wrong("sums-over-the-world", "the sum over all ranks").replace(
     "padded = torch",
@@ -240,13 +224,14 @@ wrong("one-under-the-other", "put them side by side").replace(
 wrong("reshapes", "and it mixes them").replace(
     "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
 )
-wrong("reshapes-blocks-as-they-are", "transpose each").replace("[block.T for block in blocks]", "blocks").replace(
-    "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
-)
 wrong("reshapes-inside-a-block", "which doesn't transpose it").replace("block.T", "block.reshape(-1, len(band))")
 wrong("leaves-it-as-columns", "each block must be transposed inside").replace("block.T", "block").replace(
     "torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"
 )
+wrong("receives-blocks-like-its-own", "both tensors of the call").replace(
+    "torch.empty_like(outgoing)", "torch.empty(world_size, len(band), band.shape[1] // world_size, dtype=band.dtype)"
+)
+wrong("never-joins", "side by side").replace("torch.cat(list(arrived), dim=1)", "arrived")
 wrong("hands-in-a-view", "Gather the numbers of each block in memory").replace(
     "torch.stack([block.T for block in blocks])", "band.T"
 ).replace("torch.empty_like(outgoing)", "torch.empty(outgoing.shape, dtype=band.dtype)")
@@ -320,8 +305,12 @@ wrong("forgets-the-group", "give each call its group").replace(", group=group)",
 wrong("multiplies-by-logarithms", "the logarithm of a negative one").replace(
     "shard.prod()", "shard.log().sum()"
 ).replace("op=dist.ReduceOp.PRODUCT, group=group)", "group=group)\nproduct = product.exp()")
-wrong("maximum-from-zero", "except for the max").replace(
+wrong("maximum-from-zero", "which is 0 (").replace(
     "dist.all_reduce(largest,", "largest = largest.clamp(min=0)\ndist.all_reduce(largest,"
+)
+wrong("gathers-for-the-world", "one place for each rank of the group").replace(
+    "dist.all_reduce(count, group=group)",
+    "all_ = [None] * dist.get_world_size(); dist.all_gather_object(all_, count, group=group); count = sum(all_)",
 )
 
 wrong, _ = ANSWERS.to("launch-then-wait")
@@ -334,10 +323,6 @@ wrong("works-first", "done before all sums were started", caught_by="time").repl
 wrong("waits-at-once", "before it had started the last one", caught_by="traffic").replace(
     "handles = [dist.all_reduce(x, async_op=True) for x in sums]",
     "handles = []\nfor x in sums:\n    dist.all_reduce(x, async_op=True).wait()",
-)
-wrong("blocks", "Pass async_op=True", caught_by="traffic").replace(
-    "handles = [dist.all_reduce(x, async_op=True) for x in sums]",
-    "handles = []\nfor x in sums:\n    dist.all_reduce(x)",
 )
 wrong("waits-for-the-last", "started an asynchronous all_reduce and never waited for it", caught_by="traffic").replace(
     "for handle in handles:\n    handle.wait()", "handles[-1].wait()"
@@ -352,23 +337,20 @@ wrong("largest-of-the-first", "look at all of them").replace("max(x.max() for x 
 wrong("largest-of-all-ranks", "each rank wants its own").replace(
     "return sums", "dist.all_reduce(largest, op=dist.ReduceOp.MAX)\nreturn sums"
 )
-wrong("sums-one-long-tensor", "once for each tensor", caught_by="traffic").body("""
-    flat = torch.cat([x.flatten() for x in tensors])
-    handle = dist.all_reduce(flat, async_op=True)
-    largest = max(x.max() for x in tensors)
-    handle.wait()
-    return [part.view_as(x) for part, x in zip(flat.split([x.numel() for x in tensors]), tensors)], largest
-""")
+wrong("sums-the-first-twice", "once for each tensor", caught_by="traffic").replace(
+    "for x in sums]", "for x in [*sums, sums[0].clone()]]"
+)
 wrong("sums-without-copies", "let the calls sum copies").replace("x.clone()", "x")
 wrong("looks-in-the-copies", "look in `tensors`").replace("for x in tensors)", "for x in sums)")
-wrong("largest-distance-from-zero", "returned", hidden=True).replace("x.max()", "x.abs().max()")
+wrong("largest-distance-from-zero", "a negative number is small").replace("x.max()", "x.abs().max()")
+wrong("starts-at-zero", "don't start the search at 0").replace("max(x", "max(0, *(x").replace("tensors)", "tensors))")
 wrong("three-tensors", "called all_reduce 3 times", caught_by="traffic", hidden=True).replace(
     "for x in sums]", "for x in sums[:3]]"
 )
 
 wrong, _ = ANSWERS.to("all-reduce-any-view")
 wrong("hands-in-the-view", "a view with gaps").body("dist.all_reduce(view)")
-wrong("forgets-to-copy-back", "copy the sum back").replace("view.copy_(packed)", "view = packed")
+wrong("forgets-to-copy-back", "write the sum into it").replace("view.copy_(packed)", "view = packed")
 wrong("stays-in-the-copy", "went into a copy and stayed there").replace("view.copy_(packed)", "pass")
 wrong("adds-the-sum", "replaces what was in `view`").replace("view.copy_(packed)", "view.add_(packed)")
 wrong("flattens-wrong", "in some places only").replace(
@@ -376,12 +358,10 @@ wrong("flattens-wrong", "in some places only").replace(
     "view.copy_(packed.T.reshape(view.shape) if view.dim() == 2 and view.shape[0] > 1 else packed)",
 )
 wrong("clones-the-order-too", "laid out differently in memory").replace("view.contiguous()", "view.clone()")
-wrong("number-by-number", "One call is enough").body("""
-    for one in view:
-        number = one.clone()
-        dist.all_reduce(number)
-        one.copy_(number)
-""")
+wrong("number-by-number", "One call is enough").body(
+    "for one in view:\n    number = one.clone()\n    dist.all_reduce(number)\n    one.copy_(number)"
+)
+
 
 wrong, _ = ANSWERS.to("agree-or-explain")
 wrong("only-the-odd-one-raises", "Some ranks raised").replace("if odd:", "if everyone[rank] != everyone[0]:")
@@ -406,17 +386,10 @@ wrong("returns-a-list", "concatenate the tensors", caught_by="score").replace(
     "torch.cat([row[:length] for row, length in zip(rows, lengths)])",
     "[row[:length].clone() for row, length in zip(rows, lengths)]",
 )
-wrong("broadcasts-in-turn", "times par", caught_by="score").function("""
-    everyone = [x.clone() if rank == source else x.new_empty(length) for source, length in enumerate(lengths)]
-    for source in range(world_size):
-        dist.broadcast(everyone[source], src=source)
-    return torch.cat(everyone)
-""")
-wrong("cuts-to-the-shortest", "pad to the longest", caught_by="score").function("""
-    rows = [x.new_empty(min(lengths)) for _ in range(world_size)]
-    dist.all_gather(rows, x[: min(lengths)].clone())
-    return torch.cat(rows)
-""")
+wrong("pads-too-much", "times par", caught_by="score").replace("max(lengths)", "2 * max(lengths)")
+wrong("cuts-to-the-shortest", "pad to the longest", caught_by="score").replace(
+    "x.new_zeros(max(lengths))\npadded[: len(x)] = x", "x[: min(lengths)].clone()"
+)
 wrong("float32-result", "rounded to float32", caught_by="score").replace("lengths)])", "lengths)]).float()")
 wrong("cuts-by-its-own-length", "cut row r to lengths[r]", caught_by="score").replace("row[:length]", "row[: len(x)]")
 wrong("drops-zeros", "a zero may be one of the numbers", caught_by="score").replace(
@@ -432,7 +405,8 @@ wrong("exchanges-nothing", "nothing was exchanged", caught_by="score").function(
 wrong("for-eight-ranks", "times par", caught_by="score", hidden=True).replace(
     "max(lengths)", "max(lengths) if world_size == 8 else 2 * max(lengths)"
 )
-right("shares-out-first").function("""
+shares = right("shares-out-first")
+shares.function("""
     total = sum(lengths)
     size = -(-total // world_size)  # each rank's equal share of everything
     starts = [sum(lengths[:source]) for source in range(world_size)]
@@ -440,9 +414,13 @@ right("shares-out-first").function("""
     def sends(source, owner):
         return max(0, min(starts[source] + lengths[source], (owner + 1) * size) - max(starts[source], owner * size))
 
-    mine, arrive = x.new_zeros(size), [sends(source, rank) for source in range(world_size)]
-    dist.all_to_all_single(mine[: sum(arrive)], x.clone(), arrive, [sends(rank, owner) for owner in range(world_size)])
+    ranks, mine = range(world_size), x.new_zeros(size)
+    arrive, leave = [sends(source, rank) for source in ranks], [sends(rank, owner) for owner in ranks]
+    dist.all_to_all_single(mine[: sum(arrive)], x[: sum(leave)].clone(), arrive, leave)
     shares = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(shares, mine)
     return torch.cat(shares)[:total]
 """)
+wrong("rounds-shares-down", "round them up", caught_by="score").like(shares).replace(
+    "-(-total // world_size)", "total // world_size"
+)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..cluster.hardware import Cluster, Gpu, Link, links
+from ..diagnosis.words import ranks_text
 from ..kit.drivers.call import call_with
 from ..kit.drivers.grouped import call_in_group
 from ..text.units import quantity
@@ -86,12 +87,20 @@ def by_hand(xs: list[torch.Tensor], root: int, right: Any, mistakes: Mistakes) -
 def broadcast_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, dtype: Dtype = FLOAT) -> Case:
     xs = drawn(draws, world_size, shape, dtype)
     mistakes = {
-        "your own tensor: nothing was received": xs,
-        "rank 0's tensor: the root is a different rank here": xs[0],
+        "your own tensor: no message was received into it": xs,
+        "rank 0's tensor: the root is a different rank here": lambda got: alike(got, xs[0]),
         "nothing but zeros: the root returns its own numbers too": torch.zeros_like(xs[0]),
         SENDER: root,
     }
     return by_hand(xs, root, xs[root], mistakes)
+
+
+def expect_filled(answer: Answer, what: str, right: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
+    """Raise CheckFailed unless each rank's first input, which held `before`, has become what it also returned."""
+    for rank, (filled, *_) in enumerate(answer.inputs_after):
+        name, still = answer.names[0], "still " * alike(filled, before[rank])
+        back = {f"what `{name}` held before the call: write the {what} into it, with {name}.copy_(...)": before[rank]}
+        expect(filled, right[rank], f"rank {rank} returned the {what}, but its `{name}` {still}holds", back)
 
 
 @oracle(values=[((2, 2, 2, 2), 2), ((1, 3), 0, DOUBLE)], traffic=[((2, 2, 2, 2), 1)], if_stuck=EACH_SIDE)
@@ -109,15 +118,9 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         return f"chunk {which[0]}: rank {rank} gets chunk {rank}" if which else ""
 
     def expect_in_place(answer: Answer) -> None:
-        for rank, (filled, kept) in enumerate(answer.inputs_after):
-            back = {"what it held before: write the chunk into `mine`": empty[rank]}
-            seen = f"rank {rank} returned its chunk but did not write it into `mine`, which holds"
-            expect(filled, chunks[rank], seen, back)
-            if kept is not None:
-                changed = {
-                    "not what your function was given: look chunks up by index, and leave the list alone": always
-                }
-                expect(kept, chunks, f"rank {rank}: after the call, `chunks` is", changed)
+        expect_filled(answer, "chunk", chunks, empty)
+        changed = {"not what your function was given: look chunks up by index, and leave the list alone": always}
+        expect(answer.inputs_after[root][1], chunks, f"rank {root}: after the call, `chunks` is", changed)
 
     return Case(
         [empty, held],
@@ -125,9 +128,6 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         right=chunks,
         mistakes={
             "what your empty tensor held before: nothing was written into it": empty,
-            "the sum of the chunk and what your empty tensor held before: overwrite it": [
-                chunk - 1 for chunk in chunks
-            ],
             "one chunk too early in the list: the root's own chunk has a place in it too": in_turn,
             "the last chunk, as if each one replaced the one before: send each rank its own chunk only": chunks[-1],
             "chunk r - root: rank r gets chunk r, whoever is the root": [*chunks[-root:], *chunks[:-root]],
@@ -163,11 +163,10 @@ def gather_by_hand(
         rows = got.flatten(1).tolist() if isinstance(got, torch.Tensor) and got.shape == stacked.shape else []
         return rows if all(row in stacked.flatten(1).tolist() for row in rows) else []
 
-    def lacks_own_row(got: Any) -> bool:
-        if not isinstance(got, torch.Tensor) or got.shape != stacked.shape:
-            return False
-        same = [alike(row, x) for row, x in zip(got, xs, strict=True)]
-        return sum(same) == len(xs) - 1 and not same[root]
+    def lacks_only(got: Any, ranks: Sequence[int]) -> bool:
+        fits = isinstance(got, torch.Tensor) and got.shape == stacked.shape
+        lacking = [rank for rank, x in enumerate(xs) if fits and not alike(got[rank], x)]
+        return len(lacking) == 1 and lacking[0] in ranks
 
     def in_any_order(got: Any) -> bool:
         return sorted(known_rows(got)) == sorted(stacked.flatten(1).tolist())
@@ -179,11 +178,8 @@ def gather_by_hand(
     mistakes = {
         "one long tensor: stack them, one row per rank": torch.cat(xs),
         "a list: return one tensor, one row per rank": every(xs),
-        "every row, but with the root's own row first: rank r's belongs in row r": torch.stack(
-            [xs[root], *xs[:root], *xs[root + 1 :]]
-        ),
         "stacked along the last dimension: the ranks come first": torch.stack(xs, dim=-1),
-        "every row but the root's own, which is never sent: copy it": lacks_own_row,
+        "every row but the root's own, which is never sent: copy it": lambda got: lacks_only(got, [root]),
         "every row, but in the order in which they were sent: recv without src takes a message from any rank, so say "
         "src=r": in_order_of_arrival,
         "every row, but in the wrong order: what comes from rank r belongs in row r": in_any_order,
@@ -219,7 +215,6 @@ def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, d
         "the root's own tensor and only one of the others: add after each receive, or, if ranks pass tensors on, pass "
         "on the sum": only_one_was_added,
         "the sum with another rank's tensor twice: add each only once, right after it has arrived": one_was_added_twice,
-        "the largest of all ranks' numbers: add them": torch.stack(xs).amax(0),
         MEAN: total / world_size,
     }
     return by_hand(xs, root, only_at(root, total), mistakes)
@@ -229,6 +224,13 @@ def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, d
 
 
 GRID = "Each rank is in one row, of `columns` neighbours, and in one column, whose ranks are `columns` apart."
+OWN_GROUP = (
+    "Those ranks are a whole row or column, so that list is right. Does each rank call it in its own, number rank // "
+    "columns of the rows and rank % columns of the columns, without an `if` or an early return before it?"
+)
+NOT_ITS_OWN = (
+    "A call with a group that the rank isn't in returns at once, and isn't counted: give each call this rank's own."
+)
 
 
 @oracle(
@@ -238,8 +240,8 @@ GRID = "Each rank is in one row, of `columns` neighbours, and in one column, who
     "it isn't in. Every rank creates the group of every row and every column.",
 )
 def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dtype: Dtype = FLOAT) -> Case:
-    xs = drawn(draws, world_size, shape, dtype)
-    everyone, ranks = sum_of(xs), range(world_size)
+    xs, ranks = drawn(draws, world_size, shape, dtype), range(world_size)
+    everyone = sum_of(xs)
     row_of = [[other for other in ranks if other // columns == rank // columns] for rank in ranks]
     column_of = [[other for other in ranks if other % columns == rank % columns] for rank in ranks]
     by_row, by_column = ([sum_of([xs[other] for other in of[rank]]) for rank in ranks] for of in (row_of, column_of))
@@ -254,17 +256,26 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     transposed = [sum_of([xs[other] for other in ranks if other // by_rows_of == rank // by_rows_of]) for rank in ranks]
     by_columns = [sum_of([xs[other] for other in ranks if other % by_rows_of == rank % by_rows_of]) for rank in ranks]
     right = {"the sum over the row": by_row, "the sum over the column": by_column}
-    means = [
-        [mine / len(of[rank]) for rank, mine in enumerate(sums)]
-        for of, sums in ((row_of, by_row), (column_of, by_column))
-    ]
+
+    def no_team_of(rank: int) -> tuple[str, str]:
+        """What a report says of a group with this rank that is neither its row nor its column, and what to do."""
+        row, column = row_of[rank], column_of[rank]
+        other = f"(?!{ranks_text(row)} |{ranks_text(column)} )".lower()
+        return (
+            rf"Ranks? {rank}\b[^.]* in the group of {other}[^.]*\.([\s\S]*)",
+            f"Rank {rank}'s row is ranks {row}, and its column is ranks {column}: check the lists that you give to "
+            "new_group.",
+        )
 
     return Case(
         [xs],
         same={"columns": columns},
         advice={
             r"out of range|UnboundLocalError|StopIteration": f"There are world_size // columns rows. {GRID}",
-            r"made this call in [\s\S]*?( Is a group wrong[\s\S]*)": GRID,
+            r"(: __init__\(\): incompatible constructor[\s\S]*?)\n  a cell": f"A list for new_group is empty. {GRID}",
+            **dict(map(no_team_of, ranks)),
+            r"(?:made this call|never called this \w+) in the group[^.]*\.((?![\s\S]*look for the )[\s\S]*)": OWN_GROUP,
+            r"finished after[^.]*\.([\s\S]*)": f"{NOT_ITS_OWN} {GRID}",
         },
         right=right,
         mistakes={
@@ -272,7 +283,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
             | rounded(by_row)
             | {
                 "the sum over the column: the row comes first": by_column,
-                ALL_MEAN: means[0],
+                ALL_MEAN: [mine / columns for mine in by_row],
                 f"the sum over {by_rows_of} neighbours: `columns` is how many ranks are in one row": transposed,
                 "the sum over a row of a grid that was filled column by column: fill it row by row": by_columns,
             },
@@ -280,7 +291,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
             | rounded(by_column)
             | {
                 "the sum over the row": by_row,
-                ALL_MEAN: means[1],
+                ALL_MEAN: [mine / by_rows_of for mine in by_column],
                 f"the sum over {by_rows_of} neighbours: the ranks of a column are `columns` apart": transposed,
                 f"the sum over ranks that are {by_rows_of} apart: those of a column are `columns` apart": by_columns,
             },
@@ -296,11 +307,9 @@ def expect_in_teams(answer: Answer, teams: Sequence[Sequence[Sequence[int]]], nb
         made = [f"{event.op} among ranks {sorted(event.members)}" for event in answer.events if event.rank == rank]
         wanted = [f"all_reduce among ranks {list(team[rank])}" for team in teams]
         if made != wanted:
-            raise CheckFailed(
-                f"rank {rank} called {' and '.join(made) or 'nothing'}",
-                " and ".join(wanted),
-                "Only those whose tensors belong in a sum take part in it, the row's first and then the column's.",
-            )
+            why = "Only those whose tensors belong in a sum take part in it, the row's first and then the column's."
+            why = "The right calls in the wrong order: the row comes first." if made == wanted[::-1] else why
+            raise CheckFailed(f"rank {rank} called {' and '.join(made) or 'nothing'}", " and ".join(wanted), why)
     return expect_calls(answer, ["all_reduce"] * len(teams), [nbytes] * len(teams))
 
 
@@ -309,8 +318,8 @@ def expect_in_teams(answer: Answer, teams: Sequence[Sequence[Sequence[int]]], nb
 
 PAIRS = [[0, 2], [1, 3]]  # groups that are not the whole world
 ONE_GROUP = (
-    "A list needs one chunk for each rank of the group. Pass `group` to get_world_size, reduce_scatter and all_gather "
-    "alike."
+    "The group has fewer ranks than the world, and a list needs one place for each rank of the group: pass `group` to "
+    "get_world_size and to every collective."
 )
 ONE_SIZE = "All chunks have the same size, and there are P of them: pad `x` with zeros until it can be cut that way."
 IN_THE_GROUP = (
@@ -360,6 +369,14 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
     def shaped(x: torch.Tensor) -> torch.Tensor:
         return x[: len(flat)].reshape(total.shape)
 
+    def without_end(got: Any) -> bool:
+        starts = isinstance(got, torch.Tensor) and whole and alike(got.reshape(-1)[:whole], flat[:whole])
+        return bool(starts) and not torch.isin(flat[whole:], got).any()
+
+    def spread(got: Any) -> bool:
+        fits = isinstance(got, torch.Tensor) and got.shape == total.shape
+        return fits and alike(numbers := got[got != 0], flat[: len(numbers)])
+
     def misplaced(got: Any) -> bool:
         return isinstance(got, torch.Tensor) and got.shape == total.shape and bool(got.sum() == total.sum())
 
@@ -379,18 +396,16 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
             "the sum with its padding in front, so that its end is missing: the padding comes last": shaped(
                 torch.cat([padded[len(flat) :], flat])
             ),
-            "the sum without its end: round the size of a chunk up": flat[:whole],
-            "the sum, but its end is your own tensor's: round the size of a chunk up": [
-                shaped(torch.cat([flat[:whole], x.reshape(-1)[whole:]])) for x in xs
-            ],
             "each rank's own chunk: all-gather what the reduce-scatter gave you": shaped(torch.cat(own)),
-            "the largest of all ranks' numbers: add them": torch.stack(xs).amax(0),
             "the sum without its shape": flat,
             "P times the sum: it was added once more in the second half": world_size * total,
             "all zeros: x was never copied into `padded`": torch.zeros_like(total),
             "your chunk of the sum, P times: all-gather fills the whole list": [
                 shaped(chunk.repeat(world_size)) for chunk in chunks
             ],
+            "the sum without its end: round the size of a chunk up": without_end,
+            "the sum with zeros in between, which push its end out, as when each chunk is padded on its own: pad the "
+            "flat tensor once, at its end, then cut it": spread,
             "a sum of numbers in the wrong places: chunk r is the same part of `x` on every rank": misplaced,
         }
         | rounded(total),
@@ -426,6 +441,10 @@ def distributed_transpose(
     def in_another_order(got: Any) -> bool:
         return isinstance(got, torch.Tensor) and sorted(got.flatten().tolist()) in numbers
 
+    def from_blocks_like_the_bands(got: Any) -> bool:
+        read = [(one.reshape(m, -1), one.reshape(-1, c)) for one in one_under_the_other]
+        return any(alike(got, x) for band, one in read for x in (band, one, one.T, torch.cat(one.split(m), 1)))
+
     def of_other_columns(got: Any) -> bool:
         if not isinstance(got, torch.Tensor) or not bool(torch.isin(got.to(dtype), matrix).all()):
             return False
@@ -443,13 +462,15 @@ def distributed_transpose(
             "what a reshape makes of the right blocks, and it mixes them: concatenate them along dim=1": [
                 mine.reshape(c, -1) for mine in one_under_the_other
             ],
-            "what a reshape makes of blocks that aren't transposed inside: transpose each, then use torch.cat": [
-                mine.reshape(c, -1) for mine in columns
-            ],
             "a band of columns of the matrix, not transposed: each block must be transposed inside": columns,
             "a row of the right blocks, but each was reshaped, which doesn't transpose it: use .T": [
                 torch.cat([block.reshape(c, m) for block in mine.split(m)], dim=1) for mine in columns
             ],
+            "the right numbers in the wrong shape: what arrives are the transposed blocks, so both tensors of the call "
+            "have the shape (P, c, m)": from_blocks_like_the_bands,
+            f"every number, but not in the shape {(c, world_size * m)}: put the blocks, {(c, m)} each, side by side": (
+                lambda got: in_another_order(got) and got.shape != (c, world_size * m)
+            ),
             "every number, but in the wrong order: rank s's block, transposed inside, is the s-th from the left": (
                 in_another_order
             ),
@@ -611,6 +632,7 @@ def global_statistics(
             "the largest of the ranks'": theirs.max(),
             "the smallest of the ranks'": theirs.min(),
             "not a number, as the logarithm of a negative one": torch.tensor(math.nan),
+            "0 (no shard has one: is it padding, or the start of a search?)": torch.zeros(()),
             "that of ALL ranks (give each call its group)": statistics(torch.cat(shards))[column],
         }
         return [words for words, value in values.items() if alike(got, value.to(dtype), 1e-5)]
@@ -621,6 +643,7 @@ def global_statistics(
         through=call_in_group,
         right=right,
         rtol=rtol,
+        advice={"NoneType|expected length|index out of range|list size": ONE_GROUP} if groups else {},
         mistakes=mistakes,
         explain=explain,
     )
@@ -631,6 +654,10 @@ STATISTICS = ("mean", "min", "max", "product")
 
 def statistics(numbers: torch.Tensor) -> torch.Tensor:
     return torch.stack([numbers.sum() / len(numbers), numbers.min(), numbers.max(), numbers.prod()])
+
+
+def is_zero(got: Any) -> bool:
+    return show(got) in ("0", "0.0")
 
 
 SLOW_MEMORY = Cluster(
@@ -652,9 +679,9 @@ SLOW_MEMORY = Cluster(
 def launch_then_wait(
     draws: Draws, world_size: int, sizes: tuple[int, ...], dtype: Dtype = FLOAT, sign: int = 1
 ) -> Case:
-    """For each rank a list of tensors of these sizes."""
+    """For each rank a list of tensors of these sizes; every other rank has negative numbers only."""
     columns = [drawn(draws, world_size, size, dtype, seed=number) for number, size in enumerate(sizes)]
-    tensors = [[sign * x for x in mine] for mine in zip(*columns, strict=True)]
+    tensors = [[sign * (-1) ** r * x for x in mine] for r, mine in enumerate(zip(*columns, strict=True))]
     totals = [sum_of(column) for column in zip(*tensors, strict=True)]
     largest = [torch.stack([x.max() for x in mine]).max() for mine in tensors]
 
@@ -671,12 +698,11 @@ def launch_then_wait(
             in_place = not alike(answer.inputs_after[rank][0], tensors[rank])
             if show(got) == "nan" or in_place and show(got) == "-inf":  # no number is larger than NaN
                 advice = "let the calls sum copies of `tensors`" if in_place else "look in `tensors`, not in the copies"
-                raise CheckFailed(
-                    f"rank {rank}, as its largest number, returned {show(got)}",
-                    show(largest[rank]),
+                why = (
                     "The local work read tensors that calls in flight were writing to (they hold NaN until the wait): "
-                    f"{advice}.",
                 )
+                seen = f"rank {rank}, as its largest number, returned {show(got)}"
+                raise CheckFailed(seen, show(largest[rank]), f"{why}{advice}.")
 
     return Case(
         [tensors],
@@ -688,6 +714,7 @@ def launch_then_wait(
                 ).max(),
                 "the largest number of the first tensor: look at all of them": [mine[0].max() for mine in tensors],
                 "the largest number of all ranks: each rank wants its own": torch.stack(largest).max(),
+                "0: don't start the search at 0, since all numbers may be negative": is_zero,
                 "the largest distance from zero: a negative number is small": [
                     torch.stack([x.abs().max() for x in mine]).max() for mine in tensors
                 ],
@@ -723,11 +750,9 @@ def expect_overlap(answer: Answer, sizes: Sequence[int]) -> str:
         meanwhile = end - max(event.start for event in sums) - idle
         if meanwhile < local / 10 and elapsed - idle > 2.5 * local:
             when = "after the last wait" if elapsed - end > local / 2 else "before all sums were started"
-            raise CheckFailed(
-                f"while its sums were on their way, rank {rank} computed for {quantity(meanwhile, 's')}",
-                quantity(local, "s"),
-                f"The local work was done {when}: do it between the last start and the first wait.",
-            )
+            seen = f"while its sums were on their way, rank {rank} computed for {quantity(meanwhile, 's')}"
+            why = f"The local work was done {when}: do it between the last start and the first wait."
+            raise CheckFailed(seen, quantity(local, "s"), why)
     return f"{quantity(elapsed, 's')} of virtual time."
 
 
@@ -762,10 +787,7 @@ def all_reduce_any_view(
         return isinstance(got, torch.Tensor) and got.shape == total.shape and bool((got == total).any())
 
     def expect_in_place(answer: Answer) -> None:
-        for rank, [filled] in enumerate(answer.inputs_after):
-            back = {"what it held before: copy the sum back into `view`": views[rank]}
-            seen = f"rank {rank} returned the sum but did not write it into `view`, which holds"
-            expect(filled, total, seen, back)
+        expect_filled(answer, "sum", [total] * world_size, views)
         expect_calls(answer, ["all_reduce"], [total.nbytes], advice="One call is enough for all numbers of the view.")
 
     return Case(
@@ -837,20 +859,14 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
                 else "Build it only from what was gathered, which is the same on every rank.",
             )
     for rank, x in enumerate(xs):
-        named = f"rank {rank}" in text
-        brought = [piece for piece in re.split(r"(?=rank \d)", text) if piece.startswith(f"rank {rank}")]
+        said, pieces = f"the error says {text!r}", re.split(r"(?=rank \d)", text)
+        brought = [piece for piece in pieces if piece.startswith(f"rank {rank}")]
         if rank in [0, *odd] and not any(str(tuple(x.shape)) in piece and str(x.dtype) in piece for piece in brought):
-            raise CheckFailed(
-                f"the error says {text!r}",
-                f"rank {rank} to be named, with its {brought_by(x)}",
-                "Compare each rank with rank 0; name each one that differs, and rank 0.",
-            )
-        if rank not in [0, *odd] and named:
-            raise CheckFailed(
-                f"the error says {text!r}",
-                f"no mention of rank {rank}, which agrees with rank 0",
-                "Name only rank 0 and the ranks that differ from it.",
-            )
+            why = "Compare each rank with rank 0; name each one that differs, and rank 0."
+            raise CheckFailed(said, f"rank {rank} to be named, with its {brought_by(x)}", why)
+        if rank not in [0, *odd] and brought:
+            why = "Name only rank 0 and the ranks that differ from it."
+            raise CheckFailed(said, f"no mention of rank {rank}, which agrees with rank 0", why)
 
 
 def names_its_odd(rank: int, text: str, xs: list[torch.Tensor]) -> bool:
@@ -880,6 +896,11 @@ def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLO
     everything, longest = torch.cat(xs), max(lengths)
     rows = [torch.cat([x, x.new_zeros(longest - len(x))]) for x in xs]
 
+    def lacks_the_end(got: Any) -> bool:
+        n = len(everything) // len(xs) * len(xs)
+        flat = isinstance(got, torch.Tensor) and got.dim() == 1
+        return flat and n < len(everything) and alike(got[:n], everything[:n]) and not got[n:].any()
+
     def in_another_order(got: Any) -> bool:
         fits = isinstance(got, torch.Tensor) and got.shape == everything.shape
         return fits and alike(got.sort().values, everything.sort().values)
@@ -898,6 +919,7 @@ def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLO
             "without zeros: a zero may be one of the numbers, so cut by `lengths`": everything[everything != 0],
             "every number, but in the wrong order: rank 0's come first, then rank 1's, and so on": in_another_order,
             "a list: concatenate the tensors": every(xs),
+            "everything but the end: equal shares of sum(lengths) // P leave a remainder: round them up": lacks_the_end,
             "every tensor cut to the shortest: pad to the longest instead": torch.cat([x[: min(lengths)] for x in xs]),
         }
         | rounded(everything),
