@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..cluster.hardware import Link, links
 from ..recording.regions import region
@@ -35,7 +34,7 @@ Dtype = torch.dtype
 FLOAT, INT = torch.float32, torch.int64
 BYTES = FLOAT.itemsize  # of an element, wherever traffic and time are judged
 ALPHA, BANDWIDTH = 1e-6, 1e9  # of the virtual cluster on which time is judged
-CUT_FROM = WeakTensorKeyDictionary()  # {a chunk of the sum: of how many elements, and in which team}
+CUT_FROM = "cut_from"  # an attribute of a chunk of the sum: of how many elements it is, and in which team
 TIMES = "takes {times:.2f} times as long"
 MEAN = "the mean: nothing is divided here"
 
@@ -633,14 +632,14 @@ def direct_reduce_scatter(x: Tensor, team: Team, rank: int, name: str = "reduce_
     rows = {other: chunks[rank].clone() for other in team}
     with_all_others(team, rank, chunks, rows)
     mine = torch.stack(list(rows.values())).sum(0).to(x.dtype)
-    CUT_FROM[mine] = x.numel(), list(team)
+    setattr(mine, CUT_FROM, (x.numel(), list(team)))
     return mine
 
 
 def direct_all_gather(mine: Tensor, numel: int, team: Team, rank: int) -> Tensor:
     whole = mine.new_zeros(numel)
     chunks = chunks_by_rank(whole, team, rank, "all_gather")
-    were, among = CUT_FROM.get(mine, (numel, team))
+    were, among = getattr(mine, CUT_FROM, (numel, team))
     if were != numel and among == team:
         raise ValueError(f"all_gather got numel = {numel}, but `reduce_scatter` cut {were} elements")
     if mine.numel() != chunks[rank].numel():
@@ -653,13 +652,13 @@ def direct_all_gather(mine: Tensor, numel: int, team: Team, rank: int) -> Tensor
 
 def direct_all_reduce(x: Tensor, team: Team, rank: int) -> Tensor:
     chunks_by_rank(x, team, rank, "all_reduce")
-    cut, among = CUT_FROM.get(x, (0, []))
+    cut, among = getattr(x, CUT_FROM, (0, []))
     if others := {*team} & {*among} - {rank}:
         words = f"but its chunk is not that of {listed(sorted(others))}"
         raise ValueError(f"rank {rank} called all_reduce with the team {team}, {words}")
     total = direct_all_gather(direct_reduce_scatter(x, team, rank, "all_reduce"), x.numel(), team, rank)
     if among:
-        CUT_FROM[total] = cut, among
+        setattr(total, CUT_FROM, (cut, among))
     return total
 
 

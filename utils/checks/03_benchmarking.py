@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
+from numbers import Real
 from random import Random
 from typing import Any
 
@@ -740,7 +741,7 @@ def measure_links(function: Callable[..., Any], on: Sequence[Reading]) -> dict[s
 
 
 def good_enough(got: Any, right: Any) -> bool:
-    return is_number(got) and abs(got - right) <= OK * right
+    return isinstance(got, Real) and abs(got - right) <= OK * right
 
 
 def measured(
