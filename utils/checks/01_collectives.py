@@ -272,7 +272,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
         same={"columns": columns},
         advice={
             r"out of range|UnboundLocalError|StopIteration": f"There are world_size // columns rows. {GRID}",
-            r"(: __init__\(\): incompatible constructor[\s\S]*?)\n  a cell": f"A list for new_group is empty. {GRID}",
+            r"(: __init__\(\): incompatible [\s\S]*?)\n.*, line \d": f"A list for new_group is empty. {GRID}",
             **dict(map(no_team_of, ranks)),
             r"(?:made this call|never called this \w+) in the group[^.]*\.((?![\s\S]*look for the )[\s\S]*)": OWN_GROUP,
             r"finished after[^.]*\.([\s\S]*)": f"{NOT_ITS_OWN} {GRID}",

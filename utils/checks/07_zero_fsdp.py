@@ -596,7 +596,7 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
         | {
             "modified by an inplace operation": "Autograd counts this change of the weight. Copy into weight.data, "
             "whose changes aren't counted.",
-            r"storage of size 0(?![\s\S]*\bcell\b)": "The tensor that autograd saved has no memory. Fill the "
+            r"storage of size 0(?![\s\S]*(?:\bcell\b|In\[))": "The tensor that autograd saved has no memory. Fill the "
             "weight's own storage again, by resize_, instead of giving the weight a new tensor.",
             r"SIGSEGV|SIGBUS|ended without a result|SIGABRT[\s\S]*completed: all_gather"
             r"|setStorage|out of bounds for storage": "The storage has no room yet: resize it to weight.numel() * "

@@ -100,8 +100,9 @@ def test_groups_of_ranks_and_gradients_are_judged():
 
 OTHER_WORDS = {
     "rendezvous-by-hand/stays-in-the-first-group": "all_gather on 2 ranks needs a list of 2 tensors",
-    "all-reduce-from-halves/forgets-the-group": "A list needs one chunk for each rank of the group",
-    "all-reduce-from-halves/gathers-in-the-world": "A list needs one chunk for each rank of the group",
+    "take-turns/starts-barriers": "writes without a barrier",
+    "all-reduce-from-halves/forgets-the-group": "a list needs one place for each rank of the group",
+    "all-reduce-from-halves/gathers-in-the-world": "a list needs one place for each rank of the group",
     "distributed-transpose/hands-in-a-view": "Dimension out of range",
     "halving-doubling-any-size/without-those-that-have-no-partner": "they must match one to one",
     "all-reduce/storage-bytes": "`choose` got",  # a view comes without what lies around it
@@ -124,7 +125,11 @@ OTHER_WORDS = {
     "two-lines/worst-cut": "take the smallest sum",  # in some draws, it is also the cut with another mistake
     "ulysses-attention/world-instead-of-group": "can't be split evenly",
     "mixed-precision-weight/reduces-bf16": "bfloat16",  # small gradients aren't lost in all draws
-    "ring-all-reduce/takes-chunks-for-equal": "need the same shape and dtype",
+    "overlap-by-hooks/its-own-bucket-twice": "the gradient of parameter",
+    "gather-from-shards/into-one-tensor": "rank r's part of a row is the r-th",
+    "across-sequence/scatters-into-one-tensor": "the sum cut along dimension 0",
+    "run-schedule/always-receives": "Everyone receives first",
+    "run-schedule/first-chunk-takes-the-batch": "Ask for `stage`",
 }
 
 
