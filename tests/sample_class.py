@@ -37,7 +37,7 @@ MUTANT_STUDENTS: list[dict[str, str]] = [
         "scatter-by-hand/wrong-dtype": "values",
         "gather-by-hand/sends-to-rank-0": "values traffic",
         "reduce-by-hand/averages": "values",
-        "grid-sums/sums-a-table-of-all": "traffic",
+        "grid-sums/sums-over-all-first": "traffic",
         "all-reduce-from-halves/averages": "values",
         "distributed-transpose/gathers-everything": "traffic",
         "dual-of/one-way-only": "values",

@@ -81,6 +81,9 @@ wrong("averages", "the mean").replace("return total", "total /= world_size\nretu
 wrong("never-adds", "nothing was added to it").replace("total += arrived", "pass")
 wrong("adds-into-the-input", "must stay as it was").replace("for other", "total = x\nfor other")
 wrong("forgets-itself", "the sum of the others").replace("for other", "total.zero_()\nfor other")
+wrong("counts-to-four", "Worth checking", hidden=True).replace(
+    "for other in range(world_size):", "for other in range(min(world_size, 4)):"
+)
 wrong("adds-in-float32", "rounded to float32").replace("for other", "total = total.float()\nfor other")
 wrong("adds-before-it-receives", "add after each receive").replace("for other", "arrived.zero_()\nfor other").replace(
     "dist.recv(arrived, src=other)\ntotal += arrived", "total += arrived\ndist.recv(arrived, src=other)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,8 +57,7 @@ def wrong_type(got: Any, expected: Any, rtol: float) -> str:
     if holds_tensors(got) and not holds_tensors(expected) and alike(without_tensors(got), expected, max(rtol, ROUGHLY)):
         return "That holds tensors where plain numbers are wanted: take .item() of one number, .tolist() of several."
     if isinstance(got, str) and isinstance(expected, str):
-        before, found, more = got.lower().partition(expected.lower())
-        same = found and not before.strip() and not any(map(str.isalnum, more.split(" ")[0]))  # not "cpu:0" for "cpu"
+        same = re.match(rf"\s*{re.escape(expected)}(?!\w|\S*\d)", got, re.IGNORECASE)  # not "cpus" or "cpu:0" for "cpu"
         return f"The right answer, spelled differently: return {expected!r}, as the docstring does." if same else ""
     if not alike(got, expected, rtol):
         return ""
