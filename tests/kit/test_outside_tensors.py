@@ -155,13 +155,15 @@ def test_what_was_kept_before_does_not_count():
 
     def program(rank, world_size):
         kept = []
-        keep = lambda x, rank, world_size: kept.append(x.tolist())  # noqa: E731
-        nothing = lambda x, rank, world_size: None  # noqa: E731
-        x = torch.ones(NUMBERS)
-        return [
-            measure(function, x, rank=rank, world_size=world_size, counted=True)["held"]
-            for function in (keep, nothing, keep)
-        ]
+
+        def held(keeps):
+            def function(x, rank, world_size):
+                kept.extend([x.tolist()] * keeps)
+
+            x = torch.ones(NUMBERS)
+            return measure(function, x, rank=rank, world_size=world_size, counted=True)["held"]
+
+        return held(True), held(False), held(True)
 
     first, between, last = spawn(program, 1).results[0]
     assert min(first, last) > 4 * NUMBERS - ALLOWED and between == 0, (first, between, last)
