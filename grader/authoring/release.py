@@ -36,6 +36,7 @@ import nbformat
 from nbformat.v4 import new_markdown_cell
 
 from grader.authoring.build import bytes_of, drift, read_lessons, release_path
+from grader.authoring.check_files import checks_file, for_students
 from grader.authoring.facts import students_table
 from grader.authoring.lesson import ROOT, BuildError, Lesson, parse
 from grader.authoring.markers import REGION, clear_solution, solution_lines
@@ -52,6 +53,7 @@ FOLDED = """<details><summary>A solution, for self-study: try first, then read t
 </details>"""
 DATE = (2020, 1, 1, 0, 0, 0)  # for every file in the zip, so that the same content gives the same bytes
 FROM_ROOT = ("LICENSE", "LICENSE-TEXT", "setup_env.py")
+ROOMS = Path("utils/checks/rooms")  # of the checks: utils/checks/rooms.py
 FOR_TEACHERS = "# For teachers"  # ends the students' part of requirements.txt
 MIN_TELLING = 16  # characters
 NOT_TELLING = re.compile(r"(for|if|elif|else|while|with|try|except|finally)\b.*:|return [\w., ]+")
@@ -71,6 +73,7 @@ def contents(lessons: Iterable[Lesson], root: Path = ROOT, solutions: bool = Fal
     templates = root / "grader" / "bundle"
     files = {path.relative_to(root): path for path in (release_path(lesson) for lesson in lessons)}
     files |= {path.relative_to(root): path for path in visible_files(root / "utils")}
+    files |= {ROOMS / lesson.name / name: lesson.room / name for lesson in lessons for name in recorded(lesson)}
     files |= {path.relative_to(templates): path for path in visible_files(templates)}
     files |= {Path(name): root / name for name in FROM_ROOT}
     files[Path("requirements.txt")] = root / "requirements.txt"
@@ -79,6 +82,8 @@ def contents(lessons: Iterable[Lesson], root: Path = ROOT, solutions: bool = Fal
     if missing:
         raise BuildError(f"the bundle needs {path.relative_to(root)}, but there is no such file" for path in missing)
     entries = {name.as_posix(): path.read_bytes() for name, path in files.items()}
+    for lesson in lessons:
+        entries[(ROOMS / lesson.name / checks_file(lesson).name).as_posix()] = for_students(lesson).encode()
     for lesson in lessons if solutions else ():
         name = release_path(lesson).relative_to(root).as_posix()
         entries[name] = with_solutions(entries[name], lesson)
@@ -90,6 +95,11 @@ def contents(lessons: Iterable[Lesson], root: Path = ROOT, solutions: bool = Fal
         readme = readme.replace(place, text)
     entries["README.md"] = readme.encode()
     return entries
+
+
+def recorded(lesson: Lesson) -> list[str]:
+    """What visible checks read, of what `make build` has written into the lesson's room."""
+    return [name for name in ("recorded.json", "timelines.json") if (lesson.room / name).exists()]
 
 
 def with_solutions(notebook: bytes, lesson: Lesson) -> bytes:

@@ -1,4 +1,4 @@
-"""The rules that a lesson's four files keep, beyond being readable. `make build` reports each breach, with its line.
+"""The rules that a lesson's three files keep, beyond being readable. `make build` reports each breach, with its line.
 
     broken_rules(lesson) -> [Problem]
 
@@ -14,9 +14,9 @@ import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
+from grader.authoring.check_files import answers, answers_file, checks_file, hidden_tests, line_with, visible_checks
 from grader.authoring.facts import NEEDS, heading_text, headings_of, plural
-from grader.authoring.lesson import SCORE, BuildError, Cell, Lesson, Problem, parse
+from grader.authoring.lesson import SCORE, BuildError, Cell, Lesson, Problem, parse, shown
 from grader.authoring.markers import clear_solution, nearest
 from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
@@ -191,12 +191,12 @@ def a_challenge_ends_the_lesson(lesson: Lesson) -> Breaches:
         yield Problem(lesson.file, challenge.line, what)
 
 
-# ---- utils/checks/NN_topic.py and grader/hidden/NN_topic.py
+# ---- checks_NN.py
 
 
 def every_check_cell_is_judged(lesson: Lesson) -> Breaches:
     """A visible check for each check cell."""
-    file, visible = f"utils/checks/{lesson.name}.py", visible_checks(lesson)
+    file, visible = checks_file(lesson).name, visible_checks(lesson)
     for check in lesson.checks:
         if (check.exercise, check.judges) not in visible:
             wanted = f'@check("{check.exercise}", judges="{check.judges}")'
@@ -205,23 +205,23 @@ def every_check_cell_is_judged(lesson: Lesson) -> Breaches:
 
 
 def every_visible_check_runs(lesson: Lesson) -> Breaches:
-    yield from never_run(lesson, f"utils/checks/{lesson.name}.py", "visible check", visible_checks(lesson))
+    yield from never_run(lesson, "visible check", visible_checks(lesson))
 
 
 def every_hidden_test_runs(lesson: Lesson) -> Breaches:
-    yield from never_run(lesson, f"grader/hidden/{lesson.name}.py", "hidden test", hidden_tests(lesson))
+    yield from never_run(lesson, "hidden test", hidden_tests(lesson))
 
 
-def never_run(lesson: Lesson, file: str, kind: str, lines: dict[tuple[str, str], int]) -> Breaches:
+def never_run(lesson: Lesson, kind: str, lines: dict[tuple[str, str], int]) -> Breaches:
     asked = {(check.exercise, check.judges) for check in lesson.checks}
     for (exercise, judges), line in lines.items():
         if (exercise, judges) not in asked:
             cell = f'# %% check="{exercise}" judges="{judges}"'
             what = f"the {kind} of {exercise!r} for {judges!r} never runs: {lesson.file} has no cell {cell}"
-            yield Problem(file, line, what)
+            yield Problem(shown(checks_file(lesson)), line, what)
 
 
-# ---- tests/mutants/NN_topic.py
+# ---- answers_NN.py
 
 
 def answers_fit(lesson: Lesson) -> Breaches:
@@ -229,7 +229,7 @@ def answers_fit(lesson: Lesson) -> Breaches:
     for text in answers(lesson).problems(lesson):
         exercise, name = text.partition(": ")[0].split("/")
         line = line_with(answers_file(lesson), f'to("{exercise}")', f'"{name}"')
-        yield Problem(f"tests/mutants/{lesson.name}.py", line, text)
+        yield Problem(shown(answers_file(lesson)), line, text)
 
 
 def every_exercise_has_wrong_answers(lesson: Lesson) -> Breaches:
@@ -239,7 +239,7 @@ def every_exercise_has_wrong_answers(lesson: Lesson) -> Breaches:
         if counts[name] < FEWEST_WRONG:
             line = line_with(answers_file(lesson), f'to("{name}")')
             what = f"{plural(counts[name], 'wrong answer')} to {name!r}: give at least {FEWEST_WRONG}, usual ones"
-            yield Problem(f"tests/mutants/{lesson.name}.py", line, what)
+            yield Problem(shown(answers_file(lesson)), line, what)
 
 
 RULES: tuple[Callable[[Lesson], Breaches], ...] = (

@@ -20,7 +20,7 @@ from pathlib import Path
 import typer
 from tqdm import tqdm
 
-from grader.authoring.check_files import checks_file, files_of, hidden_file
+from grader.authoring.check_files import checks_file, files_of
 from grader.authoring.facts import plural
 from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
@@ -140,8 +140,8 @@ def other_problems(bench: Workbench, results: list[tuple[Candidate, Result]]) ->
 def key_of(bench: Workbench, candidate: Candidate) -> str:
     """Changes whenever something changes that the result can depend on."""
     cells = [cell.source for cell in cells_that_run(bench.lesson)]
-    judges = [path.read_text() for path in (checks_file(bench.lesson), hidden_file(bench.lesson)) if path.exists()]
-    return hashlib.sha256(repr((cells, judges, candidate)).encode()).hexdigest()
+    checks = checks_file(bench.lesson).read_text()
+    return hashlib.sha256(repr((cells, checks, candidate)).encode()).hexdigest()
 
 
 # ---- printing --------------------------------------------------------------------------------------------------------

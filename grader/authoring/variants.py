@@ -171,7 +171,7 @@ def not_both(one: Variant, other: Variant) -> bool:
 
 
 def read_answers(path: Path) -> Answers:
-    """The answers in one lesson's file, such as `tests/mutants/01_collectives.py`. Raises FileNotFoundError."""
+    """The answers in one lesson's file, such as `solutions/01_collectives/answers_01.py`. Raises FileNotFoundError."""
     answers: Answers = runpy.run_path(str(path))["ANSWERS"]
     return answers
 

@@ -39,6 +39,7 @@ from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
 from .equality import alike, which_alike
 from .inputs import Draws
 from .marking import Check, exercise_of
+from .rooms import HIDDEN
 from .runner import Runner
 from .scores import SCORE, Measure, Score
 from .show import show
@@ -429,7 +430,7 @@ def oracle(
     """
 
     def mark(draw: Drawing) -> Oracle:
-        return Oracle(exercise or exercise_of(draw.__name__), draw, if_stuck, cases, par)
+        return Oracle(exercise or exercise_of(draw.__name__.removeprefix(HIDDEN)), draw, if_stuck, cases, par)
 
     return mark
 

@@ -1,8 +1,9 @@
-"""The visible checks of lesson 00. Where the answer is a formula, grader/hidden/00_ranks.py has the oracle."""
+"""The checks of lesson 00. Where the answer is a formula, grader/hidden/00_ranks.py has the oracle."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import os
 import shutil
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -19,25 +21,92 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..cluster.hardware import links
-from ..diagnosis.words import ranks_text
-from ..events.event import Event
-from ..kit import mlp
-from ..recording import in_flight
-from ..text.units import plural
-from .answer import Answer, CheckFailed
-from .compare import holds_tensors
-from .equality import alike, is_number
-from .inputs import Draws
-from .marking import check
-from .oracles import Case, as_tuple, every, oracle, taken_apart
-from .recorded import recorded, recorded_par
-from .runner import Runner
-from .scores import Measure
-from .show import show
-from .traffic import SHARED_FILE, calls_of_ranks, expect_only_messages
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.compare import holds_tensors
+from utils.checks.equality import alike, is_number
+from utils.checks.inputs import Draws
+from utils.checks.marking import check
+from utils.checks.oracles import Case, as_tuple, every, oracle, taken_apart, vary
+from utils.checks.recorded import recorded, recorded_par
+from utils.checks.runner import Runner
+from utils.checks.scores import Measure
+from utils.checks.show import show
+from utils.checks.traffic import SHARED_FILE, calls_of_ranks, expect_only_messages
+from utils.cluster.hardware import links
+from utils.diagnosis.words import ranks_text
+from utils.events.event import Event
+from utils.kit import mlp
+from utils.recording import in_flight
+from utils.text.units import plural
 
-smallest_cluster = recorded("00_ranks", "smallest-cluster")
+ROOM = Path(__file__).parent
+
+smallest_cluster = recorded(ROOM, "smallest-cluster")
+
+
+### BEGIN HIDDEN TESTS
+A100, SMALL = (80e9, 125e12), (24e9, 60e12)  # bytes, FLOP per second
+
+
+@oracle(
+    values=[(1e9, 20e9, 7.0, *SMALL), (3e9, 60e9, 30.0, *SMALL), (175e9, 300e9, 50.0, *A100), (1e6, 1e6, 1.0, *A100)]
+)
+def hidden_smallest_cluster(
+    _: Draws, parameters: float, tokens: float, days: float, memory: float, flops: float
+) -> Case:
+    state, work, seconds = 16 * parameters, 6 * parameters * tokens, days * 24 * 3600
+    by_memory, by_time = math.ceil(state / memory), math.ceil(work / (flops * seconds))
+
+    def rounding(exactly: float) -> dict[str, Any]:
+        return {
+            "rounded down: what is left over needs one more GPU": int(exactly),
+            "not a whole number of GPUs: round up": exactly,
+            "rounded to the nearest: round up": round(exactly),
+            "one too many: what fits exactly needs no further GPU": int(exactly) + 1,
+        }
+
+    def within(seconds: float) -> int:
+        return math.ceil(work / (flops * seconds))
+
+    memories = {
+        "what the parameters alone take, in bfloat16: gradients and Adam's state count too": state / 8,
+        "what you get if a GB has 2**30 bytes: gpu_memory is in bytes already": state / 1.024**3,
+    }
+    times = {
+        "what the forward pass alone takes: 6 FLOP per parameter and token, not 2": within(3 * seconds),
+        "what a single FLOP per parameter and token takes: there are 6": within(6 * seconds),
+        "what you get if a day has 24 seconds: an hour has 3600": within(days * 24),
+        "what you get if a day has 24 * 60 seconds: those are its minutes": within(days * 24 * 60),
+        "what you get if `days` counts seconds: a day has 24 * 3600": within(days),
+        "what you get if `days` counts hours: a day has 24 of them": within(days * 3600),
+        "the number for a single day: you have `days` of them": within(24 * 3600),
+        "what you get if a GPU reaches 40 % of gpu_flops: that is already what it reaches": within(0.4 * seconds),
+    }
+    return Case(
+        [[parameters], [tokens], [days], [memory], [flops]],
+        right={"GPUs by memory": by_memory, "GPUs by time": by_time},
+        rtol=1e-9,
+        mistakes={
+            "": {"the two the other way round: memory comes first": (by_time, by_memory)},
+            "GPUs by memory": {
+                "the number for the time: the first number counts the state alone, however long so few GPUs would "
+                "train. Return it as it is, without max or min": by_time,
+                **{words: math.ceil(nbytes / memory) for words, nbytes in memories.items()},
+                **rounding(state / memory),
+            },
+            "GPUs by time": {
+                "the number for the memory: the second number counts the time alone, even if so few GPUs couldn't hold "
+                "the state. Return it as it is, without max or min": by_memory,
+                **times,
+                **rounding(work / (flops * seconds)),
+            },
+        },
+        seen=f"{parameters / 1e9:g} billion parameters, {tokens / 1e9:g} billion tokens, {days:g} days, GPUs of "
+        f"{memory / 1e9:g} GB and {flops / 1e12:g} TFLOP/s: {{part}} is",
+    )
+
+
+### END HIDDEN TESTS
 
 
 # ---- part 1
@@ -118,6 +187,11 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
         in_order=True,
         also=expect_processes,
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_hello_ranks = vary(hello_ranks, values=[(3,), (5,), (1,)])
+### END HIDDEN TESTS
 
 
 def items(got: Any) -> list[str]:
@@ -209,6 +283,11 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_replicas_in_step = vary(replicas_in_step, values=[(3, 2, 4), (2, 1, 2, 0.5), (1, 2, 3)])
+### END HIDDEN TESTS
+
+
 Mix = Sequence[tuple[int, int]]  # for each layer: how much of its replica's gradient and of the mean of all it uses
 OWN, MEAN = (1, 0), (0, 1)
 
@@ -295,6 +374,18 @@ def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> 
     return case
 
 
+### BEGIN HIDDEN TESTS
+hidden_rendezvous_by_hand = vary(
+    rendezvous_by_hand,
+    values=[
+        (3, ((0, 1, 2),)),
+        (5, ((0, 1, 2, 3, 4),), ((4, 0, 2), (3, 1)), ((2,), (1, 0, 3, 4))),
+        (1, ((0,),), ((0,),)),
+    ],
+)
+### END HIDDEN TESTS
+
+
 def misread(got: Any, right: list[list[int]]) -> str:
     """What is wrong with the numbers that a rank has gathered at its meetings, in words."""
     if holds_tensors(got):
@@ -362,6 +453,15 @@ def take_turns(_: Draws, order: list[int]) -> Case:
     )
     weakref.finalize(case, shutil.rmtree, folder, ignore_errors=True)
     return case
+
+
+### BEGIN HIDDEN TESTS
+hidden_take_turns = vary(
+    take_turns,
+    values=[([2, 1, 0],), ([4, 0, 2, 1, 3],), ([0],)],
+    traffic=[([2, 1, 0],), ([0, 1, 2, 3, 4],), ([1, 0],), ([0],)],
+)
+### END HIDDEN TESTS
 
 
 def barrier_missing(answer: Answer, order: list[int], rank: int, reads: bool) -> str:
@@ -454,6 +554,13 @@ def one_failing_rank(draws: Draws, counts: tuple[int, ...], more: float = 0) -> 
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_one_failing_rank = vary(
+    one_failing_rank, values=[((0, 0, 3),), ((3, 0, 1, 2, 4), -30), ((2,), 0.75), ((1, 1), -0.5)]
+)
+### END HIDDEN TESTS
+
+
 @oracle(
     values=[
         # Below 1 are, one after another: rank 1's loss, the average (twice), rank 0's loss, the larger loss, the sum.
@@ -523,6 +630,18 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_one_deadlock = vary(
+    one_deadlock,
+    values=[
+        ([2.0, 3.0],),
+        ([9.0, 0.5, 7.0, 0.1], [0.0, 9.0, 0.2, 0.1], [0.0, 2.5, 0.3, 8.8], [3.0] * 4, [3.0] * 4),
+        ([0.5, 4.0], [0.5, 4.0], [1.0, 4.0]),
+    ],
+)
+### END HIDDEN TESTS
+
+
 # The readings: no message gives the right one away, so these checks are no oracles.
 
 
@@ -573,7 +692,7 @@ MESSAGE = 1e-5  # seconds
 
 @oracle(
     score=[(6,)],  # not a power of two
-    par=recorded_par("00_ranks", "barrier-by-hand"),
+    par=recorded_par(ROOM, "barrier-by-hand"),
     if_stuck="each send needs a recv on the other rank, and two ranks that both send first wait forever.",
 )
 def barrier_by_hand(_: Draws, world_size: int) -> Case:
@@ -606,6 +725,18 @@ def barrier_by_hand(_: Draws, world_size: int) -> Case:
     )
 
 
+### BEGIN HIDDEN TESTS
+
+
+def seconds_by_way_of_rank_0(world_size: int) -> float:
+    """Rank 0 takes the messages of all others one after another, and then answers one after another."""
+    return float(MESSAGE * 2 * (world_size - 1))
+
+
+hidden_barrier_by_hand = vary(barrier_by_hand, par=seconds_by_way_of_rank_0, score=[(8,), (5,), (16,), (2,)])
+### END HIDDEN TESTS
+
+
 def heard_of(events: Sequence[Event], world_size: int) -> list[set[int]]:
     """Of which ranks each has heard when it leaves: by a message, and by all that its sender had got before it."""
     heard = [{rank} for rank in range(world_size)]
@@ -634,3 +765,13 @@ def moment(event: Event) -> tuple[float, bool, int, int]:
     is_send = event.op == "send"
     at = event.start if is_send else max(event.end or 0.0, event.waited or 0.0)
     return at, is_send, event.rank, event.index
+
+
+### BEGIN HIDDEN TESTS
+RECORDED = (
+    vary(barrier_by_hand, par=seconds_by_way_of_rank_0),
+    vary(
+        hidden_smallest_cluster, values=[(103e9, 126e9, 50.0, *A100), (100e9, 1e9, 90.0, *A100)]
+    ),  # then 20 GPUs exactly
+)
+### END HIDDEN TESTS

@@ -1,4 +1,4 @@
-"""The visible checks of lesson 08. Form: see oracles.py, and gradients.py for functions that autograd goes through.
+"""The checks of lesson 08. Form: see oracles.py, and gradients.py for functions that autograd goes through.
 
 What is right comes from one process on whole tensors, with autograd, and so do most mistakes: no check holds an answer.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from itertools import permutations, product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,26 +19,40 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, gelu, one_hot
 from torch.utils.flop_counter import FlopCounterMode
 
-from .. import track_memory
-from ..cluster.collective_costs import Layout, cost
-from ..cluster.hardware import Cluster, links
-from ..kit.drivers.backward import drive, my_group
-from ..kit.drivers.outside_tensors import outside_tensors
-from ..kit.drivers.sharded import most_between
-from ..kit.transformer import attention, layer_norm, mlp
-from ..text.rank_sets import format_ranks
-from .answer import Answer, CheckFailed
-from .compare import Mistakes
-from .equality import alike
-from .gradients import CLOSE, Sharded, driven, expect_in_both, expect_passes, in_groups, output_first, serial, shards
-from .inputs import Draws
-from .marking import check
-from .oracles import Case, Drawing, oracle
-from .recorded import recorded_par
-from .runner import Runner
-from .scores import Measure
-from .show import show
-from .traffic import expect_time
+from utils import track_memory
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.closed_forms import simulate
+from utils.checks.compare import Mistakes
+from utils.checks.equality import alike
+from utils.checks.gradients import (
+    CLOSE,
+    Sharded,
+    driven,
+    expect_in_both,
+    expect_passes,
+    in_groups,
+    output_first,
+    serial,
+    shards,
+)
+from utils.checks.inputs import Draws
+from utils.checks.marking import check
+from utils.checks.oracles import Case, Drawing, oracle, vary
+from utils.checks.recorded import recorded_par
+from utils.checks.runner import Runner
+from utils.checks.scores import Measure
+from utils.checks.show import show
+from utils.checks.traffic import expect_time
+from utils.cluster.collective_costs import Layout, cost
+from utils.cluster.hardware import Cluster, links
+from utils.kit.drivers.backward import drive, my_group
+from utils.kit.drivers.outside_tensors import outside_tensors
+from utils.kit.drivers.sharded import most_between
+from utils.kit.functional_collectives import all_gather, reduce_scatter
+from utils.kit.transformer import attention, layer_norm, mlp
+from utils.text.rank_sets import format_ranks
+
+ROOM = Path(__file__).parent
 
 Shape = tuple[int, ...]
 Groups = Sequence[Sequence[int]]
@@ -165,6 +180,13 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_shard_of_weight = vary(
+    shard_of_weight, values=[(3, 9, 4, 0), (5, 3, 10, 1), (1, 3, 4, 1)], memory=[(3, 5, 9, 1)]
+)
+### END HIDDEN TESTS
+
+
 def judge_repeats(answer: Answer) -> None:
     for rank, result in enumerate(answer.results):
         if not result["repeats"]:
@@ -212,6 +234,16 @@ def column_parallel(draws: Draws, size: int, B: int, D: int, F: int, dtype: Dtyp
         },
     }
     return by_hand(truth, mistakes, x.nbytes, "grad_x", "columns of w")
+
+
+### BEGIN HIDDEN TESTS
+PAIRS = [[0, 2], [1, 3]]  # two groups of two: ranks 0 and 1 come first in theirs
+hidden_column_parallel = vary(
+    column_parallel,
+    values=[(3, 1, 5, 3), (1, 2, 3, 4), {"size": 2, "B": 3, "D": 2, "F": 4, "dtype": F64, "groups": PAIRS}],
+    traffic=[(3, 5, 4, 6, F64)],
+)
+### END HIDDEN TESTS
 
 
 def by_hand(truth: Sharded, mistakes: dict[str, Any], nbytes: int, of: str, own: str) -> Case:
@@ -266,6 +298,15 @@ def row_parallel(draws: Draws, size: int, B: int, F: int, D: int, dtype: Dtype =
     return by_hand(truth, mistakes, y.nbytes, "y", "features of x and rows of w")
 
 
+### BEGIN HIDDEN TESTS
+hidden_row_parallel = vary(
+    row_parallel,
+    values=[(5, 2, 10, 3), (1, 2, 3, 4), {"size": 2, "B": 3, "F": 4, "D": 2, "dtype": F64, "groups": PAIRS}],
+    traffic=[(3, 4, 9, 5, F64)],
+)
+### END HIDDEN TESTS
+
+
 # ---- part 2
 
 
@@ -312,6 +353,23 @@ def column_major(x: Tensor) -> Tensor:
     return x.transpose(0, -1).contiguous().transpose(0, -1)
 
 
+### BEGIN HIDDEN TESTS
+
+
+def all_alike(x: torch.Tensor) -> torch.Tensor:
+    """The first column everywhere: a view with stride 0."""
+    return x[:, :1].expand(x.shape)
+
+
+IN_PAIRS = {"size": 2, "shape": (3, 1, 2), "dtype": F64, "groups": PAIRS}
+hidden_copy_to_shards = vary(
+    copy_to_shards,
+    values=[(3, (2, 4), F32, column_major), (2, (2, 4), F32, all_alike), (4, (5,), BF16), (1, (2, 2)), IN_PAIRS],
+    traffic=[(3, (5, 1), F64)],
+)
+### END HIDDEN TESTS
+
+
 @oracle(values=[(4, (2, 3)), (2, (2, 3), F32, column_major), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_teams
 def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = torch.clone) -> Case:
@@ -339,6 +397,22 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     }
     given = {"x_partial": xs}
     return output_first(driven(size, given, grad, right, mistakes, rtol=1e-5, advice=advice, traffic=calls))
+
+
+### BEGIN HIDDEN TESTS
+
+
+def columns_apart(x: torch.Tensor) -> torch.Tensor:
+    """The same values, with gaps between the columns."""
+    return x.repeat_interleave(2, -1)[..., ::2]
+
+
+hidden_reduce_from_shards = vary(
+    reduce_from_shards,
+    values=[(3, (2, 1, 4), F32, column_major), (5, (2, 3), BF16, columns_apart), (1, (2, 2)), IN_PAIRS],
+    traffic=[(3, (5, 1), F64)],
+)
+### END HIDDEN TESTS
 
 
 def along_dimension(dim: int) -> dict[str, str]:
@@ -393,6 +467,15 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     shapes = wrong_shapes(grad, "return this rank's slice", "cut", cuts, -1, "Features are the last dimension")
     advice = {**SPLIT, **along_dimension(-1), **shapes}
     return output_first(driven(size, {"x_local": xs}, grad, right, mistakes, advice=advice, traffic=calls))
+
+
+### BEGIN HIDDEN TESTS
+hidden_gather_from_shards = vary(
+    gather_from_shards,
+    values=[(3, (2, 2, 2), F32, columns_apart), (5, (7,), BF16), (1, (2, 2)), IN_PAIRS | {"shape": (3, 2)}],
+    traffic=[(3, (2, 1, 2), F64)],
+)
+### END HIDDEN TESTS
 
 
 def in_order(got: Any, right: Tensor) -> bool:
@@ -512,6 +595,16 @@ def megatron_mlp(
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_megatron_mlp = vary(
+    megatron_mlp,
+    values=[(3, (2, 5), 9), (2, (2, 3, 4), 8), (1, (3, 4), 6)],
+    traffic=[(3, (2, 2, 5), 9)],
+    time=[(8, (64, 32), 32, 2e-6, 3e9)],
+)
+### END HIDDEN TESTS
+
+
 def judge_mlp_time(answer: Answer, cluster: Cluster, *nbytes: int) -> str:
     """nbytes: of x, and of the hidden features."""
     layout = Layout.of(cluster, range(len(answer.results)))
@@ -597,6 +690,20 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
     calls = partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[])
     own_dtype = partial(judge_dtype, dtype=dtype)
     return truth.case(mistakes, before=own_dtype, advice=out_of_range("rows"), traffic=calls)
+
+
+### BEGIN HIDDEN TESTS
+hidden_parallel_embedding = vary(
+    parallel_embedding,
+    values=[
+        (5, 2, 3, torch.tensor([9, 0, 1, 4, 5, 9, 6, 3, 2, 7, 8]), F64),
+        (3, 4, 1, torch.tensor([[[3], [4], [11]]])),
+        (2, 3, 2, torch.tensor([5, 5, 3])),  # one rank has none of them
+        (1, 4, 2, torch.tensor([3, 0])),
+    ],
+    traffic=[(3, 2, 4, torch.tensor([[0, 5, 3]]))],
+)
+### END HIDDEN TESTS
 
 
 def judge_dtype(answer: Answer, dtype: Dtype) -> None:
@@ -691,6 +798,22 @@ def parallel_cross_entropy(
     return replace(case, mistakes={**case.mistakes, "": {**INFINITE, **case.mistakes[""]}})
 
 
+### BEGIN HIDDEN TESTS
+hidden_parallel_cross_entropy = vary(
+    parallel_cross_entropy,
+    values=[
+        (3, 7, 4),
+        (5, 4, 2, -1000.0),
+        (1, 3, 4, 1000.0),
+        (4, 8, 3, 0.0, 1),
+        (3, 4, 3, 500.0, -1, -900.0),
+        {"size": 2, "N": 9, "words": 3, "apart": 900.0, "groups": PAIRS},
+    ],
+    traffic=[(3, 5, 40)],
+)
+### END HIDDEN TESTS
+
+
 INFINITE = {
     "infinite: an exponential overflows. Subtract the largest logit": one_of([torch.tensor(math.inf, dtype=F64)]),
     "the logarithm of 0: all exponentials of a token are 0. Subtract the token's own largest logit, over all ranks, "
@@ -777,6 +900,13 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     known = {"num_heads": heads}
     case = driven(size, whole, grad, local, mistakes, rtol=CLOSE, same=known, traffic=calls, also=own_work)
     return replace(case, through=drive_and_count)
+
+
+### BEGIN HIDDEN TESTS
+hidden_parallel_attention = vary(
+    parallel_attention, values=[(3, 1, 4, 12, 6), (4, 2, 2, 8, 4), (1, 2, 3, 6, 3)], traffic=[(3, 1, 5, 6, 3)]
+)
+### END HIDDEN TESTS
 
 
 def drive_and_count(
@@ -874,6 +1004,19 @@ def across_sequence(
     )
 
 
+### BEGIN HIDDEN TESTS
+ACROSS: list[Any] = [(3, (1, 2, 4), F32, columns_apart), (5, (2, 1, 1)), (1, (2, 2, 2))]
+hidden_across_sequence = vary(
+    across_sequence,
+    values=[
+        *((way, *case) for case in ACROSS for way in WAYS),
+        *(IN_PAIRS | {"direction": way, "shape": (3, 2, 1)} for way in WAYS),
+    ],
+    traffic=[(way, 3, (1, 2, 2), F64) for way in WAYS],
+)
+### END HIDDEN TESTS
+
+
 def half_a_layer(x: Tensor, norm_weight: Tensor, norm_bias: Tensor, **of_mlp: Tensor) -> Tensor:
     """norm_weight, norm_bias and b_down: (D,), or (S, D) to have one for each token."""
     ones = torch.ones(x.shape[-1], dtype=x.dtype)
@@ -959,6 +1102,16 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_sequence_parallel_mlp = vary(
+    sequence_parallel_mlp,
+    values=[(3, 1, 6, 4, 6), (4, 2, 4, 5, 8), (1, 2, 3, 4, 4)],
+    traffic=[(3, 1, 6, 5, 6)],
+    memory=[(2, 1, 96, 32, 32, True)],
+)
+### END HIDDEN TESTS
+
+
 def drive_and_measure(
     function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, counted: bool = False
 ) -> dict[str, Any]:
@@ -1024,6 +1177,19 @@ def draw_masks(function: Callable[..., Any], rank: int, world_size: int, seed: i
 def dropout_generators_values(run: Runner) -> None:
     judge_generators(run, 4, seed=7)
     judge_generators(run, 2, seed=0)
+
+
+### BEGIN HIDDEN TESTS
+
+
+@check("dropout-generators")
+def hidden_dropout_generators_values(run: Runner) -> None:
+    judge_generators(run, 8, seed=3)
+    judge_generators(run, 3, seed=2**31)
+    judge_generators(run, 1, seed=1)
+
+
+### END HIDDEN TESTS
 
 
 def judge_generators(run: Runner, size: int, seed: int) -> None:
@@ -1142,7 +1308,7 @@ def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[
 
 @oracle(
     score=[(4, 2, 32, 16, 16, None), (4, 2, 32, 16, 16, [[0, 2], [1, 3]])],
-    par=recorded_par("08_tensor_parallelism", "gathered-product"),
+    par=recorded_par(ROOM, "gathered-product"),
     if_stuck="in each pass, every rank must call the same collectives in the same order.",
 )
 def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, groups: list[list[int]] | None) -> Case:
@@ -1179,3 +1345,44 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
         ),
         limit=PRODUCTS * 8 * (B * S * F // t + B * S // t * D + D * F // t),
     )
+
+
+### BEGIN HIDDEN TESTS
+
+
+class GatheredTwice(torch.autograd.Function):
+    """Keeps the shards, and gathers once more in the backward pass. tokens_first: which gradient comes first there."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens_first: bool, x: torch.Tensor, w: torch.Tensor, tp_group: Any) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.tp_group, ctx.tokens_first = tp_group, tokens_first
+        return all_gather(x, tp_group, dim=1) @ w
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor, torch.Tensor, None]:
+        x, w = ctx.saved_tensors
+        grad_x = reduce_scatter(grad @ w.T, ctx.tp_group, dim=1) if ctx.tokens_first else None
+        grad_w = all_gather(x, ctx.tp_group, dim=1).flatten(0, 1).T @ grad.flatten(0, 1)
+        return None, reduce_scatter(grad @ w.T, ctx.tp_group, dim=1) if grad_x is None else grad_x, grad_w, None
+
+
+def stack_of(rank: int, world_size: int, B: int, S: int, D: int, F: int, groups: list[list[int]] | None) -> int:
+    t = len(groups[0]) if groups else world_size
+    shapes = [(B, S // t, D), (D, F // t), (B, S, F // t)]
+    xs, ws, grads = ([torch.zeros(shape, dtype=F64) for _ in range(PRODUCTS)] for shape in shapes)
+    either = [partial(GatheredTwice.apply, first) for first in (True, False)]  # which keeps more depends on the shapes
+    return max(int(drive_stack(one, xs, ws, grads, rank, world_size, groups)["peak"]) for one in either)
+
+
+def peak_of_gathered_twice(size: int, *shape_and_groups: Any) -> float:
+    return float(max(simulate(stack_of, size, *shape_and_groups, cluster=CHALLENGE, device="cpu").results))
+
+
+hidden_gathered_product = vary(
+    gathered_product,
+    par=peak_of_gathered_twice,
+    score=[(3, 1, 48, 20, 12, None), (4, 3, 16, 8, 24, PAIRS), (1, 2, 8, 4, 4, None)],
+)
+RECORDED = (vary(gathered_product, par=peak_of_gathered_twice),)
+### END HIDDEN TESTS

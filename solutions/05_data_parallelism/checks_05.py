@@ -1,4 +1,4 @@
-"""The visible checks of lesson 05. Each is quick: one to three runs of two to five ranks. Form: see registry.py.
+"""The checks of lesson 05. Each is quick: one to three runs of two to five ranks. Form: see registry.py.
 
 What is right comes from one process: the gradients of the whole batch, a batch norm over all rows. Everything is
 float64, so that "equal" can mean nine digits, whatever the order of the additions.
@@ -14,30 +14,33 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..cluster.collective_costs import Layout, cost
-from ..cluster.hardware import Cluster, Gpu, Link
-from ..events.event import Event
-from ..kit.drivers.held_gradients import with_gradients
-from ..kit.mlp import MLP, loss_of, make_batch, make_weights
-from ..kit.tied_mlp import AwkwardMLP
-from ..recording.regions import region
-from ..recording.torch_private import backward_hooks_of, when_backward_ends
-from ..text.units import plural, quantity
-from .answer import Answer, CheckFailed
-from .equality import alike
-from .inputs import Draws
-from .marking import check
-from .oracles import Case, as_tuple, oracle
-from .recorded import recorded, recorded_par
-from .runner import Runner
-from .scores import Measure
-from .show import show
-from .traffic import calls_of_ranks, expect_launched_first, expect_time
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.equality import alike
+from utils.checks.inputs import Draws
+from utils.checks.marking import check
+from utils.checks.oracles import Case, as_tuple, every, oracle, vary
+from utils.checks.recorded import recorded, recorded_par
+from utils.checks.runner import Runner
+from utils.checks.scores import Measure
+from utils.checks.show import show
+from utils.checks.traffic import calls_of_ranks, expect_launched_first, expect_time
+from utils.cluster.collective_costs import Layout, cost
+from utils.cluster.hardware import Cluster, Gpu, Link
+from utils.events.event import Event
+from utils.kit.drivers.held_gradients import with_gradients
+from utils.kit.mlp import MLP, loss_of, make_batch, make_weights
+from utils.kit.tied_mlp import AwkwardMLP
+from utils.recording.regions import region
+from utils.recording.torch_private import backward_hooks_of, when_backward_ends
+from utils.text.units import plural, quantity
+
+ROOM = Path(__file__).parent
 
 DOUBLE = torch.float64
 RTOL = 1e-9  # additions in a different order
@@ -321,6 +324,13 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_shard_the_batch = vary(
+    shard_the_batch, values=[(rows, size, 3, torch.int64) for rows, size in ((3, 11), (5, 3), (1, 4), (4, 0))]
+)
+### END HIDDEN TESTS
+
+
 def expect_silent(answer: Answer, why: str) -> None:
     ops = sorted({event.op for event in answer.events})
     if ops:
@@ -333,6 +343,13 @@ def average_gradients(draws: Draws, make: Make, sizes: list[int]) -> Case:
     by_rows = local_gradients(models, shards).sum(0) / sizes[0]
     mistakes = {"the sum divided by the rows of a shard: its loss is a mean already, so divide by world_size": by_rows}
     return averaged(models, shards, mistakes, traffic=lambda answer: expect_all_reduces(answer, bytes_of(models[0])))
+
+
+### BEGIN HIDDEN TESTS
+hidden_average_gradients = vary(
+    average_gradients, values=[(mixed, [1] * 5), (mlp(), [3])], traffic=[(mlp(5), [2, 2, 2])]
+)
+### END HIDDEN TESTS
 
 
 def expect_all_reduces(answer: Answer, nbytes: list[int], in_order: bool = False) -> str:
@@ -419,6 +436,11 @@ def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: 
     return case
 
 
+### BEGIN HIDDEN TESTS
+hidden_broadcast_weights = vary(broadcast_weights, values=[(4, 5), (2, 2, True), (1,)], traffic=[(3, 4)])
+### END HIDDEN TESTS
+
+
 # ---- part 2
 
 
@@ -453,11 +475,29 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
     return averaged(models, shards, mistakes)
 
 
+### BEGIN HIDDEN TESTS
+hidden_weigh_uneven_shards = vary(weigh_uneven_shards, values=[(mixed, [5, 1, 1, 2]), (mlp(), [2, 2, 2]), (mlp(), [3])])
+### END HIDDEN TESTS
+
+
 @check("epoch-indices")  # explicit, since any shuffled order is right: its properties are judged, over several runs
 def epoch_indices_values(run: Runner) -> None:
     judge_epochs(run, 2, 24)
     judge_epoch(run, 4, 11, epoch=0, seed=run.draws.salted() % 1000)
     judge_epoch(run, 5, 2, epoch=0, seed=run.draws.salted() % 1000)
+
+
+### BEGIN HIDDEN TESTS
+
+
+@check("epoch-indices")
+def hidden_epoch_indices_values(run: Runner) -> None:
+    judge_epochs(run, 3, 40)
+    for world_size, num_samples in ((5, 2), (1, 7), (4, 9)):
+        judge_epoch(run, world_size, num_samples, epoch=2, seed=run.draws.salted() % 1000)
+
+
+### END HIDDEN TESTS
 
 
 def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
@@ -550,8 +590,127 @@ def shortened(numbers: list[int]) -> str:
 
 # ---- part 4
 
-make_buckets = recorded("05_data_parallelism", "make-buckets")
-communication_end = recorded("05_data_parallelism", "communication-end")
+make_buckets = recorded(ROOM, "make-buckets")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(
+    values=[
+        ([5], 10),
+        ([100, 1, 100], 10),
+        ([4] * 7, 12),
+        ([7, 3, 5, 5, 1, 9, 10, 11, 2], 10),
+        ([1, 2, 3], 100),
+        ([], 8),
+        ([], 14, 12),
+    ]
+)
+def hidden_make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Case:
+    """count: of sizes to draw, behind the others."""
+    sizes = sizes + torch.randint(1, 10, (count,), generator=draws.generator()).tolist()
+    forwards = list(range(len(sizes)))
+    backwards = forwards[::-1]
+
+    def cut(order: list[int], cap: int, early: bool = False, first: bool = True) -> list[list[int]]:
+        """early: close a bucket before it would grow larger than the cap. first: whether its first parameter counts."""
+        buckets: list[list[int]] = []
+        for index in order:
+            held = sum(sizes[other] for other in buckets[-1][not first :]) if buckets else 0
+            is_full = held + sizes[index] > cap if early else held >= cap
+            if is_full or not buckets:
+                buckets.append([])
+            buckets[-1].append(index)
+        return buckets
+
+    right = cut(backwards, cap)
+    mistakes = {
+        "right except for the order of the buckets: the last parameter's is the first to be sent": right[::-1],
+        "right except for the order inside the buckets: go from the last parameter to the first": [
+            bucket[::-1] for bucket in right
+        ],
+        "from the first parameter to the last: backward starts at the other end": cut(forwards, cap),
+        "right except for an empty bucket at the start": [[], *right],
+        "right except for an empty bucket at the end": [*right, []],
+        "cut from the first parameter on: begin with the last one": [b[::-1] for b in cut(forwards, cap)[::-1]],
+        "one bucket per parameter after the first bucket: count each bucket's bytes from zero again": (
+            right[:1] + [[index] for bucket in right[1:] for index in bucket]
+        ),
+        "right if a bucket's first parameter had no bytes: count it, too": cut(backwards, cap, first=False),
+        "a bucket that is closed before it would grow above the cap: close it once it has reached the cap": (
+            cut(backwards, cap, early=True)
+        ),
+        "a bucket for each parameter": [[index] for index in backwards],
+        "one bucket for all: start a new one when the last one has reached the cap, which is in bytes": [backwards],
+        "the sizes: a bucket holds the parameters' indices": [[sizes[index] for index in bucket] for bucket in right],
+        "a bucket that is closed too late: one that holds exactly the cap is full": cut(backwards, cap + 1),
+        "without the last bucket: it isn't full, but it counts": right[:-1],
+        "without parameter 0: go on until index 0": [bucket for b in right if (bucket := [i for i in b if i])],
+    }
+    return Case(
+        [[sizes]],
+        same={"cap": cap},
+        right=every(right),
+        mistakes={words: every(wrong) for words, wrong in mistakes.items()},
+        seen=f"sizes {sizes}, cap {cap}: you returned",
+    )
+
+
+### END HIDDEN TESTS
+communication_end = recorded(ROOM, "communication-end")
+
+
+### BEGIN HIDDEN TESTS
+EMPTY = {"IndexError|is empty|is an empty|empty iterable": "Both lists may be empty: then return 0.0."}
+
+
+@oracle(
+    values=[
+        ([2.0], [0.5]),
+        ([1.0, 1.5, 6.0, 6.5], [3.0, 3.0, 0.5, 2.0]),
+        ([3.0, 2.0, 4.0], [2.0, 0.5, 0.25]),  # not ready in the order in which they are sent
+        ([1.0, 2.0, 2.5], [0.5, 4.0, 0.0]),
+        ([], [], 8),
+    ]
+)
+def hidden_communication_end(draws: Draws, ready: list[float], took: list[float], count: int = 0) -> Case:
+    """count: of buckets to draw, behind the others."""
+    steps, all_reduces = torch.randint(1, 9, (2, count), generator=draws.generator()) / 4  # sums of these are exact
+    ready, took = ready + steps.cumsum(0).tolist(), took + all_reduces.tolist()
+    last = ready[-1] if ready else 0.0
+    mistakes = {
+        "when the last bucket would end on a free network: the one before may still occupy it": last + sum(took[-1:]),
+        "the sum of all: no all-reduce starts before its bucket is ready": sum(took, 0.0),
+        "the end if all start after backward, one after another: each starts as soon as it is ready": last + sum(took),
+        "the end if all ran at the same time: the network does one at a time": (
+            max((at + long for at, long in zip(ready, took, strict=True)), default=0.0)
+        ),
+    }
+    later = summed = in_order = 0.0
+    for at, long in zip(ready, took, strict=True):
+        later, summed = max(at, later + long), summed + at + long
+    for at, long in sorted(zip(ready, took, strict=True)):
+        in_order = max(at, in_order) + long
+    mistakes |= {
+        "the later of `ready` and `end + took`: take the later of `ready` and `end`, then add": later,
+        "the sum of all moments and times: `ready` is a moment, so wait until then": summed,
+        "the end if the first bucket to be ready is sent first: all ranks keep the order that is given": in_order,
+        "the first moment plus the sum of all: the network may have to wait for any of the later buckets too": (
+            sum(took, *ready[:1] or [0.0])
+        ),
+        "the exposed time: return the moment when the last one ends": end_of(ready, took) - last,
+    }
+    seen = f"ready {ready}, took {took}: you returned"
+    return Case([[ready], [took]], right=end_of(ready, took), mistakes=mistakes, seen=seen, advice=EMPTY)
+
+
+def end_of(ready: list[float], took: list[float]) -> float:
+    """The longest chain: a bucket and all those after it, from the moment it is ready."""
+    return max((at + sum(took[number:]) for number, at in enumerate(ready)), default=0.0)
+
+
+### END HIDDEN TESTS
 
 AFTER_WAIT = ", after `wait`: until then the sum is not there"
 IN_BUCKETS = [[3], [2, 1], [0]]  # of `mixed`: 2, 9 and 6 numbers
@@ -569,6 +728,19 @@ def bucketed_gradients(draws: Draws, make: Make, sizes: list[int], buckets: Buck
         advice=PIECES,
         traffic=lambda answer: expect_starts(answer, nbytes),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_bucketed_gradients = vary(
+    bucketed_gradients,
+    values=[
+        (mlp(5), [1, 1, 1, 1], [[4], [3, 2, 1], [0]]),
+        (mixed, [2, 2], [[3, 2, 1, 0]]),
+        (mixed, [2], IN_BUCKETS),
+    ],
+    traffic=[(mixed, [2, 2, 2], [[3, 2], [1], [0]])],
+)
+### END HIDDEN TESTS
 
 
 def bytes_in(buckets: Buckets, model: nn.Module) -> list[int]:
@@ -689,6 +861,26 @@ def overlap_by_hooks(
     return case
 
 
+### BEGIN HIDDEN TESTS
+hidden_overlap_by_hooks = vary(
+    overlap_by_hooks,
+    values=[
+        (branched([[0, 1, 2], [2, 0, 1], [1, 2, 0]], 3), [2, 2, 2], [[4], [3], [2], [1], [0]]),
+        (branched([[0, 1, 2], [2, 1, 0]], 3), [2, 2], [[4, 2], [3], [1, 0]]),
+        (mixed, [2], IN_BUCKETS),
+        (mlp(3), [1] * 5, [[2, 1, 0]]),
+    ],
+    traffic=[(mlp(5), [2] * 3, [[4, 3], [2], [1], [0]], SLOW)],
+    time=[
+        (mlp(6), [2] * 4, [[5, 4], [3, 2], [1], [0]], (0.05, 2.5), end_of),
+        (mlp(3), [2] * 2, [[2, 1, 0]], (0.1, 1.3), end_of),
+        (mlp(6), [2] * 2, [[5, 4, 3], [2], [1], [0]], (0.1, 1.3), end_of),
+        (mlp(5), [2] * 2, [[4], [3], [2], [1], [0]], (0.1, 4.0), end_of),
+    ],
+)
+### END HIDDEN TESTS
+
+
 def expect_starts_in_backward(answer: Answer, nbytes: list[int]) -> str:
     said = expect_all_reduces(answer, nbytes, in_order=True)
     for rank, calls in calls_of_ranks(answer, "all_reduce"):
@@ -781,6 +973,14 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
         BY_ALL_USERS: len(orders) * right / all_users(local, models[0]),
     } | zeros_for_none(right, models[0], "used it: leave it None, or AdamW keeps moving it")
     return gradient_case(models, shards, local, right, mistakes)
+
+
+### BEGIN HIDDEN TESTS
+hidden_average_what_is_used = vary(
+    average_what_is_used,
+    values=[([[3], [0, 1], [1], [3, 1]], 5), ([[], [0], []], 2, False), ([[1]], 2)],
+)
+### END HIDDEN TESTS
 
 
 STEPS = 2
@@ -876,6 +1076,19 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         traffic=lambda answer: expect_reduced_once(answer, nbytes, count),
     )
     return case
+
+
+### BEGIN HIDDEN TESTS
+hidden_replica = vary(
+    replica,
+    values=[
+        ([[3], [0, 1], [1], [3, 1]], 5, 2, False, [[6, 5], [4, 3, 2], [1], [0]]),
+        ([[], [0]], 2, 1, True, [[2, 1, 0]]),
+        ([[1]], 2, 3, True, [[2], [1, 0]]),
+    ],
+    traffic=[([[2, 0, 1], [1, 2, 0], [0, 1, 2]], 3, count, True, [[3, 2], [1], [0]]) for count in (1, 2)],
+)
+### END HIDDEN TESTS
 
 
 def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: Any) -> bool:
@@ -1068,6 +1281,12 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     return case
 
 
+### BEGIN HIDDEN TESTS
+SHARDS = [([1, 5, 2], 2, 1e-5), ([2, 2, 2, 1, 1], 4), ([4], 3)]
+hidden_normalise_globally = vary(normalise_globally, values=SHARDS, traffic=[([12, 9, 30], 2, 0.1)])
+### END HIDDEN TESTS
+
+
 def expect_small_all_reduces(answer: Answer, features: int) -> str:
     limit = 2 * features + 1
     for rank, events in calls_of_ranks(answer, "all_reduce"):
@@ -1143,12 +1362,17 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     return case
 
 
+### BEGIN HIDDEN TESTS
+hidden_normalise_backward = vary(normalise_backward, values=SHARDS, traffic=[([12, 9, 30], 2, 0.1)])
+### END HIDDEN TESTS
+
+
 # ---- the challenge
 
 RATE = 36.8e9  # bytes of gradients that the backward pass makes in a second
 
 
-@oracle(score=[([3, 1, 4, 4] * 24, 2**21, 2e-4, 40e9)], par=recorded_par("05_data_parallelism", "best-buckets"))
+@oracle(score=[([3, 1, 4, 4] * 24, 2**21, 2e-4, 40e9)], par=recorded_par(ROOM, "best-buckets"))
 def best_buckets(_: Draws, parts: list[int], unit: int, latency: float, bandwidth: float) -> Case:
     """parts: how many times `unit` bytes each parameter has."""
     sizes, ready = gradients_of(parts, unit)
@@ -1179,6 +1403,39 @@ def best_buckets(_: Draws, parts: list[int], unit: int, latency: float, bandwidt
         limit=least_exposed(sizes, ready, latency, bandwidth),
     )
     return case
+
+
+### BEGIN HIDDEN TESTS
+
+
+def exposed_with_one_cap(parts: list[int], unit: int, latency: float, bandwidth: float) -> float:
+    """The best of all caps of whole MiB, up to 100."""
+    sizes, ready = gradients_of(parts, unit)
+    ends: list[float] = []
+    for cap in range(2**20, 101 * 2**20, 2**20):
+        plan: list[list[int]] = []
+        room = 0
+        for index in reversed(range(len(sizes))):
+            if room <= 0:
+                plan.append([])
+                room = cap
+            plan[-1].append(index)
+            room -= sizes[index]
+        ends.append(end_of_buckets(plan, sizes, ready, latency, bandwidth))
+    exposed: float = min(ends) - max(ready)
+    return exposed
+
+
+hidden_best_buckets = vary(
+    best_buckets,
+    par=exposed_with_one_cap,
+    score=[
+        ([3, 1, 4, 4] * 6, 2**23, 1e-3, 39e9),
+        ([5, 1, 1, 2, 9, 3] * 8, 2**20, 1e-4, 45e9),
+        ([3], 2**20, 1e-4, 40e9),
+    ],
+)
+### END HIDDEN TESTS
 
 
 def gradients_of(parts: list[int], unit: int) -> tuple[list[int], list[float]]:
@@ -1212,3 +1469,22 @@ def expect_buckets(buckets: Any, count: int) -> None:
     for index in range(count):
         if times[index] != 1:
             raise CheckFailed(f"parameter {index} is in {plural(times[index], 'bucket')}", "each in one bucket")
+
+
+### BEGIN HIDDEN TESTS
+RECORDED = (
+    vary(best_buckets, par=exposed_with_one_cap),
+    vary(
+        hidden_make_buckets, values=[([40, 40, 450, 120, 120, 120, 200, 200], 400), ([8, 8, 8], 16), ([30, 10, 10], 20)]
+    ),
+    vary(
+        hidden_communication_end,
+        values=[
+            ([4.25, 5.0, 6.25], [4.0, 0.5, 1.0]),
+            ([1.0, 2.0, 4.0], [0.5, 0.75, 3.0]),
+            ([1.0, 4.0, 5.25], [2.0, 3.0, 1.5]),
+            ([], []),
+        ],
+    ),
+)
+### END HIDDEN TESTS

@@ -1,37 +1,39 @@
-"""The visible checks of lesson 11. Form: see oracles.py, and gradients.py for functions that autograd goes through.
+"""The checks of lesson 11. Form: see oracles.py, and gradients.py for functions that autograd goes through.
 
 What is right comes from one process on whole tensors, with autograd.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cluster.presets import find_cluster
-from ..kit.drivers.backward import my_group
-from ..kit.drivers.grouped import call_in_group
-from ..kit.drivers.left_behind import leaving_no_groups
-from ..kit.expert_placement import DIM, HIDDEN, placed_layer, routing_statistic
-from ..kit.mixture import expert_mlp, make_experts, mixture
-from ..text.units import plural
-from .answer import Answer, CheckFailed
-from .closed_forms import simulate
-from .compare import Mistakes
-from .equality import alike
-from .gradients import CLOSE, OVERFLOW, driven, expect_passes, in_groups, output_first, overflows, serial
-from .inputs import Draws
-from .oracles import Case, oracle
-from .recorded import recorded, recorded_par
-from .scores import Measure
-from .traffic import expect_calls
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.closed_forms import simulate
+from utils.checks.compare import Mistakes
+from utils.checks.equality import alike
+from utils.checks.gradients import CLOSE, OVERFLOW, driven, expect_passes, in_groups, output_first, overflows, serial
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, every, oracle, vary
+from utils.checks.recorded import recorded, recorded_par
+from utils.checks.scores import Measure
+from utils.checks.traffic import expect_calls
+from utils.cluster.presets import find_cluster
+from utils.kit.drivers.backward import my_group
+from utils.kit.drivers.grouped import call_in_group
+from utils.kit.drivers.left_behind import leaving_no_groups
+from utils.kit.expert_placement import DIM, HIDDEN, placed_layer, routing_statistic
+from utils.kit.mixture import expert_mlp, make_experts, mixture
+from utils.text.units import plural
 
-LESSON = "11_expert_parallelism"
+ROOM = Path(__file__).parent
 Dtype = torch.dtype
 Groups = Sequence[Sequence[int]]
 F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
@@ -166,6 +168,14 @@ def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dt
     return driven(1, given, None if dtype == BF16 else grad, right, mistakes, same=same, rtol=1e-5)
 
 
+### BEGIN HIDDEN TESTS
+hidden_router = vary(
+    router,
+    values=[(7, 3, 5, 3, False), (6, 5, 4, 1, True), (3, 4, 4, 4, False), (60, 32, 6, 1, True, BF16)],
+)
+### END HIDDEN TESTS
+
+
 # ---- capacity
 
 
@@ -175,7 +185,76 @@ def with_lists(function: Callable[..., Any], experts: list[list[int]], **same: i
     return positions.tolist() if isinstance(positions, Tensor) else positions
 
 
-buffer_positions = recorded(LESSON, "buffer-positions", through=with_lists)
+buffer_positions = recorded(ROOM, "buffer-positions", through=with_lists)
+
+
+### BEGIN HIDDEN TESTS
+
+
+def placed(experts: list[list[int]], capacity: int, by_token: bool = False) -> list[list[int]]:
+    """by_token: all choices of a token before the next token's."""
+    k, taken = len(experts[0]), Counter[int]()
+    positions = [[-1] * k for _ in experts]
+    places = [(token, choice) for choice in range(k) for token in range(len(experts))]
+    for token, choice in sorted(places) if by_token else places:
+        expert = experts[token][choice]
+        if taken[expert] < capacity:
+            positions[token][choice] = taken[expert]
+        taken[expert] += 1
+    return positions
+
+
+@oracle(values=[(9, 4, 2, 3), (6, 3, 3, 4), (5, 7, 1, 1), (12, 5, 3, 6)])
+def hidden_buffer_positions(draws: Draws, T: int, E: int, k: int, capacity: int) -> Case:
+    scores = torch.rand(T, E, generator=draws.generator()) + torch.linspace(0, 0.5, E)
+    experts = scores.topk(k).indices.tolist()
+    unlimited = placed(experts, T * k)
+    columns = [placed([[e] for e in column], capacity) for column in zip(*experts, strict=True)]
+    flat = [p for column in zip(*placed(experts, capacity), strict=True) for p in column]
+    untransposed = [flat[start : start + k] for start in range(0, T * k, k)]
+    separate = [[column[token][0] for column in columns] for token in range(T)]
+    mistakes = {
+        "the order of the tokens with all their choices: first choices of all tokens come first": every(
+            placed(experts, capacity, by_token=True)
+        ),
+        "without a limit: positions from the capacity on are -1": every(unlimited),
+        "one row too many: positions start at 0, so the capacity itself is too large": every(
+            placed(experts, capacity + 1)
+        ),
+        "without dropping: a choice that doesn't fit gets -1, not the last row": every(
+            [[min(p, capacity - 1) for p in row] for row in unlimited]
+        ),
+        "the right positions in the wrong places: transpose back what you have transposed": every(untransposed),
+        "counted from 1, so that the last row of each buffer stays empty": every(
+            [[p + 1 if 0 <= p < capacity - 1 else -1 for p in row] for row in placed(experts, capacity)]
+        ),
+        "the capacity in place of -1 for a choice that doesn't fit": every(
+            [[capacity if p < 0 else p for p in row] for row in placed(experts, capacity)]
+        ),
+        "without dropping: a choice that doesn't fit gets -1, it doesn't start again at row 0": every(
+            [[p % capacity for p in row] for row in unlimited]
+        ),
+        "the row among the buffers of all experts, end to end: it is counted within the expert's own buffer": every(
+            [
+                [p if p < 0 else e * capacity + p for e, p in zip(*pair, strict=True)]
+                for pair in zip(experts, placed(experts, capacity), strict=True)
+            ]
+        ),
+        "counted from 1": every([[p + (p >= 0) for p in row] for row in placed(experts, capacity)]),
+        "counted for each choice by itself: second choices come after the first ones in the same buffer": every(
+            separate
+        ),
+    }
+    return Case(
+        [[experts]],
+        same={"num_experts": E, "capacity": capacity},
+        right=every(placed(experts, capacity)),
+        mistakes=mistakes,
+        through=with_lists,
+    )
+
+
+### END HIDDEN TESTS
 
 
 # ---- dispatch and combine
@@ -232,6 +311,20 @@ def exchange_rows(draws: Draws, send: list[list[int]], D: int, dtype: Dtype = F3
     case = driven(size, given, grads, right, mistakes, advice=ADVICE, traffic=judge)
     case.mistakes = {**case.mistakes, "the gradient of rows": {**mistakes["rows"], OVERFLOW: overflows, BY_HAND: None}}
     return output_first(case)
+
+
+### BEGIN HIDDEN TESTS
+PAIRS = [[0, 2], [1, 3]]  # two groups of two: ranks 0 and 1 come first in theirs
+hidden_exchange_rows = vary(
+    exchange_rows,
+    values=[
+        {"send": [[1, 2], [3, 0]], "D": 3, "dtype": F64, "groups": PAIRS},
+        ([[0, 0, 0], [1, 0, 2], [0, 0, 0]], 2),
+        ([[4]], 3),
+    ],
+    traffic=[([[0, 3, 1], [2, 2, 0], [1, 0, 0]], 2, F64)],
+)
+### END HIDDEN TESTS
 
 
 def expect_each_passes(
@@ -341,6 +434,20 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
 
     case = driven(size, given, of_tokens(grad), right, mistakes, advice=OF_LAYER, rtol=CLOSE, traffic=judge)
     return output_first(case)
+
+
+### BEGIN HIDDEN TESTS
+hidden_expert_layer = vary(
+    expert_layer,
+    values=[
+        {"tokens": [2, 3], "E": 6, "k": 2, "groups": PAIRS},
+        ([3, 0, 4], 6, 3),
+        ([1, 2, 1, 2], 8, 2, 5),
+        ([5], 3, 2),
+    ],
+    traffic=[([2, 4, 1], 6, 2)],
+)
+### END HIDDEN TESTS
 
 
 Row = tuple[int, int, int]  # source, expert, token
@@ -484,6 +591,19 @@ def capacity_layer(draws: Draws, tokens: list[int], E: int, k: int, capacity: in
     return output_first(case)
 
 
+### BEGIN HIDDEN TESTS
+hidden_capacity_layer = vary(
+    capacity_layer,
+    values=[
+        {"tokens": [6, 3], "E": 4, "k": 2, "capacity": 1, "groups": PAIRS},
+        ([4, 0, 6], 6, 3, 2),
+        ([5], 3, 2, 9),
+    ],
+    traffic=[([6, 2, 4], 6, 2, 3)],
+)
+### END HIDDEN TESTS
+
+
 def last_kept(dropped: Tensor) -> Tensor:
     """The place of each token's last choice that was kept, (T, 1)."""
     k = dropped.shape[1]
@@ -509,7 +629,63 @@ def layer_of_buffers(on_ranks: list[list[Tensor]], w_up: Tensor, w_down: Tensor,
 
 # ---- balance
 
-slowest_rank = recorded(LESSON, "slowest-rank")
+slowest_rank = recorded(ROOM, "slowest-rank")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(values=[(3, 6, 64, 256, 1e12), (5, 5, 7, 11, 3e9), (1, 4, 8, 8, 1e6), (4, 16, 32, 96, 2e13)])
+def hidden_slowest_rank(draws: Draws, P: int, E: int, dim: int, hidden: int, flops: float) -> Case:
+    counts = torch.randint(1, 100, (P, E), generator=draws.generator()) + torch.arange(E) * 7
+    of_experts = counts.sum(0).tolist()
+    per_rank = E // P
+    loads = [sum(of_experts[rank * per_rank : (rank + 1) * per_rank]) for rank in range(P)]
+    most, mean = max(loads), sum(loads) / P
+    second = 4 * dim * hidden / flops
+    return Case(
+        [[counts.tolist()]],
+        same={"num_ranks": P, "dim": dim, "hidden": hidden, "flops": flops},
+        right={"the time": most * second, "the load over the mean": most / mean},
+        mistakes={
+            "the time": {
+                "half of it: each of the two products takes two operations for each number of its matrix": most
+                * second
+                / 2,
+                "the time of the fullest expert; a rank has several": max(of_experts) * second,
+                "the time for the rows that one rank sends: what it receives is what it computes": max(
+                    map(sum, counts.tolist())
+                )
+                * second,
+                "the time with the experts dealt out in turn; a rank has neighbours": max(
+                    sum(of_experts[rank::P]) for rank in range(P)
+                )
+                * second,
+                "the time for the rows of a rank for itself: rows arrive from all ranks": max(
+                    sum(counts[rank, rank * per_rank : (rank + 1) * per_rank].tolist()) for rank in range(P)
+                )
+                * second,
+                "the time for the rows of all ranks together: the ranks work at the same time": sum(loads) * second,
+                "the time with perfect balance: the layer waits for the fullest rank": mean * second,
+                "the time for the rows of one source: rows arrive from all ranks": max(
+                    sum(row[rank * per_rank : (rank + 1) * per_rank]) for row in counts.tolist() for rank in range(P)
+                )
+                * second,
+            },
+            "the load over the mean": {
+                "the most over the least: divide by the mean of the ranks": most / min(loads),
+                "the mean over the most: the other way round": mean / most,
+                "the load over the mean of the experts: divide by the mean of the ranks": most / (sum(of_experts) / E),
+                "its share of all rows: divide by the mean of the ranks": most / sum(loads),
+                "the fullest expert's load over the mean of the experts; a rank has several": max(of_experts)
+                / (sum(of_experts) / E),
+            },
+        },
+        rtol=1e-9,
+    )
+
+
+### END HIDDEN TESTS
 
 
 @oracle(values=[([4, 4], 3, 1), ([3, 6], 4, 2)], if_stuck="every rank must call g equally often.")
@@ -566,6 +742,14 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
     return driven(len(tokens), {"probabilities": given, "chosen": chosen}, grad, right, mistakes, rtol=CLOSE)
 
 
+### BEGIN HIDDEN TESTS
+hidden_balance_loss = vary(
+    balance_loss,
+    values=[{"tokens": [3, 5], "E": 4, "k": 2, "groups": PAIRS}, ([2, 5, 3], 5, 3), ([6], 4, 1)],
+)
+### END HIDDEN TESTS
+
+
 @oracle(values=[(2, 4, 0.25), (4, 3, 0.5, [[0, 2], [1, 3]])], traffic=[(2, 6, 0.5)])
 def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = ()) -> Case:
     teams = groups or [list(range(size))]
@@ -613,6 +797,15 @@ def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = 
         rtol=CLOSE,
         traffic=lambda answer: expect_calls(answer, ["all_reduce"], [bias.nbytes]),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_balance_bias = vary(
+    balance_bias,
+    values=[(3, 7, 0.125), (4, 4, 0.5, [[0, 1], [2, 3]]), (1, 5, 1.0)],
+    traffic=[(3, 4, 0.25)],
+)
+### END HIDDEN TESTS
 
 
 # ---- gradients
@@ -690,6 +883,17 @@ def moe_gradients(
         through=on_grid,
         rtol=CLOSE,
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_moe_gradients = vary(
+    moe_gradients,
+    values=[
+        ([[0, 1, 2]], [[0], [1], [2]], [4, 1, 2]),
+        ([[0, 1, 4, 5], [2, 3, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]], [1, 2, 3, 9, 5, 6, 7, 8], (4,)),
+    ],
+)
+### END HIDDEN TESTS
 
 
 # ---- two levels
@@ -789,6 +993,15 @@ def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dty
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_two_level_exchange = vary(
+    two_level_exchange,
+    values=[(3, 2, 1, 2, F64), (1, 3, 2, 2), (4, 1, 1, 3)],
+    traffic=[(3, 2, 1, 4, F64)],
+)
+### END HIDDEN TESTS
+
+
 def in_groups_of(calls: list[tuple[int, str, int]]) -> str:
     words = [f"{op} of {nbytes:,} bytes in a group of {team}" for team, op, nbytes in calls]
     return ", ".join(words) or "none"
@@ -799,7 +1012,7 @@ def in_groups_of(calls: list[tuple[int, str, int]]) -> str:
 NODES = replace(find_cluster("dgx-h100", 4), name="4 nodes of one GPU", nodes=4, gpus_per_node=1, nics=None)
 
 
-@oracle(score=[(64, 8192, 0)], par=recorded_par(LESSON, "expert-placement"))
+@oracle(score=[(64, 8192, 0)], par=recorded_par(ROOM, "expert-placement"))
 def expert_placement(_: Draws, experts: int, tokens: int, seed: int) -> Case:
     """On the four nodes of NODES."""
     routing = routing_statistic(NODES.nodes, experts, tokens, seed)
@@ -810,6 +1023,26 @@ def expert_placement(_: Draws, experts: int, tokens: int, seed: int) -> Case:
         score=Measure(lambda answer: seconds_of_layer(routing, answer.results[0]), "s", "of virtual time"),
         limit=flops / NODES.nodes / NODES.gpu.peak("bf16"),  # no answer: the limit, as if all were even
     )
+
+
+### BEGIN HIDDEN TESTS
+
+
+def seconds_of_even_loads(experts: int, tokens: int, seed: int) -> float:
+    """Experts by falling load, each to the node with the least so far that has room."""
+    routing = routing_statistic(NODES.nodes, experts, tokens, seed)
+    nodes, load = range(len(routing)), [sum(counts) for counts in zip(*routing, strict=True)]
+    on_node: list[list[int]] = [[] for _ in nodes]
+    for expert in sorted(range(experts), key=lambda expert: -load[expert]):
+        free = [those for those in on_node if len(those) < experts // len(routing)]
+        min(free, key=lambda those: sum(load[one] for one in those)).append(expert)
+    places = [next(node for node in nodes if expert in on_node[node]) for expert in range(experts)]
+    seconds: float = seconds_of_layer(routing, places)
+    return seconds
+
+
+hidden_expert_placement = vary(expert_placement, par=seconds_of_even_loads, score=[(64, 8192, 1), (64, 16_384, 2)])
+### END HIDDEN TESTS
 
 
 def expect_places(places: Any, experts: int) -> None:
@@ -828,3 +1061,12 @@ def expect_places(places: Any, experts: int) -> None:
 
 def seconds_of_layer(routing: list[list[int]], places: list[int]) -> float:
     return simulate(placed_layer, NODES.nodes, routing, places, cluster=NODES).elapsed
+
+
+### BEGIN HIDDEN TESTS
+RECORDED = (
+    vary(hidden_slowest_rank, values=[(2, 4, 16, 64, 1e9), (4, 8, 32, 128, 5e11)]),
+    vary(expert_placement, par=seconds_of_even_loads),
+    vary(hidden_buffer_positions, values=[(6, 3, 2, 2), (8, 4, 2, 3)]),
+)
+### END HIDDEN TESTS

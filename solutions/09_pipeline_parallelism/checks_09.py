@@ -1,4 +1,4 @@
-"""The visible checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see oracles.py.
+"""The checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see oracles.py.
 
 The truth about every gradient is one process with all layers. Many schedules are right, so a student's schedule is
 judged by its properties, without a student's stage: kit/pipeline_schedule.py follows it, and
@@ -15,26 +15,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, combinations, islice, pairwise, product
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..cluster.hardware import Cluster, Gpu, Link
-from ..events.event import Event
-from ..kit import mlp
-from ..kit.drivers.batched import BATCH, marking_batches
-from ..kit.pipeline_schedule import Step, problem, read, timed
-from ..text.units import plural
-from ..worlds.virtual.play_schedule import free_messages, play
-from .answer import Answer, CheckFailed
-from .equality import alike
-from .inputs import Draws
-from .oracles import Case, Judgement, Oracle, as_tuple, at, only_at, oracle
-from .recorded import Recorded, recorded, recorded_par
-from .scores import Measure
-from .show import show
-from .traffic import expect_each_sent, expect_no_barrier, expect_only_messages, expect_time
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.equality import alike
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, Judgement, Oracle, as_tuple, at, every, only_at, oracle, vary
+from utils.checks.recorded import Recorded, recorded, recorded_par
+from utils.checks.scores import Measure
+from utils.checks.show import show
+from utils.checks.traffic import expect_each_sent, expect_no_barrier, expect_only_messages, expect_time
+from utils.cluster.hardware import Cluster, Gpu, Link
+from utils.events.event import Event
+from utils.kit import mlp
+from utils.kit.drivers.batched import BATCH, marking_batches
+from utils.kit.pipeline_schedule import Step, problem, read, timed
+from utils.text.units import plural
+from utils.worlds.virtual.play_schedule import free_messages, play
 
 DIM = 4
 EXACT = torch.float64  # sums in a different order differ in the last digits only
@@ -47,8 +48,53 @@ Stages = list[list[Tensor]]  # the weights, or the gradients, of each stage
 RawStep = tuple[Any, ...]  # (kind, microbatch) or (kind, microbatch, chunk)
 Schedule = list[list[Step]]  # the steps of each rank
 
-LESSON = "09_pipeline_parallelism"
-bubble_shares = recorded(LESSON, "bubble-shares")
+ROOM = Path(__file__).parent
+bubble_shares = recorded(ROOM, "bubble-shares")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(values=[(16, 64, 0.0625), (3, 1, 0.9), (5, 7, 0.013), (1, 4, 0.2), (2, 3, 0.5)])
+def hidden_bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
+    idle = ranks - 1
+    total, ideal = idle / (microbatches + idle), idle / microbatches
+    enough, enough_for_ideal = (next(m for m in range(1, 100_000) if idle / (m + slots) <= most) for slots in (idle, 0))
+    share, ideal_share = "the share of the total time", "the share of the ideal time"
+    one_fewer = "one fewer would do"
+    if idle / (enough + idle) == most:
+        one_fewer = (
+            f"with {enough} the share is exactly `most`, which is enough. A loop must go on only while the share is "
+            "larger; a formula must round up, and int(...) + 1 goes past a whole number"
+        )
+    smallest = "the smallest M that keeps the share of the total time at `most` or less"
+    p_slots = "the share of P slots of bubble: the first microbatch fills one of them"
+    return Case(
+        [[ranks], [microbatches], [most]],
+        right={share: total, ideal_share: ideal, smallest: enough},
+        rtol=1e-9,
+        seen=f"for P = {ranks}, M = {microbatches}, most = {most}: {{part}} is",
+        mistakes={
+            "": {"the right pair the wrong way round: the share of the total time comes first": (ideal, total, enough)},
+            share: {
+                "the busy share: the bubble is the rest": 1 - total,
+                p_slots: ranks / (microbatches + ranks),
+                "the share of M + P slots: there are M + P - 1 slots": idle / (microbatches + ranks),
+                "the share of the ideal time": ideal,
+                "a percentage: a share lies between 0 and 1": 100 * total,
+            },
+            ideal_share: {"the share of the total time": total, p_slots: ranks / microbatches},
+            smallest: {
+                "the smallest M for the share of the ideal time; here the total counts": enough_for_ideal,
+                f"one too many: {one_fewer}": enough + 1,
+                "one too few: with that number the bubble is still larger than `most`": enough - 1,
+                "num_microbatches: begin with one, and add one at a time": microbatches,
+            },
+        },
+    )
+
+
+### END HIDDEN TESTS
 
 
 class Layers(Recorded):
@@ -87,8 +133,74 @@ def expect_layers(case: Case, answer: Answer) -> None:
                 raise CheckFailed(seen + show(got, right), show(right, got), why, lead=len(seen))
 
 
-split_layers = Layers(LESSON, "split-layers")
-interleaved_layers = Layers(LESSON, "interleaved-layers")
+split_layers = Layers(ROOM, "split-layers")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(values=[(11, 8), (13, 5), (3, 5), (7, 3), (1, 1)])
+def hidden_split_layers(_: Draws, layers: int, ranks: int) -> Case:
+    items = [f"layer {number}" for number in range(layers)]
+    (size, more), ceil = divmod(layers, ranks), -(-layers // ranks)
+    own, starts = zip(*((size + (rank < more), rank * size + min(rank, more)) for rank in range(ranks)), strict=True)
+    even = [rank * layers // ranks for rank in range(ranks + 1)]
+
+    def cut(begin: Iterable[int], lengths: Iterable[int]) -> list[list[str]]:
+        return [items[first : first + length] for first, length in zip(begin, lengths, strict=True)]
+
+    def by(step: int) -> list[int]:
+        return [rank * step for rank in range(ranks)]
+
+    mistakes = {
+        "a cut into pieces of ceil(layers / P): the last ranks get less, or nothing": cut(by(ceil), [ceil] * ranks),
+        "a cut into pieces of layers // P: the leftover layers belong to no rank": cut(by(size), [size] * ranks),
+        "a cut with all leftover layers on the last rank: then it is slower than all others": cut(
+            by(size), [size] * (ranks - 1) + [layers]
+        ),
+        "sizes that differ by one, but the larger ones are not on the first ranks": [
+            items[first:end] for first, end in pairwise(even)
+        ],
+        "every P-th layer: a stage has consecutive layers": [items[rank::ranks] for rank in range(ranks)],
+    }
+    return Case(
+        [[items] * ranks],
+        right=cut(starts, own),
+        mistakes=mistakes if layers >= ranks else {},  # with fewer layers, different mistakes look the same
+        seen=f"{layers} layers: rank {{rank}} got",
+    )
+
+
+### END HIDDEN TESTS
+interleaved_layers = Layers(ROOM, "interleaved-layers")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(values=[(12, 3, 2), (30, 5, 3), (4, 2, 1), (3, 1, 3), (24, 2, 4)])
+def hidden_interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) -> Case:
+    items, numbers, size = [f"layer {number}" for number in range(layers)], range(ranks), layers // (ranks * chunks)
+    stages = cut(items, [size] * ranks * chunks)
+    right = [stages[rank::ranks] for rank in numbers]
+    return Case(
+        [[items] * ranks],
+        same={"num_chunks": chunks},
+        right=right,
+        seen=f"{layers} layers, {chunks} chunks: rank {{rank}} got",
+        mistakes={
+            "contiguous: chunks next to each other give plain pipelining. Chunk c of rank r is stage c P + r": [
+                stages[rank * chunks : (rank + 1) * chunks] for rank in numbers
+            ],
+            "the right layers in one list: return one list for each chunk": [sum(mine, []) for mine in right],
+            "the stages of all ranks: return those of this rank": every(stages),
+            "the chunks in reverse order": [mine[::-1] for mine in right],
+            "one chunk too many: count the chunks from 0": [[*mine, []] for mine in right],
+        },
+    )
+
+
+### END HIDDEN TESTS
 
 
 # ---- data
@@ -226,6 +338,16 @@ def naive_forward(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype = E
     return forward(draws, layers, rows, 0, dtype, traffic=once)
 
 
+### BEGIN HIDDEN TESTS
+F32 = torch.float32
+hidden_naive_forward = vary(
+    naive_forward,
+    values=[((2, 1, 1, 1, 1), 1), ((2, 1), 7, F32), ((1, 1, 0), 2), ((2,), 3)],
+    traffic=[((1,) * 5, 2), ((5,), 2)],
+)
+### END HIDDEN TESTS
+
+
 @oracle(values=[((2, 1, 1), 10, 4), ((1, 1), 6, 2)], time=[((1,) * 4, 12, 3)], if_stuck=EACH_BOUNDARY)
 def microbatch_forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtype = EXACT) -> Case:
     """Time is judged with one layer on each rank, and messages that take none."""
@@ -243,6 +365,15 @@ def microbatch_forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype:
 
     also = in_microbatches(torch.empty(rows, DIM, dtype=dtype), size)
     return forward(draws, layers, rows, size, dtype, also=also, clock=rows_take_time(ranks), time=in_time)
+
+
+### BEGIN HIDDEN TESTS
+hidden_microbatch_forward = vary(
+    microbatch_forward,
+    values=[((1,) * 5, 9, 2), ((1,) * 3, 4, 1, F32), ((2, 2), 5, 8), ((2,), 5, 2)],
+    time=[((1,) * 3, 14, 2), ((1,) * 8, 2, 1)],
+)
+### END HIDDEN TESTS
 
 
 @oracle(values=[((2, 1, 1), 10, 4), ((1, 1), 3, 1)], time=[((1, 1, 1), 15, 3, 2.0)], if_stuck=OVERLAP_STUCK)
@@ -268,6 +399,15 @@ def overlapped_forward(
 
     also, clock = in_microbatches(torch.empty(rows, DIM, dtype=dtype), size), rows_take_time(ranks, message)
     return forward(draws, layers, rows, size, dtype, also=also, clock=clock, time=in_time)
+
+
+### BEGIN HIDDEN TESTS
+hidden_overlapped_forward = vary(
+    overlapped_forward,
+    values=[((1,) * 5, 9, 2), ((1,) * 3, 4, 1, 0.0, F32), ((2, 2), 5, 8), ((2,), 5, 2)],
+    time=[((1,) * 5, 6, 2, 1.5), ((1,) * 2, 32, 4, 4.0), ((1,) * 4, 6, 1, 0.25)],
+)
+### END HIDDEN TESTS
 
 
 def sends_and_receives(answer: Answer) -> list[tuple[list[Event], list[Event]]]:
@@ -427,6 +567,15 @@ def backward_across(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype =
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_backward_across = vary(
+    backward_across,
+    values=[((2, 2, 1, 1, 1), 2), ((2, 1), 1, F32), ((3,), 4)],
+    traffic=[((2, 1, 1), 5)],
+)
+### END HIDDEN TESTS
+
+
 @oracle(values=[(2, 6, 2), (2, 10, 4)], memory=[(2, 20, 4)])
 def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype: torch.dtype = EXACT) -> Case:
     weights, [batch] = model(draws, layers, rows, 1, dtype)
@@ -460,6 +609,15 @@ def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype:
     return backward(
         [[batch], [weights]], [right], wrong, dtype, same=same, clock=free_messages(1), memory=one_at_a_time
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_accumulate_gradients = vary(
+    accumulate_gradients,
+    values=[(1, 7, 3), (3, 5, 5), (2, 4, 9), (2, 9, 1, F32)],
+    memory=[(3, 21, 3), (1, 9, 4)],
+)
+### END HIDDEN TESTS
 
 
 def expect_one_at_a_time(answer: Answer, rows: int, size: int, layers: int, row: int) -> None:
@@ -632,6 +790,30 @@ def run_schedule(
     )
 
 
+### BEGIN HIDDEN TESTS
+GPIPE = [steps_of("F0 F1 F2 F3 B0 B1 B2 B3")] * 3
+HIDDEN_ALTERNATING = [
+    steps_of("F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 F8 B5 F9 B6 F10 B7 F11 B8 B9 B10 B11"),
+    steps_of("F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 F8 B6 F9 B7 F10 B8 F11 B9 B10 B11"),
+    steps_of("F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 F8 B7 F9 B8 F10 B9 F11 B10 B11"),
+    steps_of("F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8 F9 B9 F10 B10 F11 B11"),
+]
+REVERSED = [steps_of("F0 F1 F2 F3 B3 B2 B1 B0")] * 3
+hidden_run_schedule = vary(
+    run_schedule,
+    values=[
+        (GPIPE, (2, 2, 1), 11, 3),
+        (REVERSED, (1, 1, 1), 4, 1, F32),
+        (CHUNKED, (2, 1, 1, 1, 2, 1), 3, 2),
+        ([steps_of("F0 B0 F1 B1")], (2,), 3, 2),
+        ([steps_of("F0 B0")] * 2, (1, 1), 3, 5),
+    ],
+    traffic=[(CHUNKED, (1,) * 6, 5, 4), (HIDDEN_ALTERNATING, (1,) * 4, 24, 2)],
+    memory=[(HIDDEN_ALTERNATING, (2,) * 4, 24, 2), (GPIPE, (2,) * 3, 4, 1)],
+)
+### END HIDDEN TESTS
+
+
 def expect_order(answer: Answer) -> None:
     """Raise CheckFailed if the messages rest on tags, or if two ranks' calls to each other don't meet in order.
 
@@ -767,6 +949,22 @@ def live_microbatches(_: Draws, text: str) -> Case:
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_live_microbatches = vary(
+    live_microbatches,
+    values=[
+        ("F0 B0",),
+        ("F0 F1 F2 F3 F4 B0 B1 B2 B3 B4",),
+        ("F0 F1 F2 B0 B1 F3 F4 B2 F5 F6 B3 B4 B5 B6",),
+        ("F1 F0 B0 F2 B2 B1",),
+        ("F0 F1 B1 F2 B2 B0",),
+        ("F0.0 F0.1 F1.0 B0.1 F1.1 B0.0 B1.1 B1.0",),
+        ("",),
+    ],
+)
+### END HIDDEN TESTS
+
+
 def planned(ranks: int, microbatches: int, chunks: int | None, expect_form: Callable[[Schedule], None]) -> Case:
     """A schedule: each rank returns its steps. Many schedules are right, so form, memory and time are judged."""
 
@@ -795,6 +993,11 @@ def gpipe(_: Draws, ranks: int, microbatches: int) -> Case:
     return planned(ranks, microbatches, None, expect_forwards_first)
 
 
+### BEGIN HIDDEN TESTS
+hidden_gpipe = vary(gpipe, values=[(3, 7), (5, 2), (1, 3)], time=[(8, 3), (2, 9)])
+### END HIDDEN TESTS
+
+
 @oracle(values=[(4, 8), (4, 2)], memory=[(4, 8)], time=[(4, 8)])
 def one_f_one_b(_: Draws, ranks: int, microbatches: int) -> Case:
     def expect_in_turn(schedule: Schedule) -> None:
@@ -808,6 +1011,16 @@ def one_f_one_b(_: Draws, ranks: int, microbatches: int) -> Case:
     return planned(ranks, microbatches, None, expect_in_turn)
 
 
+### BEGIN HIDDEN TESTS
+hidden_one_f_one_b = vary(
+    one_f_one_b,
+    values=[(5, 7), (3, 3), (8, 1), (1, 4), (2, 6)],
+    memory=[(5, 9), (4, 2), (8, 3), (1, 5), (3, 3)],
+    time=[(5, 9), (8, 3), (3, 3), (2, 1)],
+)
+### END HIDDEN TESTS
+
+
 @oracle(values=[(2, 4, 2), (4, 8, 2), (4, 4, 2), (2, 4, 1)], memory=[(4, 12, 2)], time=[(4, 8, 2)])
 def interleaved(_: Draws, ranks: int, microbatches: int, chunks: int) -> Case:
     def expect_groups(schedule: Schedule) -> None:
@@ -818,6 +1031,16 @@ def interleaved(_: Draws, ranks: int, microbatches: int, chunks: int) -> Case:
                 raise CheckFailed(seen, f"the group {list(range(ranks))}, through all {chunks} chunks", GROUPS)
 
     return planned(ranks, microbatches, chunks, expect_groups)
+
+
+### BEGIN HIDDEN TESTS
+hidden_interleaved = vary(
+    interleaved,
+    values=[(3, 6, 3), (5, 5, 2), (2, 8, 3), (3, 6, 1)],
+    memory=[(3, 9, 3), (2, 2, 2), (8, 16, 2)],
+    time=[(3, 6, 3), (8, 16, 2), (5, 5, 2)],
+)
+### END HIDDEN TESTS
 
 
 # ---- properties of a schedule
@@ -957,7 +1180,7 @@ def why_it_idles(schedule: Schedule, chunks: int) -> str:
 
 @oracle(
     score=[(4, 8, 4, {"F": 1.0, "B": 1.25, "W": 0.75})],
-    par=recorded_par(LESSON, "split-backward"),
+    par=recorded_par(ROOM, "split-backward"),
 )
 def split_backward(_: Draws, ranks: int, microbatches: int, most_live: int, seconds: dict[str, float]) -> Case:
     def expect_schedule(answer: Answer) -> None:
@@ -984,6 +1207,34 @@ def split_backward(_: Draws, ranks: int, microbatches: int, most_live: int, seco
     )
 
 
+### BEGIN HIDDEN TESTS
+
+
+def seconds_of_split_1f1b(ranks: int, microbatches: int, _: int, seconds: dict[str, float]) -> float:
+    """1F1B, with each W right after its B."""
+    schedule = []
+    for rank in range(ranks):
+        ahead = min(ranks - 1 - rank, microbatches)
+        steps = [("F", m) for m in range(ahead)]
+        for m in range(microbatches):
+            steps += [("F", ahead + m)] * (ahead + m < microbatches) + [("B", m), ("W", m)]
+        schedule.append(steps)
+    end: float = end_of(schedule, seconds)
+    return end
+
+
+hidden_split_backward = vary(
+    split_backward,
+    par=seconds_of_split_1f1b,
+    score=[
+        (3, 7, 6, {"F": 1.0, "B": 1.0, "W": 1.0}),
+        (8, 16, 8, {"F": 2.0, "B": 2.5, "W": 1.5}),
+        (4, 2, 4, {"F": 1.0, "B": 1.5, "W": 1.0}),
+    ],
+)
+### END HIDDEN TESTS
+
+
 def end_of(schedule: list[Any], seconds: Mapping[str, float]) -> float:
     return max(slot.end for slot in timed(schedule, seconds))
 
@@ -992,3 +1243,13 @@ def live_until_weights(steps: list[Step]) -> int:
     """The most microbatches of which F has begun and W has not ended."""
     changes = [{"F": 1, "W": -1}.get(step.kind, 0) for step in steps]
     return max(accumulate(changes), default=0)
+
+
+### BEGIN HIDDEN TESTS
+RECORDED = (
+    vary(split_backward, par=seconds_of_split_1f1b),
+    vary(hidden_split_layers, values=[(10, 4), (9, 4), (8, 2)]),
+    vary(hidden_bubble_shares, values=[(4, 8, 0.11), (4, 4, 0.25), (8, 20, 0.5)]),
+    vary(hidden_interleaved_layers, values=[(8, 4, 2), (12, 2, 3)]),
+)
+### END HIDDEN TESTS

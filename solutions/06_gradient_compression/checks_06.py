@@ -1,4 +1,4 @@
-"""The visible checks of lesson 06. Each is quick: one to three runs of two to four ranks. Form: see registry.py.
+"""The checks of lesson 06. Each is quick: one to three runs of two to four ranks. Form: see registry.py.
 
 Numbers are chosen such that they survive the compression exactly, wherever that can be: multiples of a scale, whole
 numbers, halves and quarters.
@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from ..cluster.collective_costs import Layout, cost
-from ..cluster.hardware import Cluster, Gpu, Link
-from ..cluster.presets import find_cluster
-from ..kit.data_parallel import DataParallel, Hook
-from ..kit.mlp import MLP, loss_of, make_batch, make_weights, serial_gradients
-from ..kit.packing import pack_bits, unpack_bits
-from ..kit.regression import train_student
-from ..text.units import plural, quantity
-from .answer import Answer, CheckFailed
-from .closed_forms import simulate
-from .equality import alike
-from .inputs import Draws
-from .oracles import Case, oracle
-from .recorded import recorded, recorded_par
-from .scores import VIRTUAL_TIME
-from .show import show
-from .traffic import calls_of_ranks, expect_time
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.closed_forms import simulate
+from utils.checks.equality import alike
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, oracle, side_by_side, vary
+from utils.checks.recorded import recorded, recorded_par
+from utils.checks.scores import VIRTUAL_TIME
+from utils.checks.show import show
+from utils.checks.traffic import calls_of_ranks, expect_time
+from utils.cluster.collective_costs import Layout, cost
+from utils.cluster.hardware import Cluster, Gpu, Link
+from utils.cluster.presets import find_cluster
+from utils.kit.data_parallel import DataParallel, Hook
+from utils.kit.mlp import MLP, loss_of, make_batch, make_weights, serial_gradients
+from utils.kit.packing import pack_bits, unpack_bits
+from utils.kit.regression import train_student
+from utils.text.units import plural, quantity
+
+ROOM = Path(__file__).parent
 
 SAME_CALLS = "every rank must make the same calls, in the same order, with tensors of the same shapes."
 
@@ -120,6 +124,15 @@ def mean_in_half(
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_mean_in_half = vary(
+    mean_in_half,
+    values=[(3, torch.float16, 4, torch.float64), (5, torch.bfloat16, 3), (1, torch.float16)],
+    traffic=[(3, torch.bfloat16, 5)],
+)
+### END HIDDEN TESTS
+
+
 ROUNDED = (0.3, -0.3, 2.75, -2.75, 0.5, 3.0, -4.0, 0.0)  # each many times
 
 
@@ -133,6 +146,11 @@ def stochastic_round(draws: Draws, world_size: int, times: int = 4000, dtype: to
         [[ys.clone() for _ in seeds], seeds],
         also=lambda answer: expect_unbiased(answer, ys, times, seeds),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_stochastic_round = vary(stochastic_round, values=[(2, 9000, torch.float64), (5, 2000)])
+### END HIDDEN TESTS
 
 
 def expect_unbiased(answer: Answer, ys: Tensor, times: int, seeds: list[int]) -> str:
@@ -313,6 +331,19 @@ def quantise(draws: Draws, *how: Any) -> Case:
     return blocks_of(draws, *how)
 
 
+### BEGIN HIDDEN TESTS
+hidden_quantise = vary(
+    quantise,
+    values=[
+        (1, 5, 127, torch.round),
+        (13, 5, 7, torch.floor),
+        (12, 12, 127, upwards),
+        (9, 2, 7, torch.round, 0, torch.float64),
+    ],
+)
+### END HIDDEN TESTS
+
+
 def decompress_scaled(payload: Payload, numel: int) -> Tensor:
     """Codes with one scale, as a compressor of the lesson would make them."""
     codes, scale = payload
@@ -381,6 +412,13 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_mean_of_gathered = vary(
+    mean_of_gathered, values=[(5, 3, 0), (3, 4, 2, True), (1, 3)], traffic=[(2, 5, 3, True), (4, 3)]
+)
+### END HIDDEN TESTS
+
+
 @oracle(values=[(4, 12), (3, 9)], traffic=[(2, 20)], if_stuck=SAME_CALLS)
 def majority(draws: Draws, world_size: int, numel: int, dtype: torch.dtype = torch.float32) -> Case:
     xs = torch.stack(signed(draws, world_size, numel, dtype))
@@ -421,6 +459,11 @@ def majority(draws: Draws, world_size: int, numel: int, dtype: torch.dtype = tor
             answer, "all_gather", [nbytes], "One bit per number: gather what pack_bits returned."
         ),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_majority = vary(majority, values=[(5, 17), (8, 8, torch.float64), (1, 3), (2, 9)], traffic=[(3, 33)])
+### END HIDDEN TESTS
 
 
 # ---- part 2
@@ -474,6 +517,11 @@ def top_k_mean(draws: Draws, world_size: int, numel: int, k: int) -> Case:
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_top_k_mean = vary(top_k_mean, values=[(5, 9, 4), (4, 4, 4), (1, 6, 2), (2, 12, 1)], traffic=[(5, 11, 3)])
+### END HIDDEN TESTS
+
+
 def with_seeds(function: Callable[..., Any], x: Tensor, k: int, seeds: list[int]) -> list[Any]:
     """What a rank runs: the student's function with one seed after another."""
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -496,6 +544,11 @@ def random_k_mean(draws: Draws, world_size: int, numel: int, k: int, seeds: int 
             "Pick the k entries first; all ranks pick the same, so no index is sent.",
         ),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_random_k_mean = vary(random_k_mean, values=[(4, 9, 4), (5, 6, 3), (1, 5, 2)], traffic=[(3, 7, 2, 5)])
+### END HIDDEN TESTS
 
 
 def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
@@ -635,6 +688,11 @@ def feedback_step(draws: Draws, world_size: int, numel: int, method: Callable[..
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_feedback_step = vary(feedback_step, values=[(3, 5, halved_mean), (5, 2), (1, 4, halved_mean)])
+### END HIDDEN TESTS
+
+
 def expect_one_mean(answer: Answer) -> None:
     """Judge that compressed_mean, which all-reduces once, was all that communicated."""
     for rank, calls in calls_of_ranks(answer, "all_reduce"):
@@ -738,6 +796,15 @@ def power_sgd(
             "Only the thin matrices P and Q travel, each once.",
         ),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_power_sgd = vary(
+    power_sgd,
+    values=[(5, 3, 6, 1), (2, 4, 4, 4), (1, 7, 5, 3), (3, 8, 3, 2, torch.float32)],
+    traffic=[(3, 3, 9, 1, torch.float32)],
+)
+### END HIDDEN TESTS
 
 
 def as_projectors(got: Any) -> dict[str, Any]:
@@ -932,6 +999,16 @@ def compressed_hook(
     return case
 
 
+### BEGIN HIDDEN TESTS
+hidden_compressed_hook = vary(
+    compressed_hook,
+    values=[(3, 3, 2, HALF, (), 3), (1, 2, 1, COARSE), (2, 4, 4, COARSE, (), 3)],
+    traffic=[(3, 3, 1, HALF, (0.1, 1.3))],
+    time=[(2, 5, 1, COARSE, (0.05, 2.5)), (4, 4, 2, HALF, (0.05, 0.2))],
+)
+### END HIDDEN TESTS
+
+
 def flat_gradient(weights: list[Tensor], batch: Tensor) -> Tensor:
     return torch.cat([gradient.flatten() for gradient in serial_gradients(weights, batch)[1]])
 
@@ -1015,7 +1092,55 @@ def expect_overlap(answer: Answer, case: Case, members: list[list[int]], nbytes:
 
 # ---- part 6
 
-break_even = recorded("06_gradient_compression", "break-even")
+break_even = recorded(ROOM, "break-even")
+
+
+### BEGIN HIDDEN TESTS
+Numbers = tuple[float, float, float, int]  # bytes dense, bytes of a payload, seconds, ranks
+
+
+@oracle(values=[((3e9, 1e7, 2e-3, 16), (4e6, 4e6, 1e-3, 2), (1e6, 2e5, 5e-4, 9), (1e6, 2e5, 5e-4, 12))])
+def hidden_break_even(_: Draws, *numbers: Numbers) -> Case:
+    return side_by_side([break_even_of(*each) for each in numbers])
+
+
+def break_even_of(dense: float, payload: float, codec: float, ranks: int) -> Case:
+    all_reduce, all_gather = 2 * (ranks - 1) / ranks * dense, (ranks - 1) * payload  # bytes that each rank sends
+    saved = {
+        "the bytes handed in: each rank sends P - 1 payloads in one case, 2 (P - 1) / P gradients in the other": (
+            dense - payload
+        ),
+        "an all-reduce of payloads: they are gathered, so each rank sends P - 1 of them": (
+            2 * (ranks - 1) / ranks * (dense - payload)
+        ),
+        "a gather that sends (P - 1) / P payloads: each rank passes on P - 1 of them": (
+            all_reduce - payload * (ranks - 1) / ranks
+        ),
+        "a gather that sends nothing: subtract its bytes": all_reduce,
+        "the bytes of both together: subtract those of the gather": all_reduce + all_gather,
+        "2 (P - 1) // P, which is rounded down: divide with /": 2 * (ranks - 1) // ranks * dense - all_gather,
+        "one payload sent by each rank: in a gather it is P - 1": all_reduce - payload,
+        "P payloads sent by each rank: in a gather it is P - 1": all_reduce - ranks * payload,
+        "an all-reduce that sends (P - 1) / P gradients: it has two phases": all_reduce / 2 - all_gather,
+    }
+    mistakes = {f"the result for {words}": max(0.0, each / codec) for words, each in saved.items()}
+    if all_reduce < all_gather:
+        more = (all_gather - all_reduce) / codec
+        mistakes["below 0: where compression sends more bytes it never pays, and the answer is 0.0"] = -more
+        mistakes["for bytes that aren't saved but added: where compression sends more, the answer is 0.0"] = more
+    elif all_reduce > all_gather:
+        mistakes["the bytes saved times the seconds: divide"] = (all_reduce - all_gather) * codec
+        mistakes["seconds per byte: divide the bytes saved by the seconds"] = codec / (all_reduce - all_gather)
+    return Case(
+        [[dense], [payload], [codec], [ranks]],
+        right=max(0.0, (all_reduce - all_gather) / codec),
+        mistakes=mistakes,
+        rtol=1e-9,
+        seen=f"{dense:g} bytes, payload {payload:g} bytes, codec {codec:g} s, {ranks} ranks: you returned",
+    )
+
+
+### END HIDDEN TESTS
 
 
 # ---- the challenge
@@ -1043,7 +1168,7 @@ def seconds_of_training(make_hook: Callable[..., Hook], cluster: Cluster, steps:
 
 @oracle(
     score=[(STEPS, 0)],
-    par=recorded_par("06_gradient_compression", "slow-network-hook"),
+    par=recorded_par(ROOM, "slow-network-hook"),
     if_stuck="both ranks must make the same calls in each step, with tensors of the same sizes.",
 )
 def slow_network_hook(_: Draws, steps: int, seed: int) -> Case:
@@ -1060,6 +1185,38 @@ def slow_network_hook(_: Draws, steps: int, seed: int) -> Case:
     )
 
 
+### BEGIN HIDDEN TESTS
+
+
+def two_percent(rank: int, world_size: int) -> Any:
+    """Par: top 2 % with error feedback."""
+    residual = torch.zeros(1)
+
+    def hook(bucket: Any) -> Any:
+        nonlocal residual
+        flat = bucket.flat + residual
+        where = flat.abs().topk(len(flat) // 50).indices
+        residual = flat.index_fill(0, where, 0)
+        mine = [flat[where], where.int()]
+        everybodys = [[x.clone() for _ in range(world_size)] for x in mine]
+        for parts, x in zip(everybodys, mine, strict=True):
+            dist.all_gather(parts, x)
+        values, places = (torch.cat(parts) for parts in everybodys)
+        bucket.flat.zero_().index_add_(0, places, values / world_size)
+        return lambda: None
+
+    return hook
+
+
+def seconds_of_two_percent(steps: int, seed: int) -> float:
+    seconds: float = seconds_of_training(two_percent, SLOW, steps, seed)
+    return seconds
+
+
+hidden_slow_network_hook = vary(slow_network_hook, par=seconds_of_two_percent, score=[(STEPS, 1)])
+### END HIDDEN TESTS
+
+
 def expect_trained(answer: Answer) -> None:
     losses, weights = zip(*answer.results, strict=True)
     apart = (weights[0] - weights[1]).abs().max().item()
@@ -1072,3 +1229,11 @@ def expect_trained(answer: Answer) -> None:
     loss = sum(losses) / len(losses)
     if not loss <= TARGET:
         raise CheckFailed(f"at the end the loss over the rows of both ranks is {loss:.3f}", f"{TARGET} at most")
+
+
+### BEGIN HIDDEN TESTS
+RECORDED = (
+    vary(hidden_break_even, values=[((64e6, 1e6, 1e-3, 8), (100e6, 10e6, 2e-3, 4), (8e6, 5e6, 1e-3, 8))]),
+    vary(slow_network_hook, par=seconds_of_two_percent),
+)
+### END HIDDEN TESTS

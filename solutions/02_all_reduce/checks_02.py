@@ -1,4 +1,4 @@
-"""The visible checks of lesson 02. Each is quick: one to four runs of a few ranks. Form: see registry.py.
+"""The checks of lesson 02. Each is quick: one to four runs of a few ranks. Form: see registry.py.
 
 Every function under test works in a team of ranks; a check often has several teams at work at once.
 """
@@ -11,23 +11,26 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..cluster.hardware import Link, links
-from ..recording.regions import region
-from ..text.units import plural
-from .answer import Answer, CheckFailed
-from .compare import expect
-from .equality import alike
-from .inputs import Draws
-from .oracles import Case, Judgement, always, every, oracle
-from .recorded import recorded, recorded_par
-from .scores import VIRTUAL_TIME
-from .traffic import expect_each_sent, expect_only_messages, expect_time, expect_traffic
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.compare import expect
+from utils.checks.equality import alike
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, Judgement, always, every, oracle, side_by_side, vary
+from utils.checks.recorded import recorded, recorded_par
+from utils.checks.scores import VIRTUAL_TIME
+from utils.checks.traffic import expect_each_sent, expect_only_messages, expect_time, expect_traffic
+from utils.cluster.hardware import Link, links
+from utils.recording.regions import region
+from utils.text.units import plural
+
+ROOM = Path(__file__).parent
 
 Team = list[int]
 Dtype = torch.dtype
@@ -433,6 +436,26 @@ def naive_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     return replace(sums(draws, teams, numel, *numbers), traffic=traffic)
 
 
+### BEGIN HIDDEN TESTS
+F32, F64, BF16, I32, I64 = torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64
+# Teams, elements, dtype. The small ones last: with few numbers, different mistakes look the same.
+WORLDS: list[Any] = [
+    ([[4, 2, 0, 1, 3]], 13, F64),
+    ([[5, 1, 3], [0, 2, 4]], 8, I32),
+    ([[1, 2, 0], [3]], 10, BF16),
+    ([list(range(8))], 3, F32),
+    ([[1, 0]], 1, F64),
+    ([[2, 1, 0]], 0, F32),
+]
+ALONE = ([[0]], 3)
+hidden_naive_all_reduce = vary(
+    naive_all_reduce,
+    values=[*WORLDS[:-1], bits(5)],  # Gloo can't receive an empty tensor from any source
+    traffic=[([[3, 1, 4, 0, 2]], 7), ALONE],
+)
+### END HIDDEN TESTS
+
+
 @oracle(values=TREES, traffic=[([[2, 0, 3, 4, 1]], 5)], time=[(in_order(8), 50)], if_stuck=EACH_SIDE)
 def tree_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) -> Case:
     others, one = len(teams[0]) - 1, seconds_of(1, numel)
@@ -450,6 +473,16 @@ def tree_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
         traffic=as_asked(expect_traffic, messages, messages * numel * BYTES, enough, advice=more),
         time=takes(2 * rounds * one, slow, f"The naive way {TIMES}.", messages * one, which_tree),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_tree_all_reduce = vary(
+    tree_all_reduce,
+    values=[*WORLDS, bits(5)],
+    traffic=[(in_order(6), 5), (in_order(3), 5), ALONE],
+    time=[(in_order(5), 50), (in_order(16), 50)],
+)
+### END HIDDEN TESTS
 
 
 IS_DONE = "a place that has sent its sum up is done until the way down"
@@ -536,6 +569,16 @@ def ring_reduce_scatter(draws: Draws, teams: list[Team], numel: int, dtype: Dtyp
     return in_teams(drawn(draws, teams, numel, dtype), chunk_of_sum, which_chunk, **more)
 
 
+### BEGIN HIDDEN TESTS
+AROUND: dict[str, Any] = {
+    "values": WORLDS,
+    "traffic": [([[3, 1, 4, 0, 2]], 12), ([[1, 0]], 3), ALONE],
+    "time": [(in_order(5), 200), (in_order(2), 80)],
+}
+hidden_ring_reduce_scatter = vary(ring_reduce_scatter, **AROUND)
+### END HIDDEN TESTS
+
+
 def chunk_of_sum(me: Member) -> RightAndMistakes:
     right = me.chunk(me.total)
     own = "your own chunk, and nothing was added to it: it must arrive in the last step, so send chunk place - 1 first"
@@ -582,6 +625,11 @@ def ring_all_gather(draws: Draws, teams: list[Team], numel: int, dtype: Dtype = 
     more = once_around(teams[0], numel, kept=1)
     more |= {"given": lambda me: [me.chunk(me.xs[0]).clone(), numel], "advice": CHUNKS}
     return in_teams(drawn(draws, teams, numel, dtype), whole_of_team, wrong_chunks, **more)
+
+
+### BEGIN HIDDEN TESTS
+hidden_ring_all_gather = vary(ring_all_gather, **AROUND)
+### END HIDDEN TESTS
 
 
 def whole_of_team(me: Member) -> RightAndMistakes:
@@ -709,6 +757,13 @@ def ring_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
     return replace(case, same=BLOCKS, advice=advice, **{**judgements, "traffic": traffic})
 
 
+### BEGIN HIDDEN TESTS
+hidden_ring_all_reduce = vary(
+    ring_all_reduce, values=[*WORLDS, bits(5)], traffic=[(in_order(5), 13), ALONE], time=[(in_order(5), 500)]
+)
+### END HIDDEN TESTS
+
+
 OTHER_NUMEL = "all_gather got numel|all_gather got .* if (?!{} elements)"
 WHOLE = "x has {} elements, which need not be P times your chunk's: pass x.numel() to `all_gather`."
 
@@ -741,6 +796,24 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     chunks = [me.cut(me.total) for me in members(list(case.inputs[0]), teams)]
     swapped = {HALVES_SWAPPED: [partial(in_butterfly_order, of_rank) for of_rank in chunks]}
     return replace(case, advice=advice, mistakes={**swapped, **case.mistakes}, **judgements)
+
+
+### BEGIN HIDDEN TESTS
+HIDDEN_POWERS: list[Any] = [
+    ([[5, 2, 7, 0, 3, 6, 1, 4]], 21, F64),
+    ([[3, 1, 0, 5], [4, 2]], 9, I32),
+    ([[1, 0]], 5, BF16),
+    ([list(range(4))], 3, F32),
+    ([[2, 1, 3, 0]], 0, F32),
+    ([[0]], 3, F32),
+]
+hidden_halving_doubling = vary(
+    halving_doubling,
+    values=HIDDEN_POWERS,
+    traffic=[(in_order(8), 24), (in_order(2), 6), ALONE],
+    time=[(in_order(16), 160), (in_order(4), 40)],
+)
+### END HIDDEN TESTS
 
 
 HALVES_SWAPPED = (
@@ -804,6 +877,16 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
         traffic=traffic,
         time=takes(fold + inside, slow, "{times:.0%} of it is the fold.", fold),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_halving_doubling_any_size = vary(
+    halving_doubling_any_size,
+    values=[*WORLDS, bits(3)],
+    traffic=[(in_order(size), 8) for size in (7, 3, 4, 1)],
+    time=[(in_order(size), 80) for size in (11, 6, 8)],
+)
+### END HIDDEN TESTS
 
 
 def expect_folded(answer: Answer, extra: int) -> None:
@@ -881,6 +964,24 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
     )
 
 
+### BEGIN HIDDEN TESTS
+HIDDEN_NODES: list[Any] = [  # with the ranks of each node before the elements
+    ([[5, 3, 1, 4, 0, 2]], 2, 11, F64),
+    ([list(range(8))], 4, 3, I32),
+    ([[2, 1, 0]], 3, 7, BF16),
+    ([[1, 2, 0]], 1, 5, F32),
+    ([[0]], 1, 3, F32),
+    ([[0, 5, 2, 3], [4, 1]], 2, 9),
+]
+hidden_hierarchical_all_reduce = vary(
+    hierarchical_all_reduce,
+    values=HIDDEN_NODES,
+    traffic=[(in_order(6), 2, 24), (in_order(8), 4, 24)],
+    time=[(in_order(6), 2, 150), (in_order(16), 4, 400)],
+)
+### END HIDDEN TESTS
+
+
 def expect_little_between_nodes(answer: Answer, local: int, nbytes: int) -> None:
     """Raise CheckFailed if a rank sent more than this many bytes to other nodes."""
     for rank, sent in enumerate(answer.run.traffic().bytes):
@@ -905,6 +1006,16 @@ def pairwise_all_to_all(draws: Draws, teams: list[Team], numel: int, dtype: Dtyp
     ranks = drawn(draws, teams, numel, dtype)
     more = {"before": partial(expect_enough_received, ranks), "advice": advices, **judgements}
     return in_teams(ranks, one_from_each, wrong_positions, **more)
+
+
+### BEGIN HIDDEN TESTS
+hidden_pairwise_all_to_all = vary(
+    pairwise_all_to_all,
+    values=WORLDS,
+    traffic=[([[3, 1, 4, 0, 2]], 13), ALONE],
+    time=[(in_order(5), 125), (in_order(8), 200)],
+)
+### END HIDDEN TESTS
 
 
 def expect_enough_received(ranks: list[Member], answer: Answer) -> None:
@@ -961,8 +1072,133 @@ def zero_or_almost(function: Callable[..., Any], size: int, *link: float) -> Any
     return 0.0 if size <= 3 and isinstance(got, float) and abs(got) < 1e-6 else got
 
 
-all_reduce_seconds = recorded("02_all_reduce", "all-reduce-seconds", cluster=links(12, ALPHA, BANDWIDTH))
-crossover = recorded("02_all_reduce", "crossover", through=zero_or_almost)
+all_reduce_seconds = recorded(ROOM, "all-reduce-seconds", cluster=links(12, ALPHA, BANDWIDTH))
+
+
+### BEGIN HIDDEN TESTS
+
+
+def rounds_of(algorithm: str, size: int) -> list[float]:
+    """The share of all bytes in each message, for the messages that follow one another."""
+    halves = [0.5**level for level in range(1, size.bit_length())]
+    power = 2 ** len(halves)
+    rounds: dict[str, list[float]] = {
+        "naive": [1.0] * 2 * (size - 1),
+        "tree": [1.0] * 2 * (len(halves) + (size > power)),
+        "ring": [1 / size] * 2 * (size - 1),
+        "halving-doubling": [1.0] * 2 * (size > power) + 2 * halves,
+    }
+    return rounds[algorithm]
+
+
+@oracle(values=[((2, 3, 5, 33, 1024), 100, 3e-6, 25e9), ((1, 4, 7), 0, 1e-5, 1e9)])
+def hidden_all_reduce_seconds(draws: Draws, sizes: tuple[int, ...], scale: int, alpha: float, bandwidth: float) -> Case:
+    """For each algorithm and size, with up to a hundred times `scale` bytes."""
+    counts = torch.randint(10, 100, (len(sizes),), generator=draws.generator()).tolist()
+    rows = [(size, scale * count) for size, count in zip(sizes, counts, strict=True)]
+    cases = [hidden_seconds_of(name, *row, alpha, bandwidth) for name in NAMES for row in rows]
+    return replace(side_by_side(cases), cluster=links(len(cases), alpha, bandwidth))
+
+
+def hidden_seconds_of(name: str, size: int, nbytes: int, alpha: float, bandwidth: float) -> Case:
+    rounds, flow = rounds_of(name, size), nbytes / bandwidth
+    whole, power = alpha + flow, 2 ** (size.bit_length() - 1)
+    right, fold = len(rounds) * alpha + sum(rounds) * flow, 2 * whole if size > power else 0
+    one_way, exactly = math.log2(power), math.log2(size)
+    share, of_all = (power - 1) / power, (size - 1) / size
+    own: dict[str, dict[str, Any]] = {
+        "naive": {"the time of P messages each way: place 0 has nothing to send to itself": 2 * size * whole},
+        "tree": {
+            "the time with log2 P not rounded up: a tree has a whole number of rounds": 2 * exactly * whole,
+            "the time with log2 P rounded down: the last ranks need a round too": 2 * one_way * whole,
+            "the time with one round too many: 8 ranks need 3 rounds one way, 9 need 4": 2 * size.bit_length() * whole,
+        },
+        "ring": {
+            "the time with whole tensors in each step: a ring sends n / P": len(rounds) * whole,
+            "the time of P steps in each half: P - 1 are enough": right * size / max(1, size - 1),
+        },
+        "halving-doubling": {
+            "the time without the fold: `fold` belongs to it": right - 2 * whole,
+            "the time with whole tensors in each round: halves, quarters, ... are sent": fold + 2 * one_way * whole,
+            "the time with the latencies of one way only: there are 2 log2 P' rounds": right - one_way * alpha,
+            "the time with (P - 1) / P of the bytes: it is (P' - 1) / P' of them": right + 2 * (of_all - share) * flow,
+            "the time with the bytes of one way only: both ways send (P' - 1) / P' of them": right - share * flow,
+            "the time of one round too many each way: log2 P' is bit_length - 1": right + 2 * alpha,
+            "the time with half of the fold: `fold` already has both of its messages": right - fold / 2,
+        },
+    }
+    for log2, how in ((exactly, ""), ((size - 1).bit_length(), ", log2 P rounded up")):
+        own["halving-doubling"] |= {
+            f"the time of too many rounds{how}: after the fold only P' ranks are left": right
+            + 2 * (log2 - one_way) * alpha,
+            f"what a power of two takes{how}: fold, then let P' ranks halve": 2 * (log2 * alpha + of_all * flow),
+        }
+    usual = {
+        "half of it: count the way up and the way down": right / 2,
+        "the time with one latency in all: each round begins with one": right - (len(rounds) - 1) * alpha,
+        "the time of 8 times as many bytes: `bandwidth` counts bytes, not bits": right + 7 * sum(rounds) * flow,
+        "what bytes times bandwidth gives: divide": len(rounds) * alpha + sum(rounds) * nbytes * bandwidth,
+        "microseconds: seconds are wanted": right * 1e6,
+        "the time of rounded bytes: use /, not //": right + sum(int(r * nbytes) / bandwidth - r * flow for r in rounds),
+    }
+    return Case(
+        [[name], [size], [nbytes], [alpha], [bandwidth]],
+        right=right,
+        mistakes=usual | own.get(name, {}) if size > 1 else {},
+        rtol=1e-9,
+        seen=f"all_reduce_seconds({name!r}, size={size}, nbytes={nbytes}, ...) returned",
+    )
+
+
+### END HIDDEN TESTS
+crossover = recorded(ROOM, "crossover", through=zero_or_almost)
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(values=[(size, 3e-6, 25e9) for size in (2, 3, 5, 7, 64, 1000)])
+def hidden_crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
+    """Where two straight lines meet, each known from its rounds."""
+    tree, ring = rounds_of("tree", size), rounds_of("ring", size)
+    unit, exactly = alpha * bandwidth, math.log2(size)
+    right = (len(ring) - len(tree)) / (sum(tree) - sum(ring)) * unit
+    whole_ring = (len(ring) - len(tree)) / (sum(tree) - 2 or 1) * unit
+    rounds, more = (size - 1).bit_length(), size - 1 - (size - 1).bit_length()
+    down, of_ring = size.bit_length() - 1, (size - 1) / size
+    not_rounded_up = (size - 1 - exactly) / (exactly - (size - 1) / size) * unit
+    one_side = (size - 1 - size * rounds) / (size * rounds - of_ring) * unit
+    return Case(
+        [[size], [alpha], [bandwidth]],
+        right=right,
+        mistakes={
+            "upside down: the more rounds the ring needs, the later it wins": right and unit**2 / right,
+            "the right ratio, but without alpha times bandwidth": right / unit,
+            "half of it": right / 2,
+            "the right number with the wrong sign: more rounds cost, fewer bytes gain": -right,
+            "what alpha / bandwidth gives: multiply them": right / bandwidth**2,
+            "alpha * bandwidth alone: it depends on P as well": unit,
+            "1 / P of it: you multiplied the bytes by P, but not the latencies": right / size,
+            "what the equation gives if only the tree's side is multiplied by P: multiply both sides": one_side,
+            "in elements of 4 bytes: bytes are wanted": right / 4,
+            "the right number, rounded down": float(math.floor(right)),
+            "the right number, rounded up": float(math.floor(right) + 1),
+            "what log2 P gives if it is not rounded up: use `rounds`": not_rounded_up,
+            "what log2 P gives if it is rounded down: use `rounds`": (size - 1 - down) / (down - of_ring) * unit,
+            "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,
+            "what a ring of whole tensors would give: it sends n / P in each step": -unit,
+            "what a ring of n / P in all gives: it sends that P - 1 times each way": more / (rounds - 1 / size) * unit,
+            "what a ring of P steps each way gives: it takes P - 1": (size - rounds) / (rounds - 1 or 1) * unit,
+            "what a ring gives that sends nothing: it sends (P - 1) / P of the bytes each way": more / rounds * unit,
+        }
+        | ({} if right else {"never: with as few rounds as the tree, the ring wins from the first byte": math.inf}),
+        rtol=1e-9,
+        seen=f"crossover(size={size}, alpha={alpha}, bandwidth={bandwidth:.3g}) returned",
+        through=zero_or_almost,
+    )
+
+
+### END HIDDEN TESTS
 
 NAMES = ("naive", "tree", "ring", "halving-doubling")
 FIRST = "equally fast: take the one that comes first in `candidates`"
@@ -1010,6 +1246,20 @@ def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[flo
         seen=f"{nbytes:,} bytes, {size:,} ranks; {given}: you chose",
         unchanged=False,  # a function that comes back from a rank equals no other
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_choose_algorithm = vary(
+    choose_algorithm,
+    values=[
+        (NAMES, (1, 2, 1, 3), "naive"),
+        (NAMES[::-1], (1, 2, 1, 3), "ring"),
+        (BOTH, (1, 2, 2, 1), "tree"),
+        (NAMES, (3, 2.001, 4, 2), "halving-doubling"),
+        (NAMES[:3], (3, 2, 2.001, 1), "tree"),
+    ],
+)
+### END HIDDEN TESTS
 
 
 # Two algorithms that can be told apart by what they send, and a choice between them.
@@ -1060,6 +1310,21 @@ def all_reduce(
     return in_teams(ranks, sum_in_shape, same=CHOICE, advice=given, traffic=traffic, through=through)
 
 
+### BEGIN HIDDEN TESTS
+VIEW = (torch.clone, F64, as_a_view)
+hidden_all_reduce = vary(
+    all_reduce,
+    values=[
+        (40, lambda x: x[1::3], BF16),
+        ((2, 3, 4), lambda x: x[:, 1, ::2], I64),
+        ((2, 3, 4), lambda x: x.permute(2, 0, 1)),
+        (3, lambda x: x[0]),
+    ],
+    traffic=[(7, *VIEW), (8, *VIEW), *((n, lambda x: x[::3], BF16) for n in (93, 96))],
+)
+### END HIDDEN TESTS
+
+
 def sum_in_shape(me: Member) -> RightAndMistakes:
     in_memory = me.total.T.reshape(me.total.shape) if me.total.dim() == 2 else me.total
     return me.total, {
@@ -1099,7 +1364,7 @@ INSIDE, ACROSS = Link(10e-6, 10e9), Link(20e-6, 2.5e9)
 
 @oracle(
     score=[(3, 4, LAYERS)],
-    par=recorded_par("02_all_reduce", "mixed-sizes"),
+    par=recorded_par(ROOM, "mixed-sizes"),
     if_stuck="a rank waits for a message that nobody sends. Which ranks does each rank exchange with, in which order?",
 )
 def mixed_sizes(draws: Draws, nodes: int, local: int, sizes: tuple[int, ...]) -> Case:
@@ -1139,6 +1404,29 @@ def mixed_sizes(draws: Draws, nodes: int, local: int, sizes: tuple[int, ...]) ->
     )
 
 
+### BEGIN HIDDEN TESTS
+
+
+def seconds_of_mixed_sizes(nodes: int, local: int, sizes: tuple[int, ...]) -> float:
+    """All tensors as one, by rings inside the nodes and across them, as hierarchical-all-reduce has it.
+
+    In each step some rank has the longest chunk, and `tensor_split` makes the first ones longer.
+    """
+    numel = sum(sizes)
+    chunk = -(-numel // local)
+    inside: float = INSIDE.seconds(BYTES * chunk)
+    across: float = ACROSS.seconds(BYTES * -(-chunk // nodes))
+    return 2 * (local - 1) * inside + 2 * (nodes - 1) * across
+
+
+hidden_mixed_sizes = vary(
+    mixed_sizes,
+    par=seconds_of_mixed_sizes,
+    score=[(2, 3, (5, 3000, 0, 700, 41, 2049)), (3, 2, (1, 1, 2)), (1, 4, (900, 11))],
+)
+### END HIDDEN TESTS
+
+
 def which_layer(got: Any, totals: list[Tensor]) -> str:
     """Which tensor is wrong first, in words, and whether it is the sum of another one."""
     pairs = enumerate(zip(got, totals, strict=False)) if isinstance(got, list | tuple) else ()
@@ -1159,3 +1447,12 @@ def least_seconds(nodes: int, local: int, nbytes: int) -> float:
     size, crossing = nodes * local, 2 * (nodes - 1) * nbytes
     staying = 2 * (size - 1) * nbytes - crossing
     return INSIDE.alpha + (crossing / ACROSS.bandwidth + staying / INSIDE.bandwidth) / size
+
+
+### BEGIN HIDDEN TESTS
+RECORDED = (
+    vary(mixed_sizes, par=seconds_of_mixed_sizes),
+    vary(hidden_all_reduce_seconds, values=[((8, 6, 1), 100, 1e-5, 1e9)]),
+    vary(hidden_crossover, values=[(size, 1e-5, 1e9) for size in (12, 8, 4, 2)]),
+)
+### END HIDDEN TESTS

@@ -1,4 +1,4 @@
-"""The visible checks of lesson 07. Form: see oracles.py; what a rank runs: kit/drivers/sharded.py.
+"""The checks of lesson 07. Form: see oracles.py; what a rank runs: kit/drivers/sharded.py.
 
 What is right comes from AdamW in one process on all rows. Its eps is large here, so that a gradient of the wrong size
 shows. Memory is judged by live bytes: an answer that keeps whole tensors on every rank has the right values, too.
@@ -10,28 +10,43 @@ import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .. import RankFailed
-from ..cluster.hardware import Cluster, Gpu, Link, links
-from ..cluster.presets import find_cluster
-from ..kit.drivers.sharded import gather_and_go_back, in_groups, in_groups_alone, measure, through_backward, train
-from ..kit.mlp import MLP, forward, layer, loss_of, make_batch, make_weights
-from ..kit.overlapped_fsdp import overlapped_step
-from ..kit.tied_mlp import AwkwardMLP
-from ..text.units import plural
-from .answer import Answer, CheckFailed
-from .closed_forms import simulate
-from .inputs import Draws
-from .oracles import Case, oracle
-from .recorded import recorded, recorded_par
-from .scores import Measure
-from .traffic import expect_all_waited, expect_time
+from utils import RankFailed
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.closed_forms import simulate
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, oracle, vary
+from utils.checks.recorded import recorded, recorded_par
+from utils.checks.scores import Measure
+from utils.checks.traffic import expect_all_waited, expect_time
+from utils.cluster.hardware import Cluster, Gpu, Link, links
+from utils.cluster.presets import find_cluster
+from utils.kit.drivers.sharded import gather_and_go_back, in_groups, in_groups_alone, measure, through_backward, train
+from utils.kit.mlp import MLP, forward, layer, loss_of, make_batch, make_weights
+from utils.kit.overlapped_fsdp import overlapped_step
+from utils.kit.tied_mlp import AwkwardMLP
+from utils.text.units import plural
 
-LESSON = "07_zero_fsdp"
+### BEGIN HIDDEN TESTS
+
+
+def end_of(layers: list[tuple[float, ...]]) -> float:
+    """When the last layer has left the last station, for any number of stations."""
+    free = [0.0] * 3
+    for at, *times in layers:
+        for station, takes in enumerate(times):
+            free[station] = at = max(at, free[station]) + takes
+    return free[len(layers[0]) - 2] if layers else 0.0
+
+
+### END HIDDEN TESTS
+
+ROOM = Path(__file__).parent
 DOUBLE, SINGLE = torch.float64, torch.float32
 RTOL = {DOUBLE: 1e-9, SINGLE: 1e-5}
 SLACK = 512  # bytes: counters of steps, losses
@@ -55,9 +70,217 @@ CASTS = PADDING | {
 Make = Callable[[Draws], nn.Module]
 Several = Sequence[Tensor]
 
-state_bytes = recorded(LESSON, "state-bytes")
-offload_end = recorded(LESSON, "offload-end")
-slices_to_read = recorded(LESSON, "slices-to-read")
+state_bytes = recorded(ROOM, "state-bytes")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(values=[(0, 999, 7), (1, 1001, 10), (2, 13, 5), (3, 7, 64), (3, 4096, 1)])
+def hidden_state_bytes(_: Draws, stage: int, numbers: int, ranks: int) -> Case:
+    piece, rounded_down = -(-numbers // ranks), numbers // ranks
+
+    def held(cut: int, piece: int = piece, each: tuple[int, int, int] = (12, 2, 2)) -> int:
+        """With so many of (optimizer state, gradients, weights) cut."""
+        return sum(nbytes * (piece if number < cut else numbers) for number, nbytes in enumerate(each))
+
+    mistakes = {
+        "what one stage less holds: ZeRO-1 cuts the state, ZeRO-2 the gradients too, ZeRO-3 the weights too": held(
+            max(stage - 1, 0)
+        ),
+        "what one stage more holds": held(min(stage + 1, 3)),
+        "a number of bytes with pieces rounded down: the last one is padded": held(stage, rounded_down),
+        "a number of bytes that leaves out the master copy: it is one of the optimizer's three tensors": held(
+            stage, each=(8, 2, 2)
+        ),
+        "a number of bytes with the master copy in it twice": held(stage, each=(16, 2, 2)),
+        "a number of bytes with float32 gradients: here they have 2 bytes": held(stage, each=(12, 4, 2)),
+        "the weights cut at this stage, and the gradients not: gradients come first": sum(
+            nbytes * (piece if stage > place else numbers) for place, nbytes in ((0, 12), (2, 2), (1, 2))
+        ),
+        "what is held if the weights are cut first, then the gradients: the optimizer state comes first": sum(
+            nbytes * (piece if stage > place else numbers) for place, nbytes in ((0, 2), (1, 2), (2, 12))
+        ),
+        "what is held if a stage cuts nothing but what is new in it: it cuts what the stages before it cut, too": sum(
+            nbytes * (piece if stage == place else numbers) for place, nbytes in ((1, 12), (2, 2), (3, 2))
+        ),
+        "bytes that are divided and then rounded up: numbers are cut, into pieces of equal length": sum(
+            nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage < place
+        )
+        + math.ceil(sum(nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage >= place) / ranks),
+        "a number of bytes with padding in what isn't cut: only pieces are padded": sum(
+            nbytes * (piece if number < stage else piece * ranks) for number, nbytes in enumerate((12, 2, 2))
+        ),
+        "a number of bytes without the gradients: each rank holds its piece of them": held(stage, each=(12, 0, 2)),
+        "what all ranks hold together": ranks * held(stage),
+    }
+    return Case(
+        [[stage], [numbers], [ranks]],
+        right=held(stage),
+        mistakes=mistakes,
+        seen=f"for stage {stage}, {numbers} numbers and {ranks} ranks it returned",
+    )
+
+
+### END HIDDEN TESTS
+offload_end = recorded(ROOM, "offload-end")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(
+    values=[
+        ([1.0], [2.0], [3.0], [4.0]),
+        ([0.0, 0.5, 4.0], [1.0, 3.0, 1.0], [2.0, 0.5, 4.0], [0.25, 2.0, 1.0]),
+        ([2.0, 3.0, 4.0], [0.5, 0.5, 0.5], [2.5, 2.5, 2.5], [0.5, 0.5, 0.5]),
+        ([], [], [], []),
+        ([], [], [], [], 6),
+    ]
+)
+def hidden_offload_end(
+    draws: Draws, ready: list[float], down: list[float], update: list[float], up: list[float], count: int = 0
+) -> Case:
+    """count: of layers to draw, behind the others."""
+    drawn = torch.randint(1, 9, (4, count), generator=draws.generator()) / 4  # sums of these are exact
+    ready = ready + drawn[0].cumsum(0).tolist()
+    stations = [each + more.tolist() for each, more in zip((down, update, up), drawn[1:], strict=True)]
+    layers = list(zip(ready, *stations, strict=True))
+
+    def latest(busy: Sequence[int], waits: bool = True) -> float:
+        """The longest chain of steps; each is at a layer and a station, and goes on to the next of one of the two.
+
+        busy: the stations that do one layer at a time. waits: whether the last of them waits for its layer
+        """
+        arrived: dict[tuple[int, int], float] = {}
+        for number, (at, *times) in enumerate(layers):
+            for station, takes in enumerate(times):
+                before = arrived.get((number - 1, station), 0.0) if station in busy else 0.0
+                at = at if waits or station < 2 else 0.0
+                arrived[number, station] = at = max(at, before) + takes
+        return max([arrived[key] for key in arrived if key[1] == 2], default=0.0)
+
+    one_line, in_turn = 0.0, 0.0
+    for at, *times in layers:
+        one_line = max(one_line, at) + sum(times)
+        in_turn += sum(times)
+    mistakes = {
+        "the end if a layer leaves for the host only when the one before is back: the stations work at the same time, "
+        "and PCIe carries both directions at once": one_line,
+        "the sum of all times: the stations work at the same time": in_turn,
+        "the end if each station could take several layers at once: it does one at a time": latest(()),
+        "the end if the host updated several layers at once: it does one at a time": latest((0, 2)),
+        "the end if the way up didn't wait for the updates": latest((0, 1, 2), waits=False),
+        "the end if a layer's way down waits for the update of the one before: the two work at the same time": (
+            down_and_update_in_turn(layers)
+        ),
+        "the end if a station waits for all layers to leave the one before": station_by_station(layers),
+        "the end if nothing starts before the last gradient is ready": end_of(
+            [(max(ready, default=0.0), *times) for _, *times in layers]
+        ),
+        "the end if all gradients were ready at 0": end_of([(0.0, *times) for _, *times in layers]),
+        "the end of the updates: the weights must go up, too": end_of([(a, b, c) for a, b, c, _ in layers]),
+        "the end of the way down: update and way up are missing": end_of([(a, b) for a, b, *_ in layers]),
+    }
+    return Case(
+        [[ready], *[[each] for each in stations]],
+        right=latest((0, 1, 2)),
+        mistakes=mistakes,
+        seen=f"ready {ready}, down {stations[0]}, update {stations[1]}, up {stations[2]}: you returned",
+    )
+
+
+def station_by_station(layers: list[tuple[float, ...]]) -> float:
+    on_host = end_of([(at, down) for at, down, *_ in layers])
+    return on_host + sum(update + up for *_, update, up in layers)
+
+
+def down_and_update_in_turn(layers: list[tuple[float, ...]]) -> float:
+    return end_of([(at, down + update, up) for at, down, update, up in layers])
+
+
+### END HIDDEN TESTS
+slices_to_read = recorded(ROOM, "slices-to-read")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(
+    values=[(10, 4, 3), (100, 7, 5), (5, 2, 4), (12, 3, 3), (9, 1, 4), (9, 4, 1), (3, 5, 2), (6, 4, 5)],
+)
+def hidden_slices_to_read(_: Draws, numbers: int, saved_size: int, ranks: int) -> Case:
+    saved, mine = -(-numbers // saved_size), -(-numbers // ranks)
+
+    def read(wanted: range, size: int = saved) -> list[tuple[int, int, int]]:
+        """Number by number: where each is, then neighbours joined."""
+        slices: list[tuple[int, int, int]] = []
+        for number in wanted:
+            file, place = number // size, number % size
+            if slices and slices[-1][0] == file:
+                slices[-1] = (file, slices[-1][1], place + 1)
+            else:
+                slices.append((file, place, place + 1))
+        return slices
+
+    def of_ranks(*, stop: int, size: int = saved, piece: int = mine) -> list[list[tuple[int, int, int]]]:
+        ranges = [range(min(rank * piece, stop), min((rank + 1) * piece, stop)) for rank in range(ranks)]
+        return [read(wanted, size) for wanted in ranges]
+
+    right = of_ranks(stop=numbers)
+    mistakes = {
+        "slices with padding in them: nothing behind the last number is to be read": of_ranks(stop=saved * saved_size),
+        "slices with the padding of your own piece in them": of_ranks(stop=mine * ranks),
+        "places in the flat tensor: start and stop are places in the file": [
+            [(file, file * saved + start, file * saved + stop) for file, start, stop in of_rank] for of_rank in right
+        ],
+        "slices of files that hold as much as your pieces: they were cut for the old number of ranks": of_ranks(
+            stop=numbers, size=mine
+        ),
+        "slices whose `stop` is one too small: it is the place behind the last number": [
+            [(file, start, stop - 1) for file, start, stop in of_rank] for of_rank in right
+        ],
+        "(saved rank, start, length): the third is where the slice stops": [
+            [(file, start, stop - start) for file, start, stop in of_rank] for of_rank in right
+        ],
+        "pieces that are rounded down, today's and those that were saved: the last ones are padded": of_ranks(
+            stop=numbers, size=max(1, numbers // saved_size), piece=max(1, numbers // ranks)
+        ),
+        "slices that are empty, among others: leave them out": [
+            [next((one for one in of_rank if one[0] == file), (file, 0, 0)) for file in range(saved_size)]
+            for of_rank in right
+        ],
+        "slices of all files, some of which end before they begin: leave those out": [
+            [
+                (file, max(rank * mine - file * saved, 0), min(min((rank + 1) * mine, numbers) - file * saved, saved))
+                for file in range(saved_size)
+            ]
+            for rank in range(ranks)
+        ],
+        "one slice for each number: join those of a file": [
+            [(file, place, place + 1) for file, start, stop in of_rank for place in range(start, stop)]
+            for of_rank in right
+        ],
+        "slices with the sizes of saved pieces and of today's exchanged": of_ranks(
+            stop=numbers, size=mine, piece=saved
+        ),
+        "the first slice only": [of_rank[:1] for of_rank in right],
+        "all files in whole": [[(file, 0, saved) for file in range(saved_size)] for _ in range(ranks)],
+        "slices cut with pieces rounded down: the last piece is padded, the others are longer": of_ranks(
+            stop=numbers, piece=max(1, numbers // ranks)
+        ),
+    }
+    return Case(
+        [[numbers] * ranks, [saved_size] * ranks],
+        right=right,
+        mistakes=mistakes,
+        in_order=True,
+        seen=f"{numbers} numbers, saved by {saved_size} ranks, now {ranks}: rank {{rank}} got",
+        world_size=ranks,
+    )
+
+
+### END HIDDEN TESTS
 
 
 # ---- models and their flat tensors
@@ -165,6 +388,15 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
         values_first=True,
         memory=lambda answer: expect_little_kept(answer, right[0].nbytes, flat.nbytes),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_flat_shard = vary(
+    flat_shard,
+    values=[(5, awkward), (7, uneven), (1, uneven), (2, mlp(3, 3, SINGLE))],
+    memory=[(3, mlp(1, 20))],
+)
+### END HIDDEN TESTS
 
 
 def expect_little_kept(answer: Answer, piece: int, whole: int) -> str:
@@ -501,6 +733,16 @@ def zero_1(draws: Draws, make: Make, ranks: int, wide: torch.dtype | None) -> Ca
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_zero_1 = vary(
+    zero_1,
+    values=[(uneven, 5, None), (mlp(1, 2), 3, None), (mlp(3), 1, None), (awkward, 2, None)],
+    memory=[(mlp(3, 16, SINGLE), 5, DOUBLE)],
+    traffic=[(uneven, 3, None)],
+)
+### END HIDDEN TESTS
+
+
 @oracle(
     values=[(mlp(3), 3, 2, None), (awkward, 2, 1, None)],
     memory=[(mlp(12, 96), 4, 2, None)],
@@ -548,6 +790,16 @@ def zero_2(draws: Draws, make: Make, ranks: int, microbatches: int, wide: torch.
         memory=memory,
         traffic=traffic,
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_zero_2 = vary(
+    zero_2,
+    values=[(uneven, 5, 3, None), (mlp(2), 1, 2, None), (mlp(2, 3, SINGLE), 2, 2, DOUBLE), (awkward, 3, 2, None)],
+    memory=[(mlp(14, 32), 5, 3, None)],
+    traffic=[(uneven, 3, 1, None), (mlp(2, 3, SINGLE), 2, 4, DOUBLE)],
+)
+### END HIDDEN TESTS
 
 
 # ---- ZeRO-3
@@ -605,6 +857,15 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
         values_first=True,
         traffic=lambda answer: expect_gathers(answer, 0 if there else shards[0].numel() * dtype.itemsize),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_gather_weight = vary(
+    gather_weight,
+    values=[(5, 2, False, None), (1, 3, False, None), (3, 4, True, DOUBLE), (3, 5, False, DOUBLE)],
+    traffic=[(5, 3, False, None), (3, 4, True, DOUBLE)],
+)
+### END HIDDEN TESTS
 
 
 def expect_gathers(answer: Answer, nbytes: int) -> str:
@@ -669,6 +930,16 @@ def zero_3(draws: Draws, layers: int, ranks: int, dim: int, reshard: bool, wide:
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_zero_3 = vary(
+    zero_3,
+    values=[(2, 5, 3, True), (1, 2, 2, False), (3, 1, 3, True), (2, 3, 4, True, DOUBLE)],
+    memory=[(14, 5, 32, True), (4, 4, 16, False)],
+    traffic=[(2, 3, 3, False), (4, 5, 3, True), (2, 2, 4, True, DOUBLE)],
+)
+### END HIDDEN TESTS
+
+
 @oracle(
     values=[(3, 3, 4, 2), (1, 2, 3, 2)],
     time=[(6, 4, 4, 4, 2.0), (4, 2, 4, 4, 0.5)],
@@ -728,6 +999,16 @@ def prefetched_forward(
         time=time,
         memory=memory,
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_prefetched_forward = vary(
+    prefetched_forward,
+    values=[(4, 5, 3, 1), (2, 1, 4, 3), (3, 2, 4, 2, 1.0, SINGLE)],
+    time=[(5, 3, 3, 2, 3.0), (1, 2, 4, 4, 2.0), (7, 4, 4, 1, 0.75)],
+    memory=[(9, 2, 16, 1), (3, 3, 16, 2)],
+)
+### END HIDDEN TESTS
 
 
 # ---- mixed precision, norms, hybrid sharding
@@ -807,6 +1088,13 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
         through=through_backward,
         traffic=traffic,
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_mixed_precision_weight = vary(
+    mixed_precision_weight, values=[(5, (2, 4)), (1, (3,)), (4, (3, 2, 2))], traffic=[(3, (7,)), (2, (1,))]
+)
+### END HIDDEN TESTS
 
 
 @oracle(
@@ -906,6 +1194,20 @@ def clip_shards(
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_clip_shards = vary(
+    clip_shards,
+    values=[
+        ([[0, 2], [1, 3]], 1, 0.1),
+        ([[0], [1, 2]], 3, 2.0, SINGLE),
+        ([[0, 1, 2]], 2, 1.0, DOUBLE, True),
+        ([[0]], 2, 0.25),
+    ],
+    traffic=[([[1, 2], [0, 3]], 1, 0.5)],
+)
+### END HIDDEN TESTS
+
+
 @oracle(values=[(2, 2, (3,)), (2, 3, (2, 2)), (3, 1, (4,))], traffic=[(2, 2, (3, 3)), (2, 3, (5,))], if_stuck=STUCK)
 def hybrid_reduce(
     draws: Draws, replicas: int, shard_size: int, shape: tuple[int, ...], dtype: torch.dtype = DOUBLE
@@ -983,12 +1285,21 @@ def hybrid_reduce(
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_hybrid_reduce = vary(
+    hybrid_reduce,
+    values=[(3, 2, (5,)), (1, 3, (4, 2)), (2, 2, (7,), SINGLE), (1, 1, (3,))],
+    traffic=[(3, 2, (3,)), (1, 2, (6,))],
+)
+### END HIDDEN TESTS
+
+
 # ---- the challenge
 
 PLAN = ("rows", "keep", "recompute", "microbatches")
 
 
-@oracle(score=[(40, 18_032, 8, 40e9)], par=recorded_par(LESSON, "training-plan"))
+@oracle(score=[(40, 18_032, 8, 40e9)], par=recorded_par(ROOM, "training-plan"))
 def training_plan(_: Draws, layers: int, dim: int, ranks: int, memory: float) -> Case:
     peak = find_cluster("dgx-a100", 8).gpu.peak("bfloat16")
     return Case(
@@ -1001,6 +1312,21 @@ def training_plan(_: Draws, layers: int, dim: int, ranks: int, memory: float) ->
         ),
         limit=6 * layers * dim**2 * 1e6 / (ranks * peak),
     )
+
+
+### BEGIN HIDDEN TESTS
+
+
+def seconds_of_training_plan(layers: int, dim: int, ranks: int, memory: float) -> float:
+    """Nothing is recomputed or kept, and as many rows as a cautious estimate allows."""
+    state, whole, of_a_row = 16 * layers * dim**2 / ranks, 10 * dim**2, 4 * dim * layers
+    plan = {"rows": int((0.9 * memory - state - whole) / of_a_row), "keep": [], "recompute": [], "microbatches": 1}
+    seconds: float = seconds_per_million(plan, layers, dim, ranks, memory)
+    return seconds
+
+
+hidden_training_plan = vary(training_plan, par=seconds_of_training_plan, score=[(24, 16_384, 8, 24e9)])
+### END HIDDEN TESTS
 
 
 def expect_plan(plan: Any) -> None:
@@ -1029,3 +1355,20 @@ def seconds_per_million(plan: dict[str, Any], layers: int, dim: int, ranks: int,
     took = max(each.end for each in steps) - min(each.start for each in steps)
     tokens: int = ranks * plan["rows"] * plan["microbatches"]
     return took * 1e6 / tokens
+
+
+### BEGIN HIDDEN TESTS
+RECORDED = (
+    vary(training_plan, par=seconds_of_training_plan),
+    vary(hidden_state_bytes, values=[(0, 100, 4), (1, 100, 4), (2, 100, 4), (3, 103, 4)]),
+    vary(
+        hidden_offload_end,
+        values=[
+            ([1.0, 5.0, 6.0], [4.0, 0.5, 5.0], [2.0, 2.0, 2.0], [4.0, 5.0, 3.0]),
+            ([1.0, 2.0, 3.0], [0.5, 0.25, 0.5], [3.0, 1.0, 2.0], [1.0, 4.0, 0.5]),
+            ([], [], [], []),
+        ],
+    ),
+    vary(hidden_slices_to_read, values=[(14, 5, 3), (20, 2, 6), (13, 5, 2)]),
+)
+### END HIDDEN TESTS

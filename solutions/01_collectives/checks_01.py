@@ -1,4 +1,4 @@
-"""The visible checks of lesson 01. Each is quick: one to three runs of two or four ranks. Form: see registry.py."""
+"""The checks of lesson 01. Each is quick: one to three runs of two or four ranks. Form: see registry.py."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..cluster.hardware import Cluster, Gpu, Link, links
-from ..diagnosis.words import ranks_text
-from ..kit.drivers.call import call_with
-from ..kit.drivers.grouped import call_in_group
-from ..text.units import quantity
-from .answer import Answer, CheckFailed
-from .compare import Mistakes, expect, expect_unchanged
-from .equality import alike
-from .gradients import in_groups
-from .inputs import Draws
-from .marking import check
-from .oracles import Case, OnlyAt, always, every, only_at, oracle
-from .recorded import recorded_par
-from .runner import Runner
-from .scores import VIRTUAL_TIME
-from .show import show
-from .traffic import expect_calls, expect_launched_first, expect_traffic
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.compare import Mistakes, expect, expect_unchanged
+from utils.checks.equality import alike
+from utils.checks.gradients import in_groups
+from utils.checks.inputs import Draws
+from utils.checks.marking import check
+from utils.checks.oracles import Case, OnlyAt, always, every, only_at, oracle, vary
+from utils.checks.recorded import recorded_par
+from utils.checks.runner import Runner
+from utils.checks.scores import VIRTUAL_TIME
+from utils.checks.show import show
+from utils.checks.traffic import expect_calls, expect_launched_first, expect_traffic
+from utils.cluster.hardware import Cluster, Gpu, Link, links
+from utils.diagnosis.words import ranks_text
+from utils.kit.drivers.call import call_with
+from utils.kit.drivers.grouped import call_in_group
+from utils.text.units import quantity
+
+ROOM = Path(__file__).parent
 
 MEAN = "the mean: reduce sums unless told otherwise"
 ALL_MEAN = "the mean: all-reduce sums unless told otherwise"
@@ -95,6 +98,20 @@ def broadcast_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3
     return by_hand(xs, root, xs[root], mistakes)
 
 
+### BEGIN HIDDEN TESTS
+F32, F64, BF16, I32, I64 = torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64
+BY_HAND = [
+    (3, 1, (2, 3), F64),
+    (3, 0, 7, BF16),
+    (8, 3, 2, I32),
+    (5, 4, 1, I64),
+    (1, 0, 3),  # last: with one rank, or one number, different mistakes look the same
+]
+BYTES_BY_HAND = [(5, 3, 5, F64), (1, 0, 5, F64)]
+hidden_broadcast_by_hand = vary(broadcast_by_hand, values=BY_HAND, traffic=BYTES_BY_HAND)
+### END HIDDEN TESTS
+
+
 def expect_filled(answer: Answer, what: str, right: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
     """Raise CheckFailed unless each rank's first input, which held `before`, has become what it also returned."""
     for rank, (filled, *_) in enumerate(answer.inputs_after):
@@ -140,6 +157,15 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         also=expect_in_place,
         traffic=lambda answer: expect_traffic(answer, len(sizes) - 1, whole.nbytes - chunks[root].nbytes),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_scatter_by_hand = vary(
+    scatter_by_hand,
+    values=[((3,), 0), ((1, 4, 2), 1, F64), ((3, 1, 2, 5, 2), 4, I64), ((1,) * 8, 0, BF16)],
+    traffic=[((1, 3, 2, 4, 2), 3, F64), ((2,), 0, F64)],
+)
+### END HIDDEN TESTS
 
 
 def start_in_order(
@@ -192,6 +218,11 @@ def gather_by_hand(
     return replace(case, cluster=cluster, through=partial(start_in_order, order=order))
 
 
+### BEGIN HIDDEN TESTS
+hidden_gather_by_hand = vary(gather_by_hand, values=BY_HAND, traffic=BYTES_BY_HAND)
+### END HIDDEN TESTS
+
+
 @oracle(values=VALUES, traffic=TRAFFIC, if_stuck=EACH_SIDE)
 def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, dtype: Dtype = FLOAT) -> Case:
     xs = drawn(draws, world_size, shape, dtype)
@@ -218,6 +249,11 @@ def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, d
         MEAN: total / world_size,
     }
     return by_hand(xs, root, only_at(root, total), mistakes)
+
+
+### BEGIN HIDDEN TESTS
+hidden_reduce_by_hand = vary(reduce_by_hand, values=BY_HAND, traffic=BYTES_BY_HAND)
+### END HIDDEN TESTS
 
 
 # ---- part 3
@@ -301,6 +337,13 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_grid_sums = vary(
+    grid_sums, values=[(6, 2, (2, 2), I64), (5, 1), (3, 3, 4, BF16), (1, 1)], traffic=[(6, 2, 3, F64), (3, 1)]
+)
+### END HIDDEN TESTS
+
+
 def expect_in_teams(answer: Answer, teams: Sequence[Sequence[Sequence[int]]], nbytes: int) -> str:
     """Raise CheckFailed unless each rank made one all-reduce in each of its teams. teams: of each call, each rank's."""
     for rank in range(len(answer.results)):
@@ -354,6 +397,23 @@ def all_reduce_from_halves(
     }
     of_all = {"the sum over all ranks: give each call its group": sum_of(case.inputs[0])}
     return replace(case, mistakes={**case.mistakes, **of_all}, advice={**advice, **case.advice})
+
+
+### BEGIN HIDDEN TESTS
+hidden_all_reduce_from_halves = vary(
+    all_reduce_from_halves,
+    values=[
+        (5, (3, 4), I64),
+        (3, 4, BF16),
+        (8, 5),
+        (3, 1, F64),
+        (1, 3),
+        (3, (2, 5), F32, lambda x: x.T),
+        {"world_size": 3, "shape": 4, "groups": [[0, 1, 4], [2, 3, 5]]},
+    ],
+    traffic=[(3, 7, F64), (5, 5, F64), (3, (4, 3))],
+)
+### END HIDDEN TESTS
 
 
 @in_groups
@@ -488,6 +548,15 @@ def distributed_transpose(
             advice="One all-to-all moves each number once, to the rank that needs it.",
         ),
     )
+
+
+### BEGIN HIDDEN TESTS
+hidden_distributed_transpose = vary(
+    distributed_transpose,
+    values=[(3, (4, 6), F64), (5, (2, 5), I64), (3, (1, 9), BF16), (1, (2, 3)), (3, (6, 2), F32, lambda x: x.T)],
+    traffic=[(3, (2, 3), F64)],
+)
+### END HIDDEN TESTS
 
 
 # what each rank has afterwards, None if nothing, of one tensor for each rank and the root
@@ -649,6 +718,20 @@ def global_statistics(
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_global_statistics = vary(
+    global_statistics,
+    values=[
+        ((3,),),
+        ((5, 1, 2), F64),
+        ((1, 1, 7, 2, 3),),
+        ((2, 3, 1), F32, -1),
+        ((2, 5, 1, 3, 4), F64, 1, [[0, 3, 4], [1, 2]]),
+    ],
+)
+### END HIDDEN TESTS
+
+
 STATISTICS = ("mean", "min", "max", "product")
 
 
@@ -739,6 +822,16 @@ def launch_then_wait(
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_launch_then_wait = vary(
+    launch_then_wait,
+    values=[(1, (2, 3)), (3, (1, 5, 2, 2), F64), (5, (3,), I64), (3, (2, 4), F32, -1)],
+    traffic=[(3, (2, 1, 4, 3, 1))],
+    time=[(3, (3000, 600, 900))],
+)
+### END HIDDEN TESTS
+
+
 def expect_overlap(answer: Answer, sizes: Sequence[int]) -> str:
     """Raise CheckFailed unless the local work went on while the sums of tensors of these bytes were on their way."""
     expect_launches(answer, len(sizes))
@@ -807,6 +900,21 @@ def all_reduce_any_view(
     )
 
 
+### BEGIN HIDDEN TESTS
+hidden_all_reduce_any_view = vary(
+    all_reduce_any_view,
+    values=[
+        (1, 10, lambda x: x[1::3], F32),
+        (3, 10, lambda x: x[1::3], BF16),
+        (5, 10, lambda x: x[1::3], I64),
+        (3, (2, 3), lambda x: x.T, F64),
+        (3, (2, 3, 4), lambda x: x[:, 1, ::2]),
+        {"world_size": 3, "shape": (2, 3), "mixed": True},
+    ],
+)
+### END HIDDEN TESTS
+
+
 @check(
     "agree-or-explain",
     if_stuck="a rank went on to all_reduce although shapes or dtypes differ. Every "
@@ -816,6 +924,23 @@ def agree_or_explain_values(run: Runner) -> None:
     judge_agreement(run, run.draws.different_integers(2, 3))
     xs = run.draws.different_integers(4, 3)
     judge_disagreement(run, [xs[0], xs[1][:2], xs[2], xs[3].double()], odd=[1, 3])
+
+
+### BEGIN HIDDEN TESTS
+
+
+@check("agree-or-explain")
+def hidden_agree_or_explain_values(run: Runner) -> None:
+    for world_size, dtype in ((1, I64), (3, F64)):
+        judge_agreement(run, drawn(run.draws, world_size, (2, 2), dtype))
+    xs = run.draws.different_integers(3, (2, 3))
+    judge_disagreement(run, [xs[0], xs[1], xs[2].T], odd=[2])  # as many numbers, another shape
+    judge_disagreement(run, [xs[0].int(), xs[1], xs[2]], odd=[1, 2])  # rank 0 is the one that differs
+    xs = run.draws.different_integers(5, 4)
+    judge_disagreement(run, [xs[0], xs[1].int(), xs[2], xs[3][:1], xs[4]], odd=[1, 3])
+
+
+### END HIDDEN TESTS
 
 
 def judge_agreement(run: Runner, xs: list[torch.Tensor]) -> None:
@@ -887,7 +1012,7 @@ LENGTHS = (60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500)
 
 @oracle(
     score=[(LENGTHS, DOUBLE)],  # as in the lesson
-    par=recorded_par("01_collectives", "uneven-all-gather"),
+    par=recorded_par(ROOM, "uneven-all-gather"),
     if_stuck="the ranks don't call the same collectives with sizes that fit, or one side of a message is missing.",
 )
 def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLOAT) -> Case:
@@ -927,3 +1052,21 @@ def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLO
         score=VIRTUAL_TIME,
         limit=WIRE.seconds((sum(lengths) - min(lengths)) * everything.itemsize) if len(lengths) > 1 else 0.0,
     )
+
+
+### BEGIN HIDDEN TESTS
+
+
+def seconds_of_uneven_all_gather(lengths: tuple[int, ...], dtype: torch.dtype = F32) -> float:
+    """All tensors padded to the longest: in each of P - 1 steps, each rank passes on one of them."""
+    seconds: float = WIRE.seconds(max(lengths) * dtype.itemsize)
+    return (len(lengths) - 1) * seconds
+
+
+hidden_uneven_all_gather = vary(
+    uneven_all_gather,
+    par=seconds_of_uneven_all_gather,
+    score=[((7_000, 0, 300, 100_000, 12),), ((1_000, 100_000, 50), F64)],  # uneven enough for sharing out to pay
+)
+RECORDED = (vary(uneven_all_gather, par=seconds_of_uneven_all_gather),)
+### END HIDDEN TESTS
