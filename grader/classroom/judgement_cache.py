@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from nbformat.notebooknode import NotebookNode
@@ -18,6 +17,7 @@ from grader.classroom.gradebook import replace_file
 from grader.judging.check_cells import is_check
 from grader.judging.verdict import Judgement
 from grader.judging.worker import JudgeSettings
+from grader.sandbox.bubblewrap import ROOT
 
 
 @dataclass(frozen=True)
@@ -76,5 +76,3 @@ def digests_of_checks(lesson: str, settings: JudgeSettings) -> list[str]:
     files = [*room.glob("checks_*.py"), *room.glob("recorded.json")]
     files += [file for folder in shared for file in sorted(folder.glob("*.py"))]
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-
-

@@ -303,12 +303,11 @@ def shares(_: Draws, ranks: int, most: float) -> Case:
     )
 
 
-def test_recorded_cases_judge_as_the_oracle_does(tmp_path, monkeypatch):
+def test_recorded_cases_judge_as_the_oracle_does(tmp_path):
     hidden = oracle("shares", values=[(4, 0.5)], if_stuck="never")(shares)
-    (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
-    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
-    [check] = checks_in(recorded.recorded("99_x", "shares"))
-    visible = recorded.recorded("99_x", "shares").oracle()
+    (tmp_path / "recorded.json").write_text(recorded.written_down([hidden]))
+    [check] = checks_in(recorded.recorded(tmp_path, "shares"))
+    visible = recorded.recorded(tmp_path, "shares").oracle()
     assert (check.exercise, check.judges, check.if_stuck) == ("shares", "values", "never")
     again = visible.drawn(Draws(7), visible.cases["values"][0])
     assert again == hidden.drawn(Draws(), (4, 0.5))
@@ -317,14 +316,13 @@ def test_recorded_cases_judge_as_the_oracle_does(tmp_path, monkeypatch):
         judged(visible, lambda ranks, most: (0.25, [4, None, (1, "a")]))
 
 
-def test_what_is_no_plain_data_is_added_to_the_recorded_cases(tmp_path, monkeypatch):
+def test_what_is_no_plain_data_is_added_to_the_recorded_cases(tmp_path):
     def doubled(function, *inputs):
         return 2 * function(*inputs)
 
     hidden = oracle("sum-up", values=[()])(lambda draws: Case([[4]], right=8))
-    (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
-    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
-    assert judged(recorded.recorded("99_x", "sum-up", through=doubled).oracle(), lambda x: x) is None
+    (tmp_path / "recorded.json").write_text(recorded.written_down([hidden]))
+    assert judged(recorded.recorded(tmp_path, "sum-up", through=doubled).oracle(), lambda x: x) is None
 
 
 def test_a_gpu_can_be_recorded():
@@ -337,6 +335,6 @@ def test_what_is_no_plain_data_is_not_recorded():
         recorded.written_down([oracle("sum-up", values=[(2,)])(summed)])
 
 
-def test_a_case_that_was_never_recorded_says_what_to_do():
-    with pytest.raises(ValueError, match=r"99_none\.json has no 'x'\. .* RECORDED in grader/hidden/99_none\.py"):
-        checks_in(recorded.recorded("99_none", "x"))
+def test_a_case_that_was_never_recorded_says_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match=r"recorded\.json has no 'x'\. .* RECORDED in the checks of 99_none"):
+        checks_in(recorded.recorded(tmp_path / "99_none", "x"))

@@ -14,7 +14,6 @@ from types import ModuleType
 import cloudpickle
 
 from ..text import package
-from ..text.units import nearest
 
 IN_BUNDLE = Path(__file__).parent / "rooms"
 ROOMS = IN_BUNDLE if IN_BUNDLE.is_dir() else Path(package.LESSONS)
@@ -25,8 +24,7 @@ def room_of(lesson: str, rooms: Path = ROOMS) -> Path:
     """The room of a lesson such as "01_collectives". Raises ValueError if there is no such lesson."""
     if not checks_file(rooms / lesson).is_file():
         lessons = sorted(file.parent.name for file in rooms.glob("*/checks_*.py"))
-        hint = nearest(lesson, lessons)
-        raise ValueError(f"there is no lesson {lesson!r}{hint}: choose one of {', '.join(lessons)}")
+        raise ValueError(f"there is no lesson {lesson!r}: choose one of {', '.join(lessons)}")
     return rooms / lesson
 
 

@@ -21,7 +21,7 @@ from tests.grader.authoring.tiny_lesson import CHECKS, ROOT, TINY, make_course, 
 
 pytestmark = pytest.mark.long
 
-MESSAGES = "tests/messages/01_tiny.txt"
+MESSAGES = "solutions/01_tiny/messages.txt"
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def test_a_file_of_another_name_is_refused(tmp_path, name):
 def test_a_file_that_is_not_utf8_is_refused(course):
     path = write_lesson(course, TINY)
     path.write_bytes(TINY.replace("A lesson", "Ä lesson").encode("latin-1"))
-    with pytest.raises(BuildError, match=r"solutions/01_tiny.py:5: byte 0xc4 is not UTF-8"):
+    with pytest.raises(BuildError, match=r"solutions/01_tiny/lesson_01.py:5: byte 0xc4 is not UTF-8"):
         read_lesson(path)
 
 
@@ -346,7 +346,7 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_lessons_are_found_by_name(course):
     write_lesson(course, TINY, "02_more")
     assert [path.stem for path in find_lessons(root=course)] == ["01_tiny", "02_more"]
-    assert [path.stem for path in find_lessons(["solutions/02_more.py", "02_more"], course)] == ["02_more"]
+    assert [path.stem for path in find_lessons(["solutions/02_more/lesson_02.py", "02_more"], course)] == ["02_more"]
     with pytest.raises(
         BuildError, match="no lesson called '02_moore': did you mean '02_more'.; there are: 01_tiny, 02_more"
     ):
@@ -407,7 +407,7 @@ def test_both_notebooks_are_made(course):
         nbformat.validate(notebook)
         ids = [cell.id for cell in notebook.cells]
         assert ids[3:6] == ["add-one", "add-one-values", "add-one-types"]
-        assert notebook.cells[0].metadata.made_from == "solutions/01_tiny.py"
+        assert notebook.cells[0].metadata.made_from == "solutions/01_tiny/lesson_01.py"
         assert notebook.metadata == build.METADATA
         flags = {name: cell.metadata.nbgrader for name, cell in by_id(notebook).items() if "nbgrader" in cell.metadata}
         assert [(name, m.grade, m.solution, m.locked, m.get("points")) for name, m in flags.items()] == [
@@ -498,11 +498,15 @@ def edit(path, change):
 
 SOLUTION, RELEASE = "solutions/01_tiny/01_tiny.ipynb", "notebooks/01_tiny/01_tiny.ipynb"
 DRIFTS = {
-    "text of the solution": (SOLUTION, lambda nb: nb.cells[0].update(source="# Other"), "solutions/01_tiny.py:1 says"),
+    "text of the solution": (
+        SOLUTION,
+        lambda nb: nb.cells[0].update(source="# Other"),
+        "solutions/01_tiny/lesson_01.py:1 says",
+    ),
     "answer of the solution": (
         SOLUTION,
         lambda nb: nb.cells[3].update(source="add_one = 3"),
-        "solutions/01_tiny.py:15 says",
+        "solutions/01_tiny/lesson_01.py:15 says",
     ),
     "points of the solution": (
         SOLUTION,
@@ -560,7 +564,9 @@ def test_drift_is_reported(restored, case):
 
 def test_drift_of_the_source_is_told_for_both(restored):
     write_lesson(restored, TINY.replace("return x + 1\n", "return 1 + x\n"))
-    assert build.drift(root=restored) == [f"{SOLUTION} is not what solutions/01_tiny.py:15 says: run `make build`"]
+    assert build.drift(root=restored) == [
+        f"{SOLUTION} is not what solutions/01_tiny/lesson_01.py:15 says: run `make build`"
+    ]
     write_lesson(restored, TINY.replace("# # Tiny", "# # Small"))
     assert [text.split()[0] for text in build.drift(root=restored)] == [SOLUTION, RELEASE]
 
@@ -577,7 +583,7 @@ def test_missing_damaged_stray_and_stale_notebooks_are_reported(restored):
             "solutions/01_tiny/answers.py does not belong there (nbgrader would hand it out): remove it",
             f"{RELEASE} is missing: run `make build`",
             f"{SOLUTION} can't be read: run `make build`",
-            "notebooks/00_old has no source solutions/00_old.py: remove the folder",
+            "notebooks/00_old has no source solutions/00_old/lesson_00.py: remove the folder",
         ]
     finally:
         stray.unlink()
@@ -611,13 +617,16 @@ def failing(course, old, new):
 
 
 def test_a_cell_that_fails_is_named(course):
-    assert failing(course, "return x + 1", "return x + 2") == "solutions/01_tiny.py:23: AssertionError: 3 is not 2"
+    assert (
+        failing(course, "return x + 1", "return x + 2")
+        == "solutions/01_tiny/lesson_01.py:23: AssertionError: 3 is not 2"
+    )
 
 
 def test_the_line_in_a_cell_is_named(course):
     assert (
         failing(course, 'print("add_one', 'a = 1\n1 / 0\nprint("add_one')
-        == "solutions/01_tiny.py:30: ZeroDivisionError: division by zero"
+        == "solutions/01_tiny/lesson_01.py:30: ZeroDivisionError: division by zero"
     )
 
 
@@ -629,14 +638,14 @@ def test_a_cell_may_raise_if_its_tag_says_so(course):
 
 def test_a_dead_kernel_is_reported(course):
     assert failing(course, 'print("add_one', '__import__("os")._exit(3)\nprint("add_one').startswith(
-        "solutions/01_tiny.py:28: this cell killed its kernel"
+        "solutions/01_tiny/lesson_01.py:28: this cell killed its kernel"
     )
 
 
 def test_a_cell_that_does_not_finish_is_reported(course, monkeypatch):
     monkeypatch.setattr(execute, "CELL_TIMEOUT", 2)
     assert failing(course, 'print("add_one', '__import__("time").sleep(60)\nprint("add_one').startswith(
-        "solutions/01_tiny.py:28: this cell did not finish"
+        "solutions/01_tiny/lesson_01.py:28: this cell did not finish"
     )
 
 
@@ -653,7 +662,7 @@ def test_a_check_that_nbgrader_would_misread_is_refused(course, code, shows):
 
 def test_a_path_of_this_machine_is_refused(course):
     told = failing(course, "add_one(3))", "add_one(3), __import__('os').getcwd())")
-    assert told == "solutions/01_tiny.py:28: the output shows a path on this machine: shorten it"
+    assert told == "solutions/01_tiny/lesson_01.py:28: the output shows a path on this machine: shorten it"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
@@ -692,7 +701,7 @@ def test_the_command_reports_what_it_can_not_fix(course, capfd):
 def test_the_command_refuses_in_one_line(course, capfd):
     write_lesson(course, TINY.replace("points=1.5", "points=two"))
     assert build.command(root=course) == 1
-    assert capfd.readouterr() == ("", "solutions/01_tiny.py:22: points=two is not a number: write points=2\n")
+    assert capfd.readouterr() == ("", "solutions/01_tiny/lesson_01.py:22: points=two is not a number: write points=2\n")
     assert build.command(["07_none"], root=course) == 1
     assert capfd.readouterr().err == "there is no lesson called '07_none'; there are: 01_tiny\n"
 

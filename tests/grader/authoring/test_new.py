@@ -52,7 +52,7 @@ def run(made, *command: str) -> str:
 
 @pytest.mark.thorough
 def test_a_new_lesson_builds_at_once(made):
-    said = "built 06_compression, tests/messages/06_compression.txt\nall notebooks match their sources\n"
+    said = "built 06_compression, solutions/06_compression/messages.txt\nall notebooks match their sources\n"
     assert run(made, "grader", "build") == said
     messages = read_messages(build.read_lessons(root=made)[0])
     assert [name for name in messages if name.startswith("top-k")] == ["top-k/overwrites", "top-k/counts-to-four"]

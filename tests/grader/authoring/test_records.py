@@ -25,7 +25,7 @@ RECORDED = (vary(add_one, values=[(1,), (2,)]),)
 def lesson(tmp_path):
     course = make_course(tmp_path)
     (course / "grader/hidden").mkdir(parents=True)
-    return read_lesson(course / "solutions/01_tiny.py")
+    return read_lesson(course / "solutions/01_tiny/lesson_01.py")
 
 
 def hide(lesson, text: str) -> None:
@@ -45,8 +45,8 @@ def test_a_record_is_written_once_and_follows_its_oracle(lesson):
     assert not write_record(lesson)
     hide(lesson, HIDDEN.replace("STEP", "2"))
     [drift] = record_drift(lesson)
-    files = "solutions/01_tiny.py and grader/hidden/01_tiny.py"
-    assert drift == f"utils/checks/recorded/01_tiny.json is not what {files} say: run `make build`"
+    files = "solutions/01_tiny/lesson_01.py and grader/hidden/01_tiny.py"
+    assert drift == f"solutions/01_tiny/recorded.json is not what {files} say: run `make build`"
     assert write_record(lesson)
     assert '"right": 4' in record_file(lesson).read_text()
     hide(lesson, "")

@@ -89,12 +89,12 @@ def built(tmp_path_factory):
     """A small course, built and ready for release."""
     folder = tmp_path_factory.mktemp("built")
     files = {
-        "solutions/01_doubling.py": LESSON,
+        "solutions/01_doubling/lesson_01.py": LESSON,
         "utils/__init__.py": CHECK,
-        "utils/checks/01_doubling.py": REGISTERED,
+        "solutions/01_doubling/checks_01.py": REGISTERED,
         "utils/__pycache__/x.pyc": "",
         "utils/.ipynb_checkpoints/x.py": "",
-        "tests/mutants/01_doubling.py": ANSWERS,
+        "solutions/01_doubling/answers_01.py": ANSWERS,
         "grader/bundle/README.md": "# For you, version <!-- version -->\n\n<!-- lessons -->\n",
         "grader/bundle/Makefile": "lab:\n",
         "grader/bundle/jupyter/config.json": "{}\n",
@@ -147,8 +147,8 @@ def test_the_bundle_of_a_small_course(course):
                 "requirements.txt",
                 "setup_env.py",
                 "utils/__init__.py",
-                "utils/checks/01_doubling.py",
-                "utils/checks/recorded/01_doubling.json",
+                "solutions/01_doubling/checks_01.py",
+                "solutions/01_doubling/recorded.json",
             )
         ]
         assert bundle.read("distributed-training/requirements.txt") == b"# For students\ntorch==2.13.0\n"
@@ -169,7 +169,7 @@ def test_the_same_course_gives_the_same_bytes(course):
 def test_drift_stops_the_bundle(course):
     source = course / "solutions" / "01_doubling.py"
     source.write_text(LESSON.replace("Return twice", "Return two times"))
-    with pytest.raises(BuildError, match="is not what solutions/01_doubling.py:13 says: run `make build`"):
+    with pytest.raises(BuildError, match="is not what solutions/01_doubling/lesson_01.py:13 says: run `make build`"):
         release.bundle(course)
     assert not (course / "dist").exists()
 

@@ -8,8 +8,8 @@ from grader.authoring import build, facts, rules
 from grader.authoring.lesson import BuildError, read_lesson
 from tests.grader.authoring.tiny_lesson import CHECKS, TINY, make_course, write_lesson
 
-SOURCE, VISIBLE, HIDDEN = "solutions/01_tiny.py", "utils/checks/01_tiny.py", "grader/hidden/01_tiny.py"
-MUTANTS = "tests/mutants/01_tiny.py"
+SOURCE, VISIBLE, HIDDEN = "solutions/01_tiny/lesson_01.py", "solutions/01_tiny/checks_01.py", "grader/hidden/01_tiny.py"
+MUTANTS = "solutions/01_tiny/answers_01.py"
 IMPORT = "from utils.kit.predictions import predict, reveal"
 HINTS = """# %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -169,7 +169,7 @@ BREACHES = {
         TYPES,
         "",
         f"{VISIBLE}:9",
-        "never runs: solutions/01_tiny.py has no cell",
+        "never runs: solutions/01_tiny/lesson_01.py has no cell",
     ),
     "check made elsewhere": (
         VISIBLE,
@@ -279,7 +279,7 @@ def test_hidden_tests_that_raise(course):
 
 def test_an_error_that_a_check_raises_is_reported_at_its_line(course):
     """Also where something else raises it for the check. The notebook's own `check` calls the check's function."""
-    load = "import runpy\nadd_one_values = runpy.run_path('../../utils/checks/01_tiny.py')['add_one_values']\n\n"
+    load = "import runpy\nadd_one_values = runpy.run_path('../../solutions/01_tiny/checks_01.py')['add_one_values']\n\n"
     text = TINY.replace("# %%\ndef check", f"# %%\n{load}def check").replace(
         "assert function(1)", "add_one_values(1)\n    assert function(1)"
     )

@@ -24,7 +24,7 @@ from tests.grader.book.test_lesson_page import LESSON
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[3]
-LESSONS = sorted(path.stem for path in ROOT.glob("solutions/*.py"))
+LESSONS = sorted(path.parent.name for path in ROOT.glob("solutions/*/lesson_*.py"))
 HUB, STUDENTS, REPOSITORY = (
     "https://hub.example",
     "https://example.org/you/for-students.git",

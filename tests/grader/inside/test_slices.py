@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from grader.inside import slices
 from grader.inside.slices import LoadError, load, read
-from tests.all_lessons import LESSONS
-from tests.mutants import also_right, mutants_of
+from tests.all_lessons import LESSONS, also_right, mutants_of
 from tests.sample_class import NOISE, as_student, call
 
 

@@ -1,4 +1,4 @@
-"""The visible checks of the tiny lesson."""
+"""The checks of the tiny lesson of tests/tiny_course.py."""
 
 import torch
 
@@ -16,6 +16,23 @@ def double_values(run):
 @check("total")
 def total_values(run):
     judge_total(run, run.draws.different_integers(3, 4))
+
+
+### BEGIN HIDDEN TESTS
+SECRET = 21
+
+
+@check("double")
+def hidden_double_values(run):
+    expect(run(1, x=SECRET).results[0], 2 * SECRET, "for a number that you did not see, it is")
+
+
+@check("total")
+def hidden_total_values(run):
+    judge_total(run, run.draws.different_integers(2, (3, 1)))
+
+
+### END HIDDEN TESTS
 
 
 def judge_total(run, xs):

@@ -1,12 +1,15 @@
-"""The visible checks: `double-7` has those of `double`, and so on, so that one notebook can hold many cheats."""
+"""`double-7` has the checks of `double`, and so on, so that one notebook can hold many cheats."""
 
-from importlib import import_module
+from pathlib import Path
 
 from utils.checks import checks_for
 from utils.checks.marking import check
+from utils.checks.rooms import load_checks
 
 MOST = 120
-tiny = import_module("tests.tiny.checks.90_tiny")
+TINY = Path(__file__).parents[2] / "tiny" / "90_tiny"
+tiny = load_checks(TINY)
+NEEDLE = "this-does-not-stand-in-any-answer"
 CHECKS = {
     ("double", "values"): tiny.double_values,
     ("total", "values"): tiny.total_values,
@@ -17,17 +20,18 @@ for lesson, exercise in (("01_collectives", "broadcast-by-hand"), ("02_all_reduc
     CHECKS |= {pair: function for pair, function in judges if pair[0] == exercise}
 
 
-def numbered(checks: dict) -> dict:
+def numbered(checks: dict, prefix: str = "") -> dict:
     """{unique name: check}: each of `checks` once for each number."""
 
     def of(function):
         return lambda run: function(run)
 
     return {
-        f"{exercise} {judges} {number}": check(f"{exercise}-{number}", judges)(of(function))
+        f"{prefix}{exercise} {judges} {number}": check(f"{exercise}-{number}", judges)(of(function))
         for (exercise, judges), function in checks.items()
         for number in range(MOST)
     }
 
 
-globals().update(numbered(CHECKS))
+HIDDEN = {("double", "values"): tiny.hidden_double_values, ("total", "values"): tiny.hidden_total_values}
+globals().update(numbered(CHECKS) | numbered(HIDDEN, "hidden_"))
