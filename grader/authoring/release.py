@@ -58,7 +58,7 @@ FOR_TEACHERS = "# For teachers"  # ends the students' part of requirements.txt
 MIN_TELLING = 16  # characters
 NOT_TELLING = re.compile(r"(for|if|elif|else|while|with|try|except|finally)\b.*:|return [\w., ]+")
 NO_ANSWER = "# no answer: "  # ends a line of code that may mean the same as an answer
-NOT_FOR_STUDENTS = re.compile(r"(BEGIN|END) SOLUTION|HIDDEN TESTS|grader\.hidden|tests\.mutants")
+NOT_FOR_STUDENTS = re.compile(r"(BEGIN|END) SOLUTION|HIDDEN TESTS|grader\.hidden")
 
 
 # ---- contents --------------------------------------------------------------------------------------------------------

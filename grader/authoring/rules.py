@@ -10,11 +10,21 @@ from __future__ import annotations
 import ast
 import io
 import re
+import symtable
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from grader.authoring.check_files import answers, answers_file, checks_file, hidden_tests, line_with, visible_checks
+from grader.authoring.check_files import (
+    answers,
+    answers_file,
+    checks_file,
+    for_students,
+    hidden_tests,
+    line_with,
+    lines_of_names,
+    visible_checks,
+)
 from grader.authoring.facts import NEEDS, heading_text, headings_of, plural
 from grader.authoring.lesson import SCORE, BuildError, Cell, Lesson, Problem, parse, shown
 from grader.authoring.markers import clear_solution, nearest
@@ -24,6 +34,7 @@ FEWEST_WRONG = 2  # answers to an exercise
 HARD = 3  # the difficulty from which an exercise has three hints
 COLUMNS = 88  # of a comment or docstring: what a notebook shows of it on a laptop's screen
 FENCED_COLUMNS = 99  # of code in a text, which has no frame
+HIDDEN_MARK = re.compile(r"^### (BEGIN|END) HIDDEN TESTS$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 HINT = re.compile(r"<details><summary>Hint (\d): .+</summary>")
 SIGNATURE = 'board_name = ""  # your name on the class\'s board; empty for none'
@@ -212,6 +223,32 @@ def every_hidden_test_runs(lesson: Lesson) -> Breaches:
     yield from never_run(lesson, "hidden test", hidden_tests(lesson))
 
 
+def what_is_hidden_is_marked(lesson: Lesson) -> Breaches:
+    """Students' checks are complete without what is hidden, and hold no hidden test."""
+    file, text, students = shown(checks_file(lesson)), checks_file(lesson).read_text(), for_students(lesson)
+    if left := HIDDEN_MARK.search(students):
+        there, lacks = left[1], "END" if left[1] == "BEGIN" else "BEGIN"
+        line = text.split("\n").index(left[0]) + 1
+        yield Problem(file, line, f"{there} HIDDEN TESTS without {lacks} HIDDEN TESTS")
+        return
+    for_all, hidden = globals_of(students), globals_of(text) - globals_of(students)
+    for name in for_all:
+        if name.startswith("hidden_"):
+            what = f"{name!r} is not between BEGIN and END HIDDEN TESTS, so students would get it"
+            yield Problem(file, lines_of_names(checks_file(lesson)).get(name, 1), what)
+    for node in ast.walk(ast.parse(students)):
+        if isinstance(node, ast.Name) and node.id in hidden and isinstance(node.ctx, ast.Load):
+            source = students.split("\n")[node.lineno - 1]
+            what = f"{node.id!r} is hidden, but this line is for students too: move one of them"
+            yield Problem(file, line_with(checks_file(lesson), source), what)
+
+
+def globals_of(source: str) -> set[str]:
+    """The names that a module binds at its top level."""
+    table = symtable.symtable(source, "checks", "exec")
+    return {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}
+
+
 def never_run(lesson: Lesson, kind: str, lines: dict[tuple[str, str], int]) -> Breaches:
     asked = {(check.exercise, check.judges) for check in lesson.checks}
     for (exercise, judges), line in lines.items():
@@ -254,6 +291,7 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     every_check_cell_is_judged,
     every_visible_check_runs,
     every_hidden_test_runs,
+    what_is_hidden_is_marked,
     answers_fit,
     every_exercise_has_wrong_answers,
 )

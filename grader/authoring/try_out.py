@@ -71,7 +71,7 @@ class TryOut:
         Raises BuildError if the lesson can't be read, or has no such exercise.
         """
         start, results = time.monotonic(), list[tuple[Candidate, Result]]()
-        bench = Workbench.load(self.source.stem, self.root, record=True)
+        bench = Workbench.load(self.source.parent.name, self.root, record=True)
         names = list(bench.lesson.exercises)
         to_judge = candidates(bench, [exercise_called(self.exercise, names)] if self.exercise else names)
         with tqdm(total=len(to_judge), leave=False, disable=None, bar_format=BAR) as bar:
@@ -223,7 +223,7 @@ def command(lesson: str, exercise: str | None = None, watch: bool = False, noteb
     try:
         if notebook:
             [source] = find_lessons([lesson])
-            path, problems = write_preview(source.stem)
+            path, problems = write_preview(source.parent.name)
             print_problems(problems)
             open_in_lab(path)
         attempt = TryOut(lesson, exercise)

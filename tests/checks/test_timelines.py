@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from utils import Run, region
-from utils.checks import Case, CheckFailed, expect_time, oracle, registry, timelines
+from utils.checks import Case, CheckFailed, checks_for, expect_time, oracle, registry, timelines
 from utils.checks.progress import Progress
 from utils.checks.runner import Runner
 from utils.cluster.hardware import links

@@ -15,7 +15,7 @@ from grader.sandbox.bubblewrap import why_not
 
 pytestmark = pytest.mark.long(minutes=9)
 ROOT = Path(__file__).resolve().parents[2]
-LESSONS = [path.stem for path in find_lessons(root=ROOT)]
+LESSONS = [path.parent.name for path in find_lessons(root=ROOT)]
 HIDDEN_TEST = re.compile(r"^### BEGIN HIDDEN TESTS$.*?^### END HIDDEN TESTS$", re.MULTILINE | re.DOTALL)
 
 

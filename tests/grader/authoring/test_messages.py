@@ -57,7 +57,7 @@ CHANGES = {
     "the text of the lesson": ("solutions/01_tiny/lesson_01.py", TINY.replace("A lesson of", "This lesson has"), False),
     "a solution": ("solutions/01_tiny/lesson_01.py", TINY.replace("return x + 1\n", "return 1 + x\n"), True),
     "a check": ("solutions/01_tiny/checks_01.py", JUDGING.replace("[1]", "[1] "), True),
-    "a hidden test": ("grader/hidden/01_tiny.py", HIDDEN.replace("[5]", "[5] "), True),
+    "a hidden test": ("solutions/01_tiny/checks_01.py", JUDGING + HIDDEN.replace("[5]", "[5] "), True),
     "a wrong answer": ("solutions/01_tiny/answers_01.py", ANSWERS.replace("2 + x", "2 + x "), True),
     "what all lessons use": ("utils/text/tables.py", "WIDTH = 78", True),
     "the checks of another lesson": ("solutions/02_other/checks_02.py", "", False),

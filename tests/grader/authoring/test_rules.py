@@ -8,7 +8,7 @@ from grader.authoring import build, facts, rules
 from grader.authoring.lesson import BuildError, read_lesson
 from tests.grader.authoring.tiny_lesson import CHECKS, TINY, make_course, write_lesson
 
-SOURCE, VISIBLE, HIDDEN = "solutions/01_tiny/lesson_01.py", "solutions/01_tiny/checks_01.py", "grader/hidden/01_tiny.py"
+SOURCE, VISIBLE = "solutions/01_tiny/lesson_01.py", "solutions/01_tiny/checks_01.py"
 MUTANTS = "solutions/01_tiny/answers_01.py"
 IMPORT = "from utils.kit.predictions import predict, reveal"
 HINTS = """# %% [markdown]
@@ -46,7 +46,6 @@ TYPES = '\n# %% check="add-one" judges="types" points=2\ncheck(add_one, judges="
 
 @pytest.fixture
 def course(tmp_path):
-    (tmp_path / "grader/hidden").mkdir(parents=True)
     return make_course(tmp_path)
 
 
@@ -262,19 +261,34 @@ def test_missing_files_are_named(course):
     holds = "wrong answers that the lesson's checks must catch, and right ones that they must not"
     assert broken(course) == [
         f"{MUTANTS}:1: there is no such file: it holds {holds}",
-        f"{VISIBLE}:1: there is no such file: it holds the lesson's visible checks",
+        f"{VISIBLE}:1: there is no such file: it holds the lesson's checks",
     ]
 
 
 def test_a_hidden_test_that_no_check_cell_runs(course):
-    (course / HIDDEN).write_text(CHECKS.replace('judges="types"', 'judges="time"'))
+    hidden = "hidden_add_one = check('add-one', judges='time')(print)"
+    (course / VISIBLE).write_text(f"{CHECKS}\n### BEGIN HIDDEN TESTS\n{hidden}\n### END HIDDEN TESTS\n")
     (found,) = broken(course)
-    assert found.startswith(f"{HIDDEN}:9: the hidden test of 'add-one' for 'time' never runs")
+    assert found.startswith(f"{VISIBLE}:14: the hidden test of 'add-one' for 'time' never runs")
 
 
-def test_hidden_tests_that_raise(course):
-    (course / HIDDEN).write_text(f"{CHECKS}\n1 / 0\n")
-    assert broken(course) == [f"{HIDDEN}:13: ZeroDivisionError: division by zero"]
+def test_checks_that_raise(course):
+    (course / VISIBLE).write_text(f"{CHECKS}\n1 / 0\n")
+    assert broken(course) == [f"{VISIBLE}:13: ZeroDivisionError: division by zero"]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "line", "what"),
+    [
+        ("hidden_add_one = check('add-one')(print)", 13, "'hidden_add_one' is not between BEGIN and END HIDDEN TESTS"),
+        ("### BEGIN HIDDEN TESTS\nSECRET = 5\n### END HIDDEN TESTS\nCOPY = SECRET", 16, "'SECRET' is hidden"),
+        ("### BEGIN HIDDEN TESTS\nSECRET = 5\n", 13, "BEGIN HIDDEN TESTS without END HIDDEN TESTS"),
+    ],
+)
+def test_what_is_hidden_is_marked_and_not_needed_by_what_is_not(course, hidden, line, what):
+    (course / VISIBLE).write_text(f"{CHECKS}\n{hidden}\n")
+    [found] = broken(course)
+    assert found.startswith(f"{VISIBLE}:{line}: {what}")
 
 
 def test_an_error_that_a_check_raises_is_reported_at_its_line(course):
@@ -307,10 +321,10 @@ def test_a_hard_exercise_has_three_hints(course):
 
 def add_challenge(course, text: str = CHALLENGE, hidden: str = "score") -> None:
     write_lesson(course, TINY.replace("return function", "pass") + text)
-    for file, judges in ((VISIBLE, "score"), (HIDDEN, hidden)):
-        path = course / file
-        old = path.read_text() if path.exists() else "from utils.checks.marking import check\n"
-        path.write_text(old + f'\n\n@check("the-least", judges="{judges}")\ndef the_least_score(run):\n    pass\n')
+    checks = course / VISIBLE
+    visible = '\n\n@check("the-least", judges="score")\ndef the_least_score(run):\n    pass\n'
+    secret = f'hidden_the_least = check("the-least", judges="{hidden}")(print)'
+    checks.write_text(f"{checks.read_text()}{visible}### BEGIN HIDDEN TESTS\n{secret}\n### END HIDDEN TESTS\n")
     path = course / MUTANTS
     path.write_text(
         path.read_text() + '\nwrong, right = ANSWERS.to("the-least")\n'

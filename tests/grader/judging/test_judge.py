@@ -32,7 +32,7 @@ from utils.checks.marking import check
 from utils.checks.rooms import load_checks, room_of
 
 pytestmark = [pytest.mark.long(minutes=12), pytest.mark.sandbox]
-LESSONS = [path.stem for path in find_lessons()]
+LESSONS = [path.parent.name for path in find_lessons()]
 COLLECTIVES = "01_collectives"
 CHECKS_01 = load_checks(room_of(COLLECTIVES))
 BROADCAST = ["broadcast-by-hand-values", "broadcast-by-hand-traffic"]
