@@ -225,6 +225,7 @@ def every_hidden_test_runs(lesson: Lesson) -> Breaches:
 
 def what_is_hidden_is_marked(lesson: Lesson) -> Breaches:
     """Students' checks are complete without what is hidden, and hold no hidden test."""
+    hidden_tests(lesson)  # they can be read
     file, text, students = shown(checks_file(lesson)), checks_file(lesson).read_text(), for_students(lesson)
     if left := HIDDEN_MARK.search(students):
         there, lacks = left[1], "END" if left[1] == "BEGIN" else "BEGIN"

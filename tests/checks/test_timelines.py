@@ -152,7 +152,7 @@ def test_asynchronous_calls_that_never_end_are_drawn_to_the_end():
     receives = bars_at(timelines.until_stuck(failed.deadlock))["asynchronous: recv"]
     assert len(receives) == 4 and never_return(receives)
     failed.deadlock.events.clear()
-    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []
+    assert timelines.to_look_at(failed, check.room, "there-and-back") == []
 
 
 def test_a_run_in_which_no_rank_communicated_has_nothing_to_show(check):
@@ -160,7 +160,7 @@ def test_a_run_in_which_no_rank_communicated_has_nothing_to_show(check):
     check(both_at_once, judges="time")
     failed = CheckFailed("it took 3 s")
     failed.run = Run(2, "virtual", "", [None] * 2, [""] * 2, [], 3.0)
-    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []
+    assert timelines.to_look_at(failed, check.room, "there-and-back") == []
 
 
 def test_a_run_as_quick_as_the_solutions_has_nothing_to_show(check):
@@ -169,4 +169,4 @@ def test_a_run_as_quick_as_the_solutions_has_nothing_to_show(check):
     failed, runner = CheckFailed("rank 1 returned 3"), Runner(both_at_once)
     there_and_back.checks()[0](runner)
     [failed.run] = runner.runs
-    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []
+    assert timelines.to_look_at(failed, check.room, "there-and-back") == []

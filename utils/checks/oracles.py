@@ -16,8 +16,8 @@
         )
 
 That registers two checks of the exercise "reduce-by-hand": its values in two cases, its traffic in one. Each case is
-drawn, run and compared; the inputs must stay as they were. The hidden tests are other cases of the same oracle, in
-grader/hidden: `reduce_by_hand = vary(visible.reduce_by_hand, values=[(3, 1, (2, 3))], traffic=[(5, 4)])`.
+drawn, run and compared; the inputs must stay as they were. A hidden test is other
+cases of the same oracle: `hidden_reduce_by_hand = vary(reduce_by_hand, values=[(3, 1, (2, 3))], traffic=[(5, 4)])`.
 
 Where a mistake leads to the same value as another one, nobody can tell which of them was made; where it leads to the
 right one, nobody can see it. So inputs on which that happens by accident are drawn again.

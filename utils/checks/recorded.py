@@ -1,17 +1,17 @@
 """Visible checks whose oracle the student must not see, because it is the answer: a formula, or a plan.
 
-The oracle of such an exercise is in grader/hidden, with its visible cases in a tuple RECORDED:
+The oracle of such an exercise is hidden, with its visible cases in a tuple RECORDED:
 
     @oracle(values=[(8, 3, 0.4)])
-    def bubble_shares(draws: Draws, ranks: int, microbatches: int, most: float) -> Case: ...
+    def hidden_bubble_shares(draws: Draws, ranks: int, microbatches: int, most: float) -> Case: ...
 
-    RECORDED = (vary(bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11)]),)
+    RECORDED = (vary(hidden_bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11)]),)
 
-`make build` writes down what it says of these cases, in recorded/NN_topic.json: inputs, right values, and what usual
-mistakes lead to. The lesson's module here says `bubble_shares = recorded("09_pipeline_parallelism", "bubble-shares")`.
+`make build` writes down what it says of these cases, in recorded.json beside the checks: inputs, right values, and what usual
+mistakes lead to. The part of the checks that students get says `bubble_shares = recorded(ROOM, "bubble-shares")`.
 
-The par of a challenge (scores.py) is written down there too: RECORDED has `vary(visible.best_buckets, par=...)`, and
-the lesson's module here `par=recorded_par("06_sharding", "best-buckets")`.
+The par of a challenge (scores.py) is written down there too: RECORDED has `vary(best_buckets, par=...)`, and the
+visible oracle `par=recorded_par(ROOM, "best-buckets")`.
 
 Everything in such a case is plain data: numbers, strings, None, lists, tuples, dicts, and the Gpu of a cluster.
 """
