@@ -320,7 +320,7 @@ LEAVE = "Leave each meeting before the next one: call dist.destroy_process_group
 WRONG_ORDER = "the right numbers in the wrong order: give rank= the rank in that meeting, and keep all_gather's order"
 TENSORS = "made of tensors, where numbers are wanted: take .item() of each"
 STILL_THERE = "the group of the last meeting: call dist.destroy_process_group() after that one too"
-MEETING = {  # what torch means by its errors
+MEETING = {  # torch's errors, and what they mean
     "default process group twice": LEAVE,
     "rank < size": "rank= takes the rank of this process in the meeting, and world_size= the number who come to it.",
     "invalid output tensor list": f"The list needs one tensor per rank. Is it the group of an earlier meeting? {LEAVE}",
@@ -509,7 +509,7 @@ def expect_turns(answer: Answer, order: list[int]) -> str:
 CALLS_ALL = "a rank with an empty list still has to make the calls that the others make."
 STOPS = "Did a rank leave the loop while others stayed? All must decide by the same number, this step's average."
 BY_REDUCE = "`reduce` gives the sum to one rank alone, all_reduce to all. All must decide by the same number."
-LISTS: list[list[float]] = [[10, 20], [30], [], [40, 50, 60]]  # of the lesson's two programs
+LISTS: list[list[float]] = [[10, 20], [30], [], [40, 50, 60]]  # from the lesson's two programs
 LOSSES = [[6.0, 4.0, 2.0, 0.9], [5.0, 0.5, 1.0, 0.3], [7.0, 3.0, 0.6, 0.3]]
 
 

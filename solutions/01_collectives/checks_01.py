@@ -288,7 +288,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
         "the sum over all ranks, as when one tensor is summed over the row and then over the column: give each call a "
         "copy of `x` of its own": lambda got: alike(got, everyone),
     }
-    by_rows_of = world_size // columns  # what you get if `columns` is taken for the number of rows
+    by_rows_of = world_size // columns  # the result of taking `columns` for the number of rows
     transposed = [sum_of([xs[other] for other in ranks if other // by_rows_of == rank // by_rows_of]) for rank in ranks]
     by_columns = [sum_of([xs[other] for other in ranks if other % by_rows_of == rank % by_rows_of]) for rank in ranks]
     right = {"the sum over the row": by_row, "the sum over the column": by_column}

@@ -35,8 +35,8 @@ ROOM = Path(__file__).parent
 Team = list[int]
 Dtype = torch.dtype
 FLOAT, INT = torch.float32, torch.int64
-BYTES = FLOAT.itemsize  # of an element, wherever traffic and time are judged
-ALPHA, BANDWIDTH = 1e-6, 1e9  # of the virtual cluster on which time is judged
+BYTES = FLOAT.itemsize  # one element, wherever traffic and time are judged
+ALPHA, BANDWIDTH = 1e-6, 1e9  # the virtual cluster on which time is judged
 CUT_FROM = "cut_from"  # an attribute of a chunk of the sum: of how many elements it is, and in which team
 TIMES = "takes {times:.2f} times as long"
 MEAN = "the mean: nothing is divided here"
@@ -51,8 +51,8 @@ class Member(NamedTuple):
     rank: int
     team: Team
     place: int
-    x: Tensor  # what it was given
-    xs: list[Tensor]  # what each place of its team was given
+    x: Tensor  # its own input
+    xs: list[Tensor]  # the input at each place of its team
     total: Tensor  # the sum of these
     world: Tensor  # the sum over all ranks of the world
 

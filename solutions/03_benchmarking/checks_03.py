@@ -40,7 +40,7 @@ from utils.text.units import quantity
 
 ROOM = Path(__file__).parent
 
-ALPHA, BANDWIDTH = 1e-3, 1e6  # of the links below: slow, so that times are easy to read
+ALPHA, BANDWIDTH = 1e-3, 1e6  # the links below: slow, so that times are easy to read
 FLOAT = 4  # bytes of a float32
 RTOL = 1e-6
 
@@ -449,7 +449,7 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
     late = max(one.free_at for one in devices)
     right = [truth + one.kernel for one in devices]
 
-    logs: list[str] = []  # of each rank's device
+    logs: list[str] = []  # one per rank: the log of its device
 
     def read(answer: Answer) -> None:
         logs.extend(after[1].__self__.log for after in answer.inputs_after)
@@ -1200,7 +1200,7 @@ def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
                     f"{link}{name} is {got:.4g}{by}", "", why_it_is_off(name, got, right, calls, (alpha, beta))
                 )
         largest = max((nbytes for nbytes, _ in calls), default=0)
-        if beta * largest > 1000 * alpha:  # that alone is above par
+        if beta * largest > 1000 * alpha:  # the start-up time alone is above par
             saw = f"{link}a call of {largest:,} bytes takes {1 + beta * largest / alpha:,.0f} times alpha"
             advice = "since the score counts all calls: choose each size by the readings so far, in small steps."
             raise CheckFailed(saw, mistake=f"Links differ, so no fixed size fits them all. Take shorter ones, {advice}")

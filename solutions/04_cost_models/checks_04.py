@@ -919,7 +919,7 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
             return False
         return not any(alike(mine, line, 1e-9) for mine in got[1:] for line in lines)
 
-    several: dict[Cut, list[str]] = {}  # what leads to the same cut is named together
+    several: dict[Cut, list[str]] = {}  # mistakes that lead to the same cut share an entry
     for words, cut in cuts.items():
         several.setdefault(cut, []).append(words)
     mistakes = {

@@ -50,7 +50,7 @@ SAME_CALLS = "every rank must make the same all-reduces, in the same order."
 Models = list[nn.Module]  # one per rank
 Make = Callable[[Draws, int], Models]  # for so many ranks
 Buckets = list[list[int]]
-End = Callable[[list[float], list[float]], float]  # of the last all-reduce: when each is ready, how long it takes
+End = Callable[[list[float], list[float]], float]  # (ready times, durations) -> when the last all-reduce ends
 
 
 # ---- models, and their gradients in one process
@@ -713,7 +713,7 @@ def end_of(ready: list[float], took: list[float]) -> float:
 ### END HIDDEN TESTS
 
 AFTER_WAIT = ", after `wait`: until then the sum is not there"
-IN_BUCKETS = [[3], [2, 1], [0]]  # of `mixed`: 2, 9 and 6 numbers
+IN_BUCKETS = [[3], [2, 1], [0]]  # the parameters of `mixed`: 2, 9 and 6 numbers
 
 
 @oracle(values=[(mixed, [2, 2], IN_BUCKETS)], traffic=[(mixed, [2, 2], IN_BUCKETS)], if_stuck=SAME_CALLS)
@@ -784,7 +784,7 @@ IN_HOOK = (
 )
 SLOW = (0.1, 12.0)  # no all-reduce ends before backward does, so a wait in any hook makes backward longer
 AT_THE_END = "only when the last gradient was there, or later"
-HOOK_ADVICE = {  # what the parentheses match is left out of the report
+HOOK_ADVICE = {  # the report leaves out the part in parentheses
     "split_with_sizes": "A flat tensor was put together from a different bucket than it is cut for. A name from a loop "
     "outside, such as `bucket`, has its last value when a hook runs.",
     **PIECES,
@@ -913,7 +913,7 @@ def expect_no_waits(rank: int, calls: Sequence[Event], end: float) -> None:
 
 
 UNIT = 1e-6  # seconds per matrix product on the cluster below
-NBYTES = 2 * 2 * 8  # of an MLP's weight
+NBYTES = 2 * 2 * 8  # one weight of the MLP
 
 
 def cluster_of_units(world_size: int, latency: float, transfer: float) -> Cluster:
@@ -1232,7 +1232,7 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     own_spread = torch.stack([(shard - mean).square().mean(0) for shard in shards])
     by_own, of_sums = sums / (of_rank * len(sizes)), torch.stack([shard.sum(0) for shard in shards]).square().sum(0)
     own_squares = squares.sum(0) / (of_rank * len(sizes)) - by_own.square()
-    wrong = {  # what mean and variance are: of all ranks, or with a row for each
+    wrong = {  # {mistake: mean and variance}, shared by all ranks or one row per rank
         "the statistics of your own rows: nothing was exchanged": (means, variances),
         "the mean of the ranks' means: weight each by its number of rows": (means.mean(0), spread),
         f"the mean of the ranks' variances: {SPREAD}": (mean, variances.mean(0)),
@@ -1320,7 +1320,7 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     total, means = sums.sum(0), sums / of_rank  # (2, F): of g and of g * x_hat; (P, 2, F)
     mean = total / sum(sizes)
     first, second = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [1.0]])
-    wrong = {  # what the means of g and of g * x_hat are
+    wrong = {  # {mistake: the means of g and of g * x_hat}
         "the result with the means over your own rows: every row of every rank counts": means,
         "the result with the mean of the ranks' means: weight each by its number of rows": means.mean(0),
         "the incoming gradient divided by the standard deviation: mean and variance depend on x too": 0 * mean,

@@ -864,7 +864,7 @@ def flat_or_nothing(gradient: Tensor | None) -> Tensor:
     return torch.zeros(0) if gradient is None else gradient.flatten()
 
 
-NBYTES = 2 * 2 * 8  # of a weight of the models below
+NBYTES = 2 * 2 * 8  # one weight of the models below
 ADVICE = {
     "'NoneType' object is not callable": "The hook must return the function finish, without calling it.",
     "KeyError": "In the first step nothing is owed yet: residuals.get(bucket.index, 0).",

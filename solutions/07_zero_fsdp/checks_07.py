@@ -755,7 +755,7 @@ def zero_2(draws: Draws, make: Make, ranks: int, microbatches: int, wide: torch.
     numbers, itemsize = [p.numel() for p in parameters], parameters[0].element_size()
     shards = sum(math.ceil(n / ranks) for n in numbers) * (wide or parameters[0].dtype).itemsize
     whole, unit = nbytes_of(list(model.parameters())), one_way(numbers, ranks, itemsize)
-    activations = 2 * 2 * width_of(model) * len(parameters) * itemsize  # of two rows
+    activations = 2 * 2 * width_of(model) * len(parameters) * itemsize  # two rows
     backward = whole + 2 * shards + 5 * max(numbers) * itemsize + activations
 
     def memory(answer: Answer) -> str:

@@ -621,7 +621,7 @@ def shared_wrongly(table: Tensor, size: int, one: str = "row") -> dict[str, Tens
     add up}; one: what a row is called
     """
     rows, n = len(table) // size, f"{one}s"
-    first, last = table[::rows], table[rows - 1 :: rows]  # of each rank
+    first, last = table[::rows], table[rows - 1 :: rows]  # the first and the last row of each rank
     # Indices of earlier ranks' rows are clamped to this rank's first row, those of later ones' to its last.
     as_first, as_last = first.sum(0) - first.cumsum(0), last.cumsum(0) - last
     no_start, no_end, no_mask = (table + x.repeat_interleave(rows, 0) for x in (as_first, as_last, as_first + as_last))
@@ -671,7 +671,7 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
     totals, none, not_first = of_all.sum(1), 0 * table[:rows], (torch.arange(rows) > 0).unsqueeze(-1).to(dtype)
     no_first = list(of_all * not_first)
     of_all[:, 0] += totals.cumsum(0) - totals  # the tokens of earlier ranks, in the nearest row
-    of_all[:, -1] += totals.sum(0) - totals.cumsum(0)  # those of later ranks
+    of_all[:, -1] += totals.sum(0) - totals.cumsum(0)  # plus the entries of later ranks
     mistakes = {
         "output": {
             "this rank's lookups: add up all ranks'": [(table * (rank_of_row == rank))[tokens] for rank in range(size)],
@@ -826,7 +826,9 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     x, w_qkv, w_out, grad = normal_numbers(draws, (B, S, D), (D, 3 * D), (D, D), (B, S, D))
     whole = {"x": x, "w_qkv": w_qkv, "w_out": w_out}
     y, right = serial(partial(attention, num_heads=heads), grad, **whole)
-    mine = [torch.arange(size).repeat_interleave(D // size) == rank for rank in range(size)]  # of D columns or rows
+    mine = [
+        torch.arange(size).repeat_interleave(D // size) == rank for rank in range(size)
+    ]  # one mask over D columns or rows per rank
     rows, blocks = w_out.chunk(size), w_qkv.chunk(size, 1)
     alone = [attention(x, w_qkv, w_out * its[:, None], heads) for its in mine]
     # The gradients of q, k and v, (B, S, 3, size, D / size): right, and if f sums them in front of w_out.
@@ -854,7 +856,9 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
         for of_qkv, of_out in product(orders, repeat=2)
     ]
     in_blocks = [attention(x, w, part, heads // size) for w, part in zip(blocks, rows, strict=True)]
-    head_of_column = torch.arange(heads).repeat_interleave(D // heads).repeat(3)  # of w_qkv
+    head_of_column = (
+        torch.arange(heads).repeat_interleave(D // heads).repeat(3)
+    )  # the head to which each column of w_qkv belongs
     of_tths = [right["w_qkv"] * (head_of_column % size == rank) for rank in range(size)]
     threes = w_qkv.unflatten(1, (heads, 3, -1)).transpose(1, 2).flatten(1)
     mistakes: dict[str, dict[str, Any]] = {
@@ -1274,7 +1278,7 @@ PARTS = ("product {}", "the gradient of x_local in product {}", "the gradient of
 def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[list[Tensor], list[Any]]:
     """What a rank is given for one product; and of each of PARTS what is right, and usual mistakes."""
     of_weight = partial(torch.einsum, "bsd,bsf->df")
-    xs, ws, parts = x.chunk(t, 1), w.chunk(t, 1), grad.chunk(t, 2)  # of each rank
+    xs, ws, parts = x.chunk(t, 1), w.chunk(t, 1), grad.chunk(t, 2)  # one part per rank
     own = [of_weight(mine, part.chunk(t, 1)[rank]) for rank, (mine, part) in enumerate(zip(xs, parts, strict=True))]
     sums = torch.stack([torch.stack(own).sum(0), of_weight(x, sum(parts))])
     joined, rows, whole = torch.cat(xs), x.shape[1] // t, grad @ w.T

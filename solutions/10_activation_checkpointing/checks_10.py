@@ -779,7 +779,7 @@ def pieces_over(
     cut_off = [without_last(x + 1, left, g) for x, g in zip(xs, gradients, strict=True)]
     mixed = from_all(xs)
     of_world = [gradient_of(mixed, g) for g in gradients]
-    wrong_pieces = []  # those that ranks keep who take their number in the world for their place in the group
+    wrong_pieces = []  # pieces kept if a rank uses its number in the world as its place in the group
     for rank, (x, g) in enumerate(zip(xs, gradients, strict=True)):
         members = next(each for each in groups if rank in each)
         flat = nn.functional.pad((x + 1).flatten(), (0, -x.numel() % size)).chunk(size)

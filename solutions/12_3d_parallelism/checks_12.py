@@ -661,7 +661,7 @@ def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Cas
     ring = Ring(draws, groups, tokens, kind)
     size, k = len(groups[0]), ring.local(1)[0]
     hops, none = list(range(size)), [0] * size
-    wrong = {  # whose keys, and whose positions, so many ranks before
+    wrong = {  # {mistake: (keys, positions)}, as offsets to earlier ranks
         "attention to this rank's own keys alone: merge those that arrive, too": ([0], [0]),
         "attention without the keys of the last rank of the ring: P - 1 blocks arrive": (hops[:-1], hops[:-1]),
         "attention to the last block alone: merge it with what you had": (hops[-1:], hops[-1:]),
