@@ -14,6 +14,7 @@ except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyte
     display = print
 
 from .answer import CheckFailed
+from .known_mistakes import KnownMistakes, file_beside
 from .marking import Check, CheckFunction, exercise_of
 from .oracles import Oracle
 from .progress import Passed, Progress, Summary
@@ -43,6 +44,7 @@ class Checks:
             (one.exercise, one.judges): one for item in vars(self.module).values() for one in checks_in(item)
         }
         self.hidden = hidden
+        self.known = KnownMistakes.read(file_beside(Path(self.module.__file__ or "")))
         self.progress = Progress({} if hidden else points_of(lesson))
         self.looked_at: set[tuple[str, bool]] = set()  # (exercise, whether it got stuck) whose timeline has been shown
 
@@ -98,9 +100,12 @@ class Checks:
             )
         one = self.checks[exercise, judges]
         run = runner(function, one.if_stuck, self.hidden)
+        run.known, are_drawn = self.known.of(exercise, judges), run.draws.salt != 0
         try:
             remark = one(run)
         except CheckFailed as failed:
+            if are_drawn and run.known and failed.outcome:
+                failed.mistake = words_in_a_notebook(one, run) or failed.mistake
             failed.header = header([exercise, judges] + ["hidden test"] * self.hidden, run.situation)
             failed.expected = "something else" if failed.expected and self.hidden else failed.expected
             if judges in (TIME, SCORE) and len(run.runs) == 1 and not self.hidden:
@@ -110,6 +115,16 @@ class Checks:
             keep(exercise, run.runs[0])
         shown = f"\n  {remark}" if remark and not self.hidden else ""
         return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed{shown}"
+
+
+def words_in_a_notebook(one: Check, run: Runner) -> str:
+    """What a check says of the same function in a notebook, if that is the outcome of a known wrong answer; else ""."""
+    with run.as_in_a_notebook() as other:
+        try:
+            one(other)
+        except CheckFailed as failed:
+            return failed.mistake if failed.is_known else ""
+    return ""
 
 
 def in_notebook() -> bool:
