@@ -45,12 +45,19 @@ from grader.authoring.lesson import (
     read_lesson,
 )
 from grader.authoring.messages import message_drift, update_messages
+from grader.authoring.mistakes import not_told_apart
 from grader.authoring.predictions import only_reveals
 from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
 FOLDED = "# What it really is, beside your guess\n"  # the line that JupyterLab shows of a folded cell
-MADE = ("recorded.json", "timelines.json", "messages.txt")  # by `make build`, in a lesson's room
+MADE = (
+    "recorded.json",
+    "timelines.json",
+    "mistakes.json",
+    "hidden_mistakes.json",
+    "messages.txt",
+)  # by `make build`, in a lesson's room
 NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "markdown": new_markdown_cell,
     "code": new_code_cell,
@@ -334,6 +341,8 @@ def command(names: Iterable[str] = (), force: bool = False, check: bool = False,
         if not check:
             made = build(names, force, root) + update_messages(read_lessons(names, root), force)
             print(f"built {', '.join(made)}" if made else "nothing to build")
+            for text in (text for lesson in read_lessons(names, root) for text in not_told_apart(lesson)):
+                print(text)
         stored = [text for lesson in read_lessons(names, root) for text in message_drift(lesson)]
         found = drift(names, root) + stored
     except BuildError as error:

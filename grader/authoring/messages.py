@@ -25,28 +25,31 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
 from grader.authoring.check_files import answers, answers_file, checks_file, line_with
 from grader.authoring.lesson import BuildError, Lesson, Problem, shown
+from grader.authoring.mistakes import mistakes_drift, outcome_of, read_mistakes, write_mistakes
 from grader.authoring.variants import Mutant
 
-if TYPE_CHECKING:
-    from grader.authoring.trial import Result  # imports torch, as does
+if TYPE_CHECKING:  # they import torch
+    from grader.authoring.trial import Result
     from grader.authoring.workbench import Workbench
+    from utils.checks.known_mistakes import KnownOutcome
 
 TITLE = "What students read whose answers to {name} are wrong. Written by `make build`."
 MADE = re.compile(r"made from (\w+) with Python (\d+\.\d+)")
 ANSWER = "---- "  # starts the line that names an answer
-ENGINE = ("check_files", "lesson", "markers", "messages", "records", "trial", "variants", "workbench")  # their modules
+# The modules that judge them.
+ENGINE = ("check_files", "lesson", "markers", "messages", "mistakes", "records", "trial", "variants", "workbench")
 TRIES = 3  # ranks may race in an answer in which nobody has noticed it
 FEW = 8  # answers that are judged before a worker would have imported torch
 UNSTABLE = {
@@ -59,8 +62,16 @@ UNSTABLE = {
 RAISED = re.compile(r"^  RANKS raised .*(?:\n    .*)*", re.MULTILINE)  # a failure and its frames
 EQUAL = re.compile(r"^(  RANKS raised .*?)\n\n(?=\1)", re.MULTILINE | re.DOTALL)
 Words = dict[str, str]
-Work = tuple[Lesson, Mutant, str]  # the lesson, a wrong answer to it, its message as it is stored
-Map = Callable[[Callable[[Work], "Result"], Iterable[Work]], Iterator["Result"]]
+Map = Callable[..., Iterator[Any]]  # as the built-in
+
+
+class Work(NamedTuple):
+    """A wrong answer to judge, with its message as it is stored, and its outcome if it is to be confirmed."""
+
+    lesson: Lesson
+    mutant: Mutant
+    stored: str
+    first: KnownOutcome | None = None
 
 
 # ---- one message -----------------------------------------------------------------------------------------------------
@@ -153,7 +164,7 @@ def shared_files(root: Path) -> list[Path]:
 
 
 def message_drift(lesson: Lesson) -> Iterator[str]:
-    """A line if the file does not have exactly the lesson's wrong answers."""
+    """A line if the file does not have exactly the lesson's wrong answers, or a check does not know one of them."""
     name = shown(file_of(lesson))
     have, want = list(read_messages(lesson)), [str(mutant) for mutant in answers(lesson).wrong]
     lacks = [f"it lacks {answer}" for answer in want if answer not in have]
@@ -163,6 +174,7 @@ def message_drift(lesson: Lesson) -> Iterator[str]:
     elif have != want:
         what = [*lacks, *gone, "the answers are in another order"][0]
         yield f"{name} is out of date, {what}: run `make build`"
+    yield from mistakes_drift(lesson)
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------
@@ -180,13 +192,9 @@ def update_messages(lessons: Iterable[Lesson], force: bool = False) -> list[str]
     with workers(total) as each, tqdm(total=total, unit="answer", disable=None, leave=False) as bar:
         for lesson, wrong in to_do:
             bar.set_description(f"messages of {lesson.name}")
-            stored, messages, found = read_messages(lesson), Words(), list[Problem]()
-            work = [(lesson, one, stored.get(str(one), "")) for one in wrong]
-            for mutant, result in zip(wrong, each(judged, work), strict=True):
-                bar.update()
-                messages[str(mutant)] = result.words
-                if result.problem:
-                    found.append(problem_with(lesson, mutant, result.problem))
+            stored, results = read_messages(lesson), judge_all(lesson, wrong, each, bar)
+            found = [problem_with(lesson, one, results[str(one)].problem) for one in wrong if results[str(one)].problem]
+            messages = {name: result.words for name, result in results.items()}
             problems += found
             if not found:
                 write(lesson, messages)
@@ -195,6 +203,28 @@ def update_messages(lessons: Iterable[Lesson], force: bool = False) -> list[str]
     if problems:
         raise BuildError(problems)
     return changed
+
+
+def judge_all(lesson: Lesson, wrong: Sequence[Mutant], each: Map, bar: tqdm[Any]) -> dict[str, Result]:
+    """What each answer gets. First writes down what those with a sentence lead to, so that the checks know them.
+
+    What the second run does not confirm is dropped, and those answers are judged again.
+    """
+    stored = read_messages(lesson)
+    work = {str(one): Work(lesson, one, stored.get(str(one), "")) for one in wrong}
+    named = [one for one in wrong if one.sentence]
+    first = dict(zip(map(str, named), each(first_outcome, [work[str(one)] for one in named]), strict=True))
+    write_mistakes(lesson, ((one, first[str(one)]) for one in named))
+    work |= {name: work[name]._replace(first=outcome) for name, outcome in first.items()}
+    results = {}
+    for name, result in zip(work, each(judged, work.values()), strict=True):
+        results[name] = result
+        bar.update()
+    unsure = [name for name in first if results[name].confirmed != first[name]]
+    if unsure:
+        write_mistakes(lesson, ((one, results[str(one)].confirmed) for one in named))
+        results |= zip(unsure, each(judged, [work[name] for name in unsure]), strict=True)
+    return results
 
 
 def problem_with(lesson: Lesson, mutant: Mutant, what: str) -> Problem:
@@ -219,10 +249,18 @@ def workers(answers: int) -> Iterator[Map]:
         pool.shutdown(cancel_futures=True)
 
 
+def first_outcome(work: Work) -> KnownOutcome | None:
+    """In a worker: what the check that catches an answer finds wrong."""
+    return outcome_of(bench_of(work.lesson.name, work.lesson.root), work.mutant)
+
+
 def judged(work: Work) -> Result:
-    """In a worker: message_of one answer."""
-    lesson, mutant, stored = work
-    return message_of(bench_of(lesson.name, lesson.root), mutant, stored)
+    """In a worker: message_of one answer, by checks that know what is written down."""
+    bench = bench_of(work.lesson.name, work.lesson.root)
+    read_mistakes(bench)
+    result = message_of(bench, work.mutant, work.stored)
+    confirmed = work.first.confirmed_by(result.outcome) if work.first else None
+    return replace(result, outcome=None, confirmed=confirmed)
 
 
 @functools.cache

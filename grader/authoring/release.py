@@ -99,7 +99,7 @@ def contents(lessons: Iterable[Lesson], root: Path = ROOT, solutions: bool = Fal
 
 def recorded(lesson: Lesson) -> list[str]:
     """What visible checks read, of what `make build` has written into the lesson's room."""
-    return [name for name in ("recorded.json", "timelines.json") if (lesson.room / name).exists()]
+    return [name for name in ("recorded.json", "timelines.json", "mistakes.json") if (lesson.room / name).exists()]
 
 
 def with_solutions(notebook: bytes, lesson: Lesson) -> bytes:

@@ -18,9 +18,15 @@ from grader.authoring.lesson import BuildError
 from grader.authoring.markers import clear_solution
 from grader.authoring.variants import Mutant, Variant
 from grader.authoring.workbench import AnswerError, Function, Way, Workbench
+from utils.checks.answer import Outcome
+from utils.checks.known_mistakes import KnownOutcome
 
 NOT_WRITTEN = "Not written yet"
 GIVES_AWAY = re.compile(r"expected [\[\d(-]")  # a value in a hidden test's message, which students read too
+NOT_SAID = (
+    "A check says a sentence of what it compares, if that is the same in each run and is not the right value in "
+    "another type. Of an exception, a deadlock or anything else, give words of the check's message, not a sentence."
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,8 @@ class Result:
     """What an answer got.
 
     words    exactly what a student reads; "" if the answer passes, as it should
+    outcome  all that was wrong with a wrong answer, if the check that must catch it could judge what came back
+    confirmed  of its outcome in an earlier run: what this run has repeated
     problem  what is not as it should be; "" if nothing
     advice   what to do about that
     seconds  how long it took to judge
@@ -54,6 +62,8 @@ class Result:
     words: str = ""
     problem: str = ""
     advice: str = ""
+    outcome: Outcome | None = field(default=None, compare=False)
+    confirmed: KnownOutcome | None = field(default=None, compare=False)
     seconds: float = field(default=0, compare=False)
 
 
@@ -125,7 +135,7 @@ def must_be_caught(bench: Workbench, mutant: Mutant, answer: Function, ways: Seq
     judged = bench.judge(answer, mutant.exercise, named)
     if judged.passed:
         return caught_by_another(bench, mutant, answer, ways)
-    return Result(judged.words, *misworded(mutant, named, judged.words))
+    return Result(judged.words, *misworded(mutant, named, judged.words), judged.outcome)
 
 
 def caught_by_another(bench: Workbench, mutant: Mutant, answer: Function, ways: Iterable[Way]) -> Result:
@@ -142,6 +152,8 @@ def caught_by_another(bench: Workbench, mutant: Mutant, answer: Function, ways: 
 def misworded(mutant: Mutant, way: Way, words: str) -> tuple[str, str]:
     """What is wrong with a message, and what to do about it; two empty texts if nothing is."""
     first = words.splitlines()[0]
+    if mutant.sentence and mutant.sentence not in words:
+        return f"the message does not say {mutant.sentence!r}", NOT_SAID
     if mutant.says not in words:
         return f"the message does not say {mutant.says!r}", "Correct the check, or the words that this answer expects."
     if not (first.startswith(f"{mutant.exercise} · {way.judges} ") and first.endswith("not passed")):

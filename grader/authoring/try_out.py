@@ -13,7 +13,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,11 +25,13 @@ from grader.authoring.facts import plural
 from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
 from grader.authoring.messages import read_messages
+from grader.authoring.mistakes import known_from, learn, outcome_of, same_outcome
 from grader.authoring.preview import open_in_lab, write_preview
 from grader.authoring.trial import Candidate, Result, candidates, judge
 from grader.authoring.unproved import unproved_mistakes
 from grader.authoring.variants import Mutant
 from grader.authoring.workbench import Way, Workbench, cells_that_run
+from utils.checks.known_mistakes import KnownOutcome
 
 POLL = 0.2  # seconds between two looks at the files
 BAR = "{n_fmt} of {total_fmt} {bar:20} {desc}"
@@ -63,6 +65,7 @@ class TryOut:
         [self.source] = find_lessons([lesson], root)
         self.exercise, self.root = exercise, root
         self.judged: dict[str, Result] = {}  # by what the result depends on
+        self.outcomes: dict[str, KnownOutcome | None] = {}  # of answers with a sentence, in the same way
 
     def round(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Judge what can have changed, and print it. Returns whether all is as it should be.
@@ -74,6 +77,7 @@ class TryOut:
         bench = Workbench.load(self.source.parent.name, self.root, record=True)
         names = list(bench.lesson.exercises)
         to_judge = candidates(bench, [exercise_called(self.exercise, names)] if self.exercise else names)
+        outcomes = self.learn(bench, to_judge)
         with tqdm(total=len(to_judge), leave=False, disable=None, bar_format=BAR) as bar:
             for candidate in to_judge:
                 if interrupted():
@@ -88,8 +92,21 @@ class TryOut:
                 bar.update()
         others = list(other_problems(bench, results))
         print_unproved(bench, results)
+        print_not_told_apart(outcomes)
         print_end(results, others, time.monotonic() - start)
         return not others and not any(result.problem for _, result in results)
+
+    def learn(self, bench: Workbench, to_judge: Iterable[Candidate]) -> list[tuple[Mutant, KnownOutcome | None]]:
+        """Let the checks know the answers that have a sentence, as `make build` does. Returns what these lead to."""
+        found = []
+        for candidate in to_judge:
+            mutant, key = candidate.variant, key_of(bench, candidate)
+            if isinstance(mutant, Mutant) and mutant.sentence:
+                if key not in self.outcomes:
+                    self.outcomes[key] = outcome_of(bench, mutant)
+                found.append((mutant, self.outcomes[key]))
+        learn(bench, found)
+        return found
 
     def watch(self) -> None:
         """A round at each save of one of the lesson's files, until Ctrl-C. Problems are printed, not raised."""
@@ -185,6 +202,13 @@ def print_unproved(bench: Workbench, results: list[tuple[Candidate, Result]]) ->
     if shown:
         say("\nNo wrong answer makes these mistakes. Add one that does, or drop the mistake from the check:", "yellow")
         say(textwrap.indent("\n".join(shown), INDENT[4:]))
+
+
+def print_not_told_apart(outcomes: Sequence[tuple[Mutant, KnownOutcome | None]]) -> None:
+    """Sentences of different mistakes that a check can't tell apart."""
+    for hidden in (False, True):
+        for exercise, one, other in known_from(outcomes, hidden).not_told_apart():
+            say(f"\n{same_outcome(exercise, one, other)}", "yellow")
 
 
 def print_end(results: list[tuple[Candidate, Result]], others: list[str], seconds: float) -> None:

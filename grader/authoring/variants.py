@@ -4,8 +4,13 @@
 
     wrong, right = ANSWERS.to("broadcast-by-hand")
     wrong("forgets-to-receive", "finished without receiving it").replace("dist.recv(received, src=root)", "pass")
+    wrong("overwrites", sentence="the last tensor that arrived: add, don't replace your own").replace("+=", "=")
     wrong("uses-the-library", "your function calls", caught_by="traffic").body("dist.broadcast(received, src=root)")
     right("receives-from-anybody").replace("recv(received, src=root)", "recv(received)")
+
+A wrong answer with a sentence is all that it takes to name a mistake: `make build` writes down what the answer leads
+to, and whoever gets the same reads "That is the last tensor that arrived: ...". Where the check finds the words by
+itself, give some of them instead, as in the first and the last. CONTRIBUTING.md says how to write a sentence.
 
 `replace` works on the cell's code without docstrings and comments, and replaces every occurrence. In text of several
 lines, indent the later ones relative to the line on which the first one begins. `body` replaces what the solution has
@@ -109,6 +114,7 @@ class Mutant(Variant):
     """A wrong answer.
 
     says: words in the message of the check that catches it.
+    sentence: what it is, in words that follow "That is", for whoever gets the same result; "" if the check knows.
     caught_by: what that check judges.
     hidden: it passes the visible check, and only the hidden test catches it.
     varies: its message differs from run to run, because ranks race or memory is uninitialised.
@@ -118,6 +124,7 @@ class Mutant(Variant):
     caught_by: str
     hidden: bool
     varies: bool = False
+    sentence: str = ""
 
 
 @dataclass
@@ -131,9 +138,24 @@ class Answers:
         """Two functions, `wrong` and `right`. Each adds an answer to this exercise."""
 
         def wrong(
-            name: str, says: str, *, caught_by: str = "values", hidden: bool = False, varies: bool = False
+            name: str,
+            says: str | None = None,
+            *,
+            sentence: str = "",
+            same_as: str = "",
+            caught_by: str = "values",
+            hidden: bool = False,
+            varies: bool = False,
         ) -> Mutant:
-            self.wrong.append(Mutant(exercise, name, says, caught_by, hidden, varies))
+            """Give words of the message, or a sentence; same_as: an earlier answer to the exercise that has it."""
+            earlier = {one.name: one.sentence for one in self.wrong if one.exercise == exercise}
+            sentence = earlier.get(same_as, "") if same_as else sentence
+            if says is None and not sentence:
+                what = (
+                    f"{same_as} has no sentence" if same_as else "give it a sentence, or words of the check's message"
+                )
+                raise ValueError(f"{exercise}/{name}: {what}")
+            self.wrong.append(Mutant(exercise, name, says or sentence, caught_by, hidden, varies, sentence))
             return self.wrong[-1]
 
         def right(name: str) -> Variant:

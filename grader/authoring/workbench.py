@@ -23,6 +23,7 @@ from grader.authoring.lesson import ROOT, BuildError, Cell, Lesson, Problem, fin
 from grader.authoring.records import write_record
 from grader.authoring.variants import Answers
 from utils.checks import CheckFailed, Checks
+from utils.checks.answer import Outcome
 from utils.checks.runner import Runner
 
 Function = Callable[..., Any]
@@ -39,10 +40,15 @@ class Way(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a check says about an answer. `words`: exactly what the student reads."""
+    """What a check says about an answer.
+
+    words    exactly what the student reads
+    outcome  all that was found wrong, if the check could judge what came back
+    """
 
     passed: bool
     words: str
+    outcome: Outcome | None = None
 
 
 class AnswerError(Exception):
@@ -117,7 +123,7 @@ class Workbench:
             try:
                 return Judged(True, checks.judge(answer, way.judges, Runner))
             except CheckFailed as failed:
-                return Judged(False, str(failed))
+                return Judged(False, str(failed), failed.outcome)
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

@@ -73,6 +73,6 @@ def digests_of_checks(lesson: str, settings: JudgeSettings) -> list[str]:
     """A digest of each file that holds this lesson's checks, or code that the checks of all lessons share."""
     room = ROOT / settings.lessons / lesson
     shared = [ROOT / "utils" / "checks", ROOT / "utils" / "kit" / "drivers"]
-    files = [*room.glob("checks_*.py"), *room.glob("recorded.json")]
+    files = [*room.glob("checks_*.py"), *sorted(room.glob("*.json"))]
     files += [file for folder in shared for file in sorted(folder.glob("*.py"))]
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,17 @@ class RemoteRunner(Runner):
         self.cases: list[Case] = []  # those that it was asked to run
         self.ended = ""  # how the ranks of the last one failed
         self.judges = ""
+
+    @contextmanager
+    def as_in_a_notebook(self) -> Iterator[Runner]:
+        """Nobody can know the inputs of later runs because of it, and what is said of a hidden case is not about it."""
+        draws = self.judging.draws
+        with super().as_in_a_notebook() as other:
+            vars(other).update(cases=[], ended="")
+            try:
+                yield other
+            finally:
+                self.judging.draws = draws
 
     def judge(self, part: Checks, judges: str) -> str:
         """What the checks in `part` say about the function; see Checks.judge."""

@@ -11,6 +11,7 @@ from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_unchanged
+from utils.checks.known_mistakes import KnownMistakes
 from utils.checks.marking import Check, check
 from utils.checks.progress import Progress
 from utils.checks.registry import Checks, header
@@ -546,7 +547,7 @@ def lesson_of(one: Check, hidden: bool = False) -> Checks:
     """A lesson with a single check."""
     checks = Checks.__new__(Checks)
     checks.checks, checks.hidden, checks.progress = {(one.exercise, one.judges): one}, hidden, Progress({})
-    checks.looked_at = set()
+    checks.looked_at, checks.known = set(), KnownMistakes()
     return checks
 
 

@@ -73,7 +73,7 @@ def test_a_mistake_is_named_by_its_value_on_that_rank():
 def test_a_mistake_may_be_a_question_and_an_explanation_comes_last():
     shuffled = {"the right numbers in another order": lambda got: sorted(got) == [1, 2]}
     case = Case(right=every([1, 2]), mistakes=shuffled, explain=lambda got, rank: f"{len(got)} numbers", world_size=1)
-    assert failure(case, answered([2, 1])).endswith("That is the right numbers in another order.")
+    assert failure(case, answered([2, 1])).endswith("Those are the right numbers in another order.")
     assert failure(case, answered([1])).endswith("That is 1 numbers.")
 
 

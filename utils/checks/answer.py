@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..text.wrapping import wrapped
 
 ONE_LINE = 80  # characters of what was seen and what was expected; longer ones take a line each
 MOST_LEAD = 40  # characters in front of a value
+Place = tuple[int, str]  # a rank, and the part of what it returns; "" where that is one value
 
 
 @dataclass
@@ -36,12 +38,33 @@ class Answer:
         return self.run.events
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """All that a check found wrong in the case that failed.
+
+    case    its number
+    inputs  of the case, for all ranks
+    wrong   {place: (what is there, what would be right)}
+    place   the one that the check's message is about; None if it is about something else
+    rtol    the relative error that the check allows
+    """
+
+    case: int
+    inputs: Any
+    wrong: Mapping[Place, tuple[Any, Any]]
+    place: Place | None = None
+    rtol: float = 0
+
+
 class CheckFailed(AssertionError):
     """An answer that is not right yet: what was seen, what was expected, and the usual mistake if it is known.
 
     lead        where in `saw` the value begins that `expected` is compared with; 0 if there is no such value
     share       the part of the check's points that the answer still earns, from 0 to 1
     impossible  whether no honest answer can lead to what was seen, so that a person should look at this one
+    place       the rank and the part of its result that `saw` is about; None if it is about anything else
+    outcome     all that the check found wrong (known_mistakes.py); None if it could not judge what came back
+    is_known    whether that is the outcome of a known wrong answer, so that `mistake` is its sentence
     """
 
     def __init__(
@@ -55,6 +78,9 @@ class CheckFailed(AssertionError):
     ) -> None:
         self.header, self.saw, self.expected, self.mistake, self.share = "", saw, expected, mistake, share
         self.impossible, self.lead = impossible, lead
+        self.place: Place | None = None
+        self.outcome: Outcome | None = None
+        self.is_known = False
         self.run: Run | None = None  # the run that was too slow, if it has ended
         self.deadlock: WorldStuck | None = None  # what ended the run, if that was it
         super().__init__(saw)

@@ -13,6 +13,7 @@ from ..recording import in_flight
 from .answer import Answer, CheckFailed
 from .equality import alike, is_number, near
 from .show import digits_of, rounded, show
+from .wording import named
 
 Mistakes = Mapping[str, Any]  # {a common mistake, in words: the wrong value that it leads to, or got -> whether it is}
 LARGE = 1000  # a factor from here on is within ROUGHLY of a whole number by chance
@@ -96,14 +97,7 @@ def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
             fitting.append(words)
             if callable(wrong):
                 break
-    first, second = [*(with_a_noun(words) + "." * (not words.endswith("?")) for words in fitting), "", ""][:2]
-    said = f"That is {first}" * bool(first)
-    return f"{said} Or it is {second} Both give these numbers." if second else said
-
-
-def with_a_noun(words: str) -> str:
-    """Turn "without the launch" into "the result without the launch"; a description that has a noun stays as it is."""
-    return f"the result {words}" if words.startswith(("with ", "without ", "for ", "of ", "relative to ")) else words
+    return named(fitting[:2])
 
 
 def almost(got: Any, expected: Any, rtol: float) -> str:

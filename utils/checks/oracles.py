@@ -34,17 +34,21 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..cluster.hardware import Cluster
 from ..kit.drivers.call import Catch
-from .answer import Answer, CheckFailed
+from .answer import Answer, CheckFailed, Outcome, Place
 from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
 from .equality import alike, which_alike
 from .inputs import Draws
+from .known_mistakes import sentences
 from .marking import Check, exercise_of
 from .rooms import HIDDEN
 from .runner import Runner
 from .scores import SCORE, Measure, Score
 from .show import show
+from .wording import named
 
 DRAWS = 8  # how often inputs are drawn in the search for some that tell all mistakes apart
+
+UNKNOWN = object()  # in place of what is right, where many answers are
 
 T = TypeVar("T")
 CaseArguments = tuple[Any, ...] | dict[str, Any]  # of an oracle: (4, 2), or {"world_size": 4, "root": 2}
@@ -119,6 +123,7 @@ class Case:
               matches is left out of the report: advice that is too general, for example
     unchanged whether inputs must be after the call what they were before
     own_memory  whether a result must have memory of its own, apart from that of the inputs
+    looks_right  whether a usual mistake would lead to the right result on these inputs, which are then drawn again
     values_first  whether `traffic` and the others are judged only where the values are right
     before, also  further judgements of the values, before that of the ranks' results and after it
     traffic, time, memory  what judges the rest of an answer, by the functions of traffic.py or your own
@@ -142,6 +147,7 @@ class Case:
     advice: Mapping[str, str] = field(default_factory=dict)
     unchanged: bool = True
     own_memory: bool = False
+    looks_right: bool = False
     values_first: bool = False
     before: Judgement | None = None
     also: Judgement | None = None
@@ -226,7 +232,39 @@ class Case:
                 )
                 mistakes = self.told_apart(mistakes, values[part], right, results)
                 mistakes = {**self.mistaken_as_a_whole(got), **mistakes, **self.explained(values[part], rank)}
-                expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
+                try:
+                    expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
+                except CheckFailed as failed:
+                    failed.place = (rank, part)
+                    raise
+
+    def found_wrong(self, answer: Answer, judges: str) -> dict[Place, tuple[Any, Any]]:
+        """{place: (what is there, what would be right)} of what is wrong with an answer, in what is judged of it."""
+        if judges == "traffic":
+            calls = ((event.rank, (event.op, event.bytes)) for event in answer.events)
+            by_rank: dict[int, list[Any]] = {}
+            for rank, call in calls:
+                by_rank.setdefault(rank, []).append(call)
+            return {(rank, ""): (by_rank[rank], UNKNOWN) for rank in by_rank}
+        if judges == "time":
+            return {(0, ""): (answer.run.elapsed, UNKNOWN)}
+        if self.right is None:
+            return {(rank, ""): (got, UNKNOWN) for rank, got in enumerate(answer.results)}
+        wrong = {}
+        for rank, got in enumerate(answer.results):
+            of_rank = self.compared(got, rank)
+            wrong |= {(rank, part): pair for part, pair in of_rank.items() if not alike(*pair, self.rtol, strict=True)}
+        return wrong
+
+    def compared(self, got: Any, rank: int) -> dict[str, tuple[Any, Any]]:
+        """{part: (what a rank returned, what is right)}"""
+        if self.must_be_none(rank):
+            return {"": (got, None)}
+        try:
+            values = self.unpacked(got, rank)
+        except Exception:  # it has not the form that is wanted, and the message is about that or about another rank
+            return {"": (got, UNKNOWN)}
+        return {part: (values[part], right) for part, right, _ in self.parts(rank)}
 
     def told_apart(self, mistakes: Mistakes, got: Any, right: Any, results: Sequence[Any]) -> Mistakes:
         """Where several mistakes lead to what a rank returned: without those that the other ranks' results refute."""
@@ -287,7 +325,8 @@ class Case:
                 pairs |= {(rank, part, *two) for two in same_twice(wrong, self.rtol)}
                 for words, same in are_right.items():
                     looks_right[part, words] = looks_right.get((part, words), True) and same
-        return frozenset(pairs | {(-1, part, words, "") for (part, words), same in looks_right.items() if same})
+        found = {(-1, part, words, "") for (part, words), same in looks_right.items() if same}
+        return frozenset(pairs | found | ({(-1, "", "", "")} if self.looks_right else set()))
 
 
 def side_by_side(cases: Sequence[Case], groups: Sequence[Sequence[int]] = ()) -> Case:
@@ -379,21 +418,32 @@ class Oracle:
     def judge(self, judges: str) -> Callable[[Runner], str | None]:
         def judge(run: Runner) -> str | None:
             remark = None
-            for arguments in self.cases[judges]:
-                case = self.drawn(run.draws, arguments)
-                if judges == SCORE and self.par:
-                    case.par = called(self.par, arguments=arguments)
-                answer = case.run(run, judges)
-                if judges == SCORE:
-                    case.judge_values(answer)
-                    score = case.scored(answer)
-                    remark = score.judge()
-                    run.scores.append(score)
-                else:
-                    remark = case.judge(answer, judges)
+            for number in range(len(self.cases[judges])):
+                remark = self.judge_case(run, judges, number)
             return remark
 
         return judge
+
+    def judge_case(self, run: Runner, judges: str, number: int) -> str | None:
+        """Judge an answer in one case. If it fails as a known wrong answer does, that answer's sentence is said."""
+        arguments = self.cases[judges][number]
+        case = self.drawn(run.draws, arguments)
+        if judges == SCORE and self.par:
+            case.par = called(self.par, arguments=arguments)
+        answer = case.run(run, judges)
+        try:
+            if judges != SCORE:
+                return case.judge(answer, judges)
+            case.judge_values(answer)
+            run.scores.append(case.scored(answer))
+            return run.scores[-1].judge()
+        except CheckFailed as failed:
+            wrong = case.found_wrong(answer, judges)
+            place = failed.place if failed.place in wrong else None
+            failed.outcome = Outcome(number, [case.inputs, dict(case.same)], wrong, place, case.rtol)
+            known = sentences(run.known, failed.outcome)
+            failed.mistake, failed.is_known = named(known) or failed.mistake, bool(known)
+            raise
 
     def drawn(self, draws: Draws, arguments: CaseArguments) -> Case:
         """The case with these arguments, on inputs that tell its mistakes apart as far as they can be told apart."""

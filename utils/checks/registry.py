@@ -13,6 +13,7 @@ except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyte
     display = print
 
 from .answer import CheckFailed
+from .known_mistakes import KnownMistakes, mistakes_file
 from .marking import Check, CheckFunction, exercise_of
 from .oracles import Oracle
 from .progress import Passed, Progress, Summary
@@ -38,6 +39,7 @@ class Checks:
             for one in checks_in(item) if name.startswith(HIDDEN) == hidden else ():
                 self.checks[one.exercise, one.judges] = one
                 self.names[one.exercise, one.judges] = name
+        self.known = KnownMistakes.read(mistakes_file(room, hidden))
         self.progress = Progress({} if hidden else points_of(room))
         self.looked_at: set[tuple[str, bool]] = set()  # (exercise, whether it got stuck) whose timeline has been shown
 
@@ -93,9 +95,12 @@ class Checks:
             )
         one = self.checks[exercise, judges]
         run = runner(function, one.if_stuck, self.hidden)
+        run.known, are_drawn = self.known.of(exercise, judges), run.draws.salt != 0
         try:
             remark = one(run)
         except CheckFailed as failed:
+            if are_drawn and run.known and failed.outcome:
+                failed.mistake = words_in_a_notebook(one, run) or failed.mistake
             failed.header = header([exercise, judges] + ["hidden test"] * self.hidden, run.situation)
             failed.expected = "something else" if failed.expected and self.hidden else failed.expected
             if judges in (TIME, SCORE) and len(run.runs) == 1 and not self.hidden:
@@ -105,6 +110,16 @@ class Checks:
             keep(exercise, run.runs[0])
         shown = f"\n  {remark}" if remark and not self.hidden else ""
         return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed{shown}"
+
+
+def words_in_a_notebook(one: Check, run: Runner) -> str:
+    """What a check says of the same function in a notebook, if that is the outcome of a known wrong answer; else ""."""
+    with run.as_in_a_notebook() as other:
+        try:
+            one(other)
+        except CheckFailed as failed:
+            return failed.mistake if failed.is_known else ""
+    return ""
 
 
 def in_notebook() -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .closed_forms import simulate
 from .inputs import Draws
+from .known_mistakes import Known
 from .scores import Score
 from .show import show
 
@@ -50,6 +52,14 @@ class Runner:
         self.draws = Draws()
         self.scores: list[Score] = []  # what a challenge has measured, one for each case
         self.runs: list[Run] = []  # those that have ended well, in order
+        self.known: Sequence[Known] = ()  # outcomes of wrong answers in a notebook
+
+    @contextlib.contextmanager
+    def as_in_a_notebook(self) -> Iterator[Runner]:
+        """A runner of the same function that starts with the inputs of a notebook, and leaves no trace in this one."""
+        other = copy.copy(self)
+        other.draws, other.scores, other.runs = Draws(), [], []
+        yield other
 
     def __call__(
         self,
