@@ -179,6 +179,7 @@ def has_own_settings(rank, world_size, folder):
     child = subprocess.run(
         [sys.executable, "-c", "import os; print(os.environ['MINE'])"], capture_output=True, text=True
     )
+    without_variables = subprocess.run(["/usr/bin/env"], env={}, capture_output=True, text=True)
     return (
         Path.cwd().name,
         torch.ones(1).dtype,
@@ -191,6 +192,7 @@ def has_own_settings(rank, world_size, folder):
         numpy.random.rand(),
         sys.argv,
         child.stdout.strip(),
+        without_variables.stdout,
     )
 
 
@@ -199,6 +201,7 @@ def test_settings_of_the_process_are_each_ranks_own(tmp_path):
     assert results[0] == results[1]
     assert [result[0] for result in results[0]] == ["0", "1", "2"]
     assert [result[1] for result in results[0]] == [torch.float32, torch.float64, torch.bfloat16]
+    assert [result[-1] for result in results[0]] == ["", "", ""]
 
 
 def folders(path):
