@@ -902,7 +902,7 @@ def expect_starts_in_backward(answer: Answer, nbytes: list[int]) -> str:
 def expect_no_waits(rank: int, calls: Sequence[Event], end: float) -> None:
     """Judge that no rank waits before its backward pass ends, by a wait() or in a call that blocks."""
     blocked = sum(not call.is_async for call in calls if call.start < end)
-    waits = sum(call.is_async and (call.waited or math.inf) < end for call in calls)
+    waits = sum(call.is_async and call.waited is not None and call.waited < end for call in calls)
     if blocked or waits:
         raise CheckFailed(
             f"rank {rank}: {blocked or waits} of {plural(len(calls), 'all-reduce')} "
@@ -940,7 +940,7 @@ def expect_overlap(answer: Answer, case: Case, buckets: Buckets, end: End | None
     words = ""
     if calls and min(call.start for call in calls) >= backward:
         words = "the time of a network that is idle until backward is over: start each bucket in a hook"
-    elif any(not call.is_async or (call.waited or math.inf) < backward for call in calls):
+    elif any(not call.is_async or (call.waited is not None and call.waited < backward) for call in calls):
         words = "the time of a backward that waits for the network: start each all-reduce in its hook, wait at the end"
     best = layers * UNIT + (end(ready, took) if end else ready[-1] + took[-1])
     least = (3 * layers - 1) * UNIT + took[-1]

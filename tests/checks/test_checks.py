@@ -2,6 +2,7 @@
 
 import math
 import re
+from importlib import import_module
 
 import pytest
 import torch
@@ -224,6 +225,13 @@ def event(rank, op, nbytes=8, peer=None, **fields):
 def answered(results, inputs_after, events=(), elapsed=0.0) -> Answer:
     ranks = len(results)
     return Answer(results, inputs_after, Run(ranks, "real", "gloo", results, [""] * ranks, list(events), elapsed))
+
+
+def test_a_wait_at_the_very_beginning_of_a_run_is_a_wait():
+    expect_no_waits = import_module("utils.checks.05_data_parallelism").expect_no_waits
+    expect_no_waits(0, [event(0, "all_reduce", is_async=True)], end=1.0)
+    with pytest.raises(CheckFailed):
+        expect_no_waits(0, [event(0, "all_reduce", is_async=True, waited=0.0)], end=1.0)
 
 
 def test_a_changed_input_is_seen_in_tensors_and_lists_of_them():
