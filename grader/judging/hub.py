@@ -36,7 +36,7 @@ from utils.events.memory_samples import KINDS, MemoryNote, peak_of
 from utils.events.rank_state import RankState, TensorLayout
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.reader import making
-from utils.recording.torch_calls import OPERATIONS, OUTPUT_FIRST, tensors_in
+from utils.recording.torch_calls import OPERATIONS, CallOptions, handed_in, new_event, tensors_in
 from utils.report.collective_charges import Charge
 from utils.report.run import Run
 from utils.worlds.virtual import data_movement
@@ -202,27 +202,20 @@ class Hub:
             raise Breach("a call that no program can make")
         if op in ("send", "recv") and peer is None and method != "recv_anysource":
             raise Breach("a point-to-point message without a peer")
-        handed_in = tensors_in(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
-        first = handed_in[0] if handed_in else None
         if not self.virtual and any(tensor.is_meta for tensor in tensors_in(args)):
             raise Breach("a tensor without values")
         if argument_error(method, op, args, len(group[1]), reduce_op):
             raise Breach("a call that does not fit its group")
-        event = Event(
+        event = new_event(
+            method,
+            handed_in(op, args),
+            CallOptions(peer, tag, reduce_op),
             rank=rank.number,
             index=len(rank.calls),
-            op=op,
             group=group[0],
             members=group[1],
-            peer=peer,
-            tag=tag,
-            bytes=sum(tensor.numel() * tensor.element_size() for tensor in handed_in),
-            dtype=str(first.dtype).removeprefix("torch.") if first is not None else "",
-            shape=tuple(first.shape) if first is not None else (),
-            reduce_op=reduce_op,
             is_async=message["is_async"] is True,
             start=self.now(rank, message),
-            end=None,
             where=cell_line(message["where"]),
             wrapper=wrapper_name(message["wrapper"]),
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..events.collectives import POINT_TO_POINT
 from ..events.event import Event
-from ..events.matching import POINT_TO_POINT, Matching, group_key
+from ..events.matching import Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
 from ..text.units import plural

@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..events import bars
+from ..events.collectives import POINT_TO_POINT
 from ..events.event import Event
-from ..events.matching import POINT_TO_POINT
 from ..text import rank_sets, tables
 from ..text.units import quantity
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..events.collectives import POINT_TO_POINT
 from ..events.event import Event
-from ..events.matching import POINT_TO_POINT
 from ..text import tables
 from ..text.rank_sets import format_ranks, group_alike
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 from ...cluster.collective_costs import Cost, Layout, cost
 from ...cluster.hardware import Cluster
 from ...diagnosis.mismatch import difference
-from ...events.matching import POINT_TO_POINT
+from ...events.collectives import POINT_TO_POINT
 from .alike import Representatives
 from .any_source import AnySource
 from .argument_checks import exchange_error
