@@ -14,7 +14,6 @@ HANDLERS, at the end, is the protocol: each request by its word. Fields are untr
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -43,12 +42,13 @@ from utils.worlds.virtual import data_movement
 from utils.worlds.virtual.argument_checks import argument_error
 from utils.worlds.virtual.calls import VirtualCall
 from utils.worlds.virtual.network import Network
+from utils.worlds.virtual.turns import Turns
 from utils.worlds.virtual.world import raise_what_went_wrong
 
 TICK = 1e-6
 
 
-class Hub:
+class Hub(Turns[Rank]):
     """Runs one world: gives each rank its turn, answers its requests, and puts together what happened.
 
     connections   one to each rank; the rank has received its order
@@ -74,7 +74,7 @@ class Hub:
             connection.count = self.placeholders.count
         self.network = Network(cluster, self.size, deliver, inconvenient=not virtual)
         self.believes_clocks = virtual and not (times_count and computes_for_free(cluster))
-        self.ready: list[tuple[float, int, Rank]] = []  # a heap
+        super().__init__(self.network.earliest, self.network.commit)
         self.ticks = 0
         self.making_group: dict[tuple[str, tuple[int, ...]], list[Rank]] = {}  # the members that have arrived
         self.joining: dict[str, dict[int, Rank]] = {}  # store -> {rank in the new default group: who}
@@ -93,20 +93,6 @@ class Hub:
         while (following := self.next_rank()) is not None:
             self.run_until_it_waits(following)
         return self.outcome()
-
-    def make_ready(self, rank: Rank) -> None:
-        heapq.heappush(self.ready, (rank.clock, rank.number, rank))
-
-    def next_rank(self) -> Rank | None:
-        """A transfer may begin only when no rank that can run could still ask for an earlier one."""
-        while True:
-            earliest = self.network.earliest()
-            if self.ready and self.ready[0][0] <= earliest:
-                return heapq.heappop(self.ready)[2]
-            if earliest == math.inf:
-                return None
-            for rank in self.network.commit():
-                self.make_ready(rank)
 
     def run_until_it_waits(self, rank: Rank) -> None:
         """Give a rank its turn: until it waits for other ranks, or is over."""
