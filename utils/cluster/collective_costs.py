@@ -51,6 +51,7 @@ from .layout import Layout, Part, levels
 
 __all__ = ["Cost", "Group", "Layout", "Part", "cost"]
 
+
 @dataclass(frozen=True)
 class Group:
     """`size` ranks on `nodes` nodes, as the algorithms see them: `intra` links inside nodes, `inter` between them.
@@ -145,7 +146,7 @@ def hierarchical(op: str, nbytes: float, layout: Layout, cluster: Cluster) -> li
 
     Inside nodes by rings (trees for scatter and gather) or in the switch; between nodes by the cheapest algorithm.
     """
-    local = layout.most  # as many on every node
+    local = layout.most  # the number on every node
     inner = Group(local, 1, local, local, cluster.intra, cluster.inter)
     outer = Group(layout.nodes, layout.nodes, 1, 1, cluster.intra, cluster.inter, layout.sharing, layout.sharing)
     [reduce_scatter] = algorithms("reduce_scatter", nbytes, inner).get("in-switch") or inner.ring(nbytes)

@@ -83,7 +83,7 @@ def algorithms(op: str, n: float, layout: Layout, cluster: Cluster, rates: GlooR
     """{algorithm: parts} for n bytes: the one that Gloo has."""
     needs = demand(op, n, layout.size)
     alone = cluster.intra.bandwidth * rates.bandwidth
-    limited = needs.sent / rates.together > needs.path / alone  # by the cores, which all ranks share
+    limited = needs.sent / rates.together > needs.path / alone  # the cores, which all ranks share, are the limit
     nbytes, bandwidth = (needs.sent, rates.together) if limited else (needs.path, alone)
     parts = [
         Part("start", 1, 0.0, Link(rates.start, math.inf)),

@@ -13,7 +13,7 @@ from ..events.rank_state import Gradient
 from ..text.rank_sets import FEW
 from .words import inside_which_if, ranks_text, tensor_text
 
-ORDER_MAY_NOT_MATTER = ("min", "max")  # where only the largest gradient is wanted
+ORDER_MAY_NOT_MATTER = ("min", "max")  # a program may want the largest of all gradients, and no more
 ONE_BY_ONE = (
     "Go through the parameters in the same order on every rank: a set has no order, and if `if p.grad is not None` "
     "skips a parameter on one rank only, all that follow meet the wrong partner."

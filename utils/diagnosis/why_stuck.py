@@ -74,7 +74,7 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
 
 
 def message_instead(event: Event, message: Event, blocked: dict[int, Event], matching: Matching) -> str:
-    """Sentences about a rank that waits for a message and so never comes to the collective; "" if they explain nothing.
+    """Sentences about a rank that waits for a message and so never reaches the collective; "" if they explain nothing.
 
     event     the collective
     message   what the rank waits in

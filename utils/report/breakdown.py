@@ -76,7 +76,7 @@ class Breakdown:
 
         return figures.breakdown(self)
 
-    def alike(self) -> list[list[int]]:
+    def equal_ranks(self) -> list[list[int]]:
         """Ranks whose parts are equal, up to rounding."""
         looks = [
             tuple(round(parts.get(name, 0.0) / (self.elapsed or 1), 6) for name in self.names) for parts in self.parts
@@ -85,7 +85,7 @@ class Breakdown:
 
     def rows(self) -> list[tables.Row]:
         """The mean, then each rank or group of equal ranks, MAX_ROWS of them at most, evenly spread."""
-        groups = self.alike()
+        groups = self.equal_ranks()
         rows: list[tables.Row] = [("mean", *self.percentages(self.mean))]
         for place in rank_sets.spread(len(groups), MAX_ROWS, ()):
             ranks = groups[place]

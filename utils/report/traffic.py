@@ -47,7 +47,7 @@ def implied_bytes(op: str, nbytes: int, position: int, size: int, root: int | No
     one, at_root = COLLECTIVES[op], position == root
     if one.gives == NOBODY or (at_root and one.receives == ROOT):
         return 0
-    pieces = 1 if one.input_is_chunk else size  # that a rank's tensor consists of
+    pieces = 1 if one.input_is_chunk else size  # in what a rank hands in
     if not one.rooted:
         return round(one.laps * (size - 1) * nbytes / pieces)
     if one.in_chunks and one.gives == ROOT:

@@ -131,7 +131,7 @@ def buffers_of(call: VirtualCall, rank: int) -> list[Buffers]:
     form, size = form_of(call.event.op, call.method), len(call.event.members)
     taken = tensors_of(form.filled, call.args, 0, size)
     given = tensors_of(form.read, call.args, 1, size) if form.read else taken
-    buffers = list(zip_longest(given, taken, fillvalue=[]))  # only the root of a gather or scatter has a list
+    buffers: list[Buffers] = list(zip_longest(given, taken, fillvalue=[]))  # only a root has a list
     if rank == call.event.rank:
         return buffers
     return [(given, [torch.empty_like(tensor) for tensor in taken]) for given, taken in buffers]
