@@ -27,14 +27,14 @@ import torch.distributed as dist
 from grader.inside import codec, slices
 from grader.inside.host import seed
 from grader.inside.orders import ReadOrder, RunOrder, receive_order
-from utils.events.matching import POINT_TO_POINT
+from utils.events.collectives import POINT_TO_POINT, form_of
 from utils.events.memory_samples import KINDS
 from utils.kit import shared_file
 from utils.kit.drivers.call import call_with
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.callers import who_called
 from utils.recording.in_flight import Flight, flight_of
-from utils.recording.torch_calls import OUTPUT_FIRST, TAKEN_AS_DENSE, tensors_in
+from utils.recording.torch_calls import reads_second, tensors_in
 from utils.recording.torch_private import OpOverload
 from utils.worlds.common import pickling, rank_environment
 from utils.worlds.common.protocol import Request
@@ -400,7 +400,7 @@ def outputs_of(call: VirtualCall) -> Sequence[torch.Tensor]:
 
 def reads_output(call: VirtualCall) -> bool:
     """Whether the tensors that it fills are also its input."""
-    return call.event.op not in (*OUTPUT_FIRST, "recv")
+    return call.event.op != "recv" and not reads_second(call.event.op)
 
 
 def plain(arg: Any) -> Any:
@@ -412,7 +412,7 @@ def plain(arg: Any) -> Any:
 
 def strides_of(call: VirtualCall) -> list[list[int]] | None:
     """(shape, strides) of a tensor with gaps that Gloo would take for one without."""
-    for position in TAKEN_AS_DENSE.get(call.method, ()):
+    for position in form_of(call.event.op, call.method).dense:
         for tensor in tensors_in(call.args[position]):
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 return [list(tensor.shape), list(tensor.stride())]

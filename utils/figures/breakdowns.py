@@ -33,7 +33,7 @@ HATCHED = {
 
 
 def breakdown(parts: Breakdown) -> Picture:
-    groups = parts.alike()
+    groups = parts.equal_ranks()
     places = rank_sets.spread(len(groups), MOST_BARS, ())
     bars = {"mean": parts.mean}
     bars |= {rank_sets.lane_name(groups[i]).replace("\n", " "): parts.parts[groups[i][0]] for i in places}

@@ -137,7 +137,7 @@ class Storages:
         whole = tensor if base is None else base
         self.names_parameters |= isinstance(whole, Parameter)
         kind = PARAMETERS if isinstance(whole, Parameter) else ACTIVATIONS  # FSDP's, while gathered
-        self.recognise(tensor, kind)  # what is not known was there before, and is not to be counted
+        self.recognise(tensor, kind)  # an unknown one was there before, so it isn't counted
         return tensor if tensor.grad_fn is None else alias_of(tensor), version_of(tensor)
 
     def count_state(self, optimizer: torch.optim.Optimizer) -> None:

@@ -4,11 +4,11 @@ import pytest
 
 from grader.authoring.lesson import BuildError, read_lesson
 from grader.authoring.messages import message_drift, read_messages, update_messages
-from grader.authoring.mistakes import mistakes_drift, mistakes_file, not_told_apart
+from grader.authoring.mistakes import mistakes_drift, not_told_apart
 from grader.authoring.try_out import TryOut
 from grader.authoring.variants import Answers
 from tests.grader.authoring.tiny_lesson import ANSWERS, CHECKS, make_judged_course
-from utils.checks.known_mistakes import KnownMistakes
+from utils.checks.known_mistakes import KnownMistakes, mistakes_file
 
 ORACLE = """
 from utils.checks.oracles import Case, oracle

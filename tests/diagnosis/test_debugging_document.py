@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from .mistakes import MISTAKES
+
 FENCE = re.compile(r"^```(python hang|\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -64,3 +66,15 @@ def test_it_fixes_the_program(example, tmp_path, monkeypatch):
         assert program.count(old) == 1
         program = program.replace(old, new)
     run(program, tmp_path)
+
+
+def test_its_sections_are_those_of_the_table(pytestconfig):
+    """Each section with programs shows mistakes of the table, and with errors of the same class."""
+    shown: dict[str, set[str]] = {}
+    for name, example in examples((pytestconfig.rootpath / "docs" / "debugging.md").read_text()).items():
+        shown.setdefault(name.rpartition(" ")[0], set()).add(example.report.partition(":")[0])
+    table: dict[str, set[str]] = {}
+    for mistake in MISTAKES:
+        if mistake.documented:
+            table.setdefault(mistake.documented, set()).add(mistake.errors["spawn"].__name__)
+    assert shown == table

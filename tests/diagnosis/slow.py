@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from .hangs import model, x
+from .mistakes import model, x
 
 SLOW = []
 QUIET = 1.0  # seconds; twice as long as a world must be quiet before it is looked at
