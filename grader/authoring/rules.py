@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
 from grader.authoring.facts import NEEDS, heading_text, headings_of, plural
+from grader.authoring.leaks import leaks_of_lesson
 from grader.authoring.lesson import SCORE, BuildError, Cell, Lesson, Problem, parse
 from grader.authoring.markers import clear_solution, nearest
 from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
@@ -191,6 +192,14 @@ def a_challenge_ends_the_lesson(lesson: Lesson) -> Breaches:
         yield Problem(lesson.file, challenge.line, what)
 
 
+# ---- what students get
+
+
+def no_line_of_an_answer_ships(lesson: Lesson) -> Breaches:
+    """Neither in its visible checks nor in the rest of the bundle."""
+    yield from leaks_of_lesson(lesson)
+
+
 # ---- utils/checks/NN_topic.py and grader/hidden/NN_topic.py
 
 
@@ -251,6 +260,7 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     every_exercise_is_checked,
     hard_exercises_have_hints,
     a_challenge_ends_the_lesson,
+    no_line_of_an_answer_ships,
     every_check_cell_is_judged,
     every_visible_check_runs,
     every_hidden_test_runs,
