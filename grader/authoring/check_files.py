@@ -112,10 +112,10 @@ def load(path: Path, package: str) -> ModuleType:
 
 
 @contextlib.contextmanager
-def located(lesson: Lesson, otherwise: Path) -> Iterator[None]:
+def located(lesson: Lesson, otherwise: Path, otherwise_line: int = 1) -> Iterator[None]:
     """Turn an exception in the `with` block into a BuildError, with the last line of the lesson's files that led to it.
 
-    otherwise: the file to name if none of them did
+    otherwise, otherwise_line: the place to name if none of them did
     """
     try:
         yield
@@ -128,7 +128,7 @@ def located(lesson: Lesson, otherwise: Path) -> Iterator[None]:
             text = f"not Python: {error.msg}"
             frames.append((error.filename, error.lineno or 1))
         places = [place for frame in frames for place in place_of(*frame, lesson)]
-        file, line = places[-1] if places else (name_of(otherwise), 1)
+        file, line = places[-1] if places else (name_of(otherwise), otherwise_line)
         raise BuildError([Problem(file, line, text)]) from error
 
 

@@ -60,7 +60,7 @@ def telling_lines(sources: Iterable[Path]) -> dict[str, str]:
     """{line of an answer without spaces: its place, `solutions/01_collectives.py:70`} for the telling lines."""
     texts = {path: path.read_text(encoding="utf-8") for path in sources}
     given = "\n".join(squeeze(line) for text in texts.values() for line in given_lines(text))
-    telling = {}
+    telling: dict[str, str] = {}
     for path, text in texts.items():
         for number, line in solution_lines(text):
             line = without_comment(line).strip()

@@ -48,7 +48,7 @@ MADE = re.compile(r"made from (\w+) with Python (\d+\.\d+)")
 ANSWER = "---- "  # starts the line that names an answer
 ENGINE = ("check_files", "lesson", "markers", "messages", "records", "trial", "variants", "workbench")  # their modules
 TRIES = 3  # ranks may race in an answer in which nobody has noticed it
-FEW = 8  # answers that are judged before a worker would have imported torch
+FEW = 40  # answers that this process has judged before workers have imported torch, each with a zygote of its own
 UNSTABLE = {
     re.compile(r"(?m)^  (ranks? \d[\d, and]*|your function) (?=raised )"): "  RANKS ",
     re.compile(r"\n\n  \(Ranks? [^\n]*\)$", re.MULTILINE): "",

@@ -19,7 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.authoring.check_files import answers, checks_file, hidden_file, load, located, must_exist, name_of
+from grader.authoring.check_files import (
+    answers,
+    checks_file,
+    hidden_file,
+    hidden_tests,
+    load,
+    located,
+    must_exist,
+    name_of,
+    visible_checks,
+)
 from grader.authoring.lesson import ROOT, BuildError, Cell, Lesson, Problem, find_lessons, read_lesson
 from grader.authoring.records import write_record
 from grader.authoring.variants import Answers
@@ -60,6 +70,7 @@ class Workbench:
     hidden: Checks | None
     answers: Answers
     namespace: dict[str, Any]  # a kernel's, after the first code cell and all solutions
+    lines: dict[tuple[str, Way], int]  # where the check of an exercise stands in its file
 
     @classmethod
     def load(cls, name: str, root: Path = ROOT, *, record: bool = False) -> Workbench:
@@ -85,6 +96,11 @@ class Workbench:
                 hidden_tests_for(name) if hidden.exists() else None,
                 answers(lesson),
                 namespace_of(lesson),
+                {
+                    (exercise, Way(judges, kind is hidden_tests)): line
+                    for kind in (visible_checks, hidden_tests)
+                    for (exercise, judges), line in kind(lesson).items()
+                },
             )
 
     def ways(self, exercise: str) -> list[Way]:
@@ -121,10 +137,10 @@ class Workbench:
         Raises BuildError, with file and line, if the check is missing or fails itself.
         """
         checks = self.hidden if way.hidden else self.visible
+        file = hidden_file(self.lesson) if way.hidden else checks_file(self.lesson)
         if checks is None or (exercise, way.judges) not in checks.registered:
-            file = hidden_file(self.lesson) if way.hidden else checks_file(self.lesson)
             raise BuildError([Problem(name_of(file), 1, f"here is no check of the {way.judges!r} of {exercise!r}")])
-        with located(self.lesson, checks_file(self.lesson)), contextlib.redirect_stdout(io.StringIO()):
+        with located(self.lesson, file, self.lines[exercise, way]), contextlib.redirect_stdout(io.StringIO()):
             try:
                 return Judged(True, checks.judge(answer, way.judges, Runner))
             except CheckFailed as failed:
