@@ -97,7 +97,7 @@ def read_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Lesson]:
 def read_lessons_by_the_rules(names: Iterable[str] = (), root: Path = ROOT) -> list[Lesson]:
     """As read_lessons. Raises BuildError with every breach of a rule."""
     lessons = read_lessons(names, root)
-    problems = [problem for lesson in lessons for problem in broken_rules(lesson)]
+    problems = dict.fromkeys(problem for lesson in lessons for problem in broken_rules(lesson))
     if problems:
         raise BuildError(problems)
     return lessons

@@ -59,9 +59,9 @@ def files_of(lesson: Lesson) -> list[Path]:
     return [lesson.path, checks_file(lesson), answers_file(lesson)]
 
 
-def for_students(lesson: Lesson) -> str:
-    """The text of the checks without what stands between BEGIN and END HIDDEN TESTS. Students get no more."""
-    return GAP.sub("\n\n\n", HIDDEN.sub("", checks_file(lesson).read_text(encoding="utf-8")))
+def for_students(checks: Path) -> str:
+    """The text of checks without what stands between BEGIN and END HIDDEN TESTS. Students get no more."""
+    return GAP.sub("\n\n\n", HIDDEN.sub("", checks.read_text(encoding="utf-8")))
 
 
 def registered(lesson: Lesson, hidden: bool) -> Lines:
@@ -87,10 +87,10 @@ def lines_of_names(path: Path) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def located(lesson: Lesson, otherwise: Path) -> Iterator[None]:
+def located(lesson: Lesson, otherwise: Path, otherwise_line: int = 1) -> Iterator[None]:
     """Turn an exception in the `with` block into a BuildError, with the last line of the lesson's files that led to it.
 
-    otherwise: the file to name if none of them did
+    otherwise, otherwise_line: the place to name if none of them did
     """
     try:
         yield
@@ -103,7 +103,7 @@ def located(lesson: Lesson, otherwise: Path) -> Iterator[None]:
             text = f"not Python: {error.msg}"
             frames.append((error.filename, error.lineno or 1))
         places = [place for frame in frames for place in place_of(*frame, lesson)]
-        file, line = places[-1] if places else (shown(otherwise), 1)
+        file, line = places[-1] if places else (shown(otherwise), otherwise_line)
         raise BuildError([Problem(file, line, text)]) from error
 
 

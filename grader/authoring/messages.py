@@ -51,7 +51,7 @@ ANSWER = "---- "  # starts the line that names an answer
 # The modules that judge them.
 ENGINE = ("check_files", "lesson", "markers", "messages", "mistakes", "records", "trial", "variants", "workbench")
 TRIES = 3  # ranks may race in an answer in which nobody has noticed it
-FEW = 8  # answers that are judged before a worker would have imported torch
+FEW = 40  # answers that this process has judged before workers have imported torch, each with a zygote of its own
 UNSTABLE = {
     re.compile(r"(?m)^  (ranks? \d[\d, and]*|your function) (?=raised )"): "  RANKS ",
     re.compile(r"\n\n  \(Ranks? [^\n]*\)$", re.MULTILINE): "",

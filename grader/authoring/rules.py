@@ -26,6 +26,7 @@ from grader.authoring.check_files import (
     visible_checks,
 )
 from grader.authoring.facts import NEEDS, heading_text, headings_of, plural
+from grader.authoring.leaks import leaks_of_lesson
 from grader.authoring.lesson import SCORE, BuildError, Cell, Lesson, Problem, parse, shown
 from grader.authoring.markers import clear_solution, nearest
 from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
@@ -202,6 +203,14 @@ def a_challenge_ends_the_lesson(lesson: Lesson) -> Breaches:
         yield Problem(lesson.file, challenge.line, what)
 
 
+# ---- what students get
+
+
+def no_line_of_an_answer_ships(lesson: Lesson) -> Breaches:
+    """Neither in its visible checks nor in the rest of the bundle."""
+    yield from leaks_of_lesson(lesson)
+
+
 # ---- checks_NN.py
 
 
@@ -226,7 +235,8 @@ def every_hidden_test_runs(lesson: Lesson) -> Breaches:
 def what_is_hidden_is_marked(lesson: Lesson) -> Breaches:
     """Students' checks are complete without what is hidden, and hold no hidden test."""
     hidden_tests(lesson)  # they can be read
-    file, text, students = shown(checks_file(lesson)), checks_file(lesson).read_text(), for_students(lesson)
+    path = checks_file(lesson)
+    file, text, students = shown(path), path.read_text(encoding="utf-8"), for_students(path)
     if left := HIDDEN_MARK.search(students):
         there, lacks = left[1], "END" if left[1] == "BEGIN" else "BEGIN"
         line = text.split("\n").index(left[0]) + 1
@@ -289,6 +299,7 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     every_exercise_is_checked,
     hard_exercises_have_hints,
     a_challenge_ends_the_lesson,
+    no_line_of_an_answer_ships,
     every_check_cell_is_judged,
     every_visible_check_runs,
     every_hidden_test_runs,

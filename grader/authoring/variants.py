@@ -77,8 +77,8 @@ class Variant:
 
         Raises ValueError if the cell lacks the text to replace, or if the outcome is the solution or isn't Python.
         """
-        answer = self.write_into(source)
         try:
+            answer = self.write_into(source)
             same = meaning(answer) == meaning(source)
         except SyntaxError as error:
             raise ValueError(f"{self}: this isn't Python: {error}") from None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.authoring.check_files import answers, checks_file, located, must_exist
+from grader.authoring.check_files import answers, checks_file, hidden_tests, located, must_exist, visible_checks
 from grader.authoring.lesson import ROOT, BuildError, Cell, Lesson, Problem, find_lessons, read_lesson, shown
 from grader.authoring.records import write_record
 from grader.authoring.variants import Answers
@@ -64,6 +64,7 @@ class Workbench:
     hidden: Checks
     answers: Answers
     namespace: dict[str, Any]  # a kernel's, after the first code cell and all solutions
+    lines: dict[tuple[str, Way], int]  # where the check of an exercise stands in its file
 
     @classmethod
     def load(cls, name: str, root: Path = ROOT, *, record: bool = False) -> Workbench:
@@ -80,7 +81,12 @@ class Workbench:
             if record:
                 write_record(lesson)
             visible, hidden = Checks(lesson.room), Checks(lesson.room, hidden=True)
-            return cls(lesson, visible, hidden, answers(lesson), namespace_of(lesson))
+            lines = {
+                (exercise, Way(judges, kind is hidden_tests)): line
+                for kind in (visible_checks, hidden_tests)
+                for (exercise, judges), line in kind(lesson).items()
+            }
+            return cls(lesson, visible, hidden, answers(lesson), namespace_of(lesson), lines)
 
     def ways(self, exercise: str) -> list[Way]:
         """All ways in which an exercise is judged: each visible check, then its hidden test if there is one."""
@@ -119,7 +125,8 @@ class Workbench:
             kind = "hidden test" if way.hidden else "check"
             what = f"here is no {kind} of the {way.judges!r} of {exercise!r}"
             raise BuildError([Problem(shown(checks_file(self.lesson)), 1, what)])
-        with located(self.lesson, checks_file(self.lesson)), contextlib.redirect_stdout(io.StringIO()):
+        place = checks_file(self.lesson), self.lines[exercise, way]
+        with located(self.lesson, *place), contextlib.redirect_stdout(io.StringIO()):
             try:
                 return Judged(True, checks.judge(answer, way.judges, Runner))
             except CheckFailed as failed:

@@ -1034,7 +1034,7 @@ def line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
 )
 def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> Case:
     steps = 2 * world_size - 2
-    fitted_alpha, fitted_beta = steps * alpha, steps / world_size / bandwidth  # no answer: the way there
+    fitted_alpha, fitted_beta = steps * alpha, steps / world_size / bandwidth
 
     def expect_counted(answer: Answer) -> None:
         for called in {watch.calls for _, watch in answer.inputs_after} - {len(sizes)}:

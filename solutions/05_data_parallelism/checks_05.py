@@ -1446,7 +1446,7 @@ def gradients_of(parts: list[int], unit: int) -> tuple[list[int], list[float]]:
 
 def end_of_buckets(buckets: Buckets, sizes: list[int], ready: list[float], latency: float, bandwidth: float) -> float:
     """The longest chain: from the moment when a bucket is ready, it and all those after it."""
-    took = [latency + sum(sizes[index] for index in bucket) / bandwidth for bucket in buckets]  # no answer: the cost
+    took = [latency + sum(sizes[index] for index in bucket) / bandwidth for bucket in buckets]
     return max(max(ready[index] for index in bucket) + sum(took[n:]) for n, bucket in enumerate(buckets))
 
 

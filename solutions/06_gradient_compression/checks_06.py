@@ -311,7 +311,7 @@ def blocks_of(
                     lambda got: isinstance(got, Tensor) and got.shape == (count, block)
                 ),
                 "with the codes of the padding: keep the first len(x)": (
-                    lambda got: isinstance(got, Tensor) and got.numel() == count * block > numel  # no answer: sizes
+                    lambda got: isinstance(got, Tensor) and got.numel() == count * block > numel
                 ),
             },
             "scales": {

@@ -312,7 +312,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([x.detach().reshape(-1) for x in tensors])  # no answer: to compare with
+    return torch.cat([x.detach().reshape(-1) for x in tensors])
 
 
 def pieces_of(x: Tensor, world_size: int) -> list[Tensor]:
@@ -338,8 +338,7 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
     flat = end_to_end(ours)
     size = math.ceil(len(flat) / world_size)
     dealt = [
-        nn.functional.pad(flat, (0, size * world_size - len(flat)))[rank::world_size]  # no answer: a mistake
-        for rank in range(world_size)
+        nn.functional.pad(flat, (0, size * world_size - len(flat)))[rank::world_size] for rank in range(world_size)
     ]
     chunks = list(flat.tensor_split(world_size))
     mistakes: dict[str, Any] = {
@@ -363,13 +362,11 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
             flat[rank * (len(flat) // world_size) :][: len(flat) // world_size] for rank in range(world_size)
         ],
         "a piece with one number too many: where P divides N there is no padding": [
-            nn.functional.pad(flat, (0, world_size))[rank * (size + 1) :][: size + 1]  # no answer: a mistake
-            for rank in range(world_size)
+            nn.functional.pad(flat, (0, world_size))[rank * (size + 1) :][: size + 1] for rank in range(world_size)
         ],
         "the whole flat tensor: return this rank's piece": flat,
         "without the padding: every rank's piece must have the same length": [
-            flat[rank * size : (rank + 1) * size]  # no answer: a mistake
-            for rank in range(world_size)
+            flat[rank * size : (rank + 1) * size] for rank in range(world_size)
         ],
         "pieces that differ in length: the last ones are padded with zeros": chunks,
         "a piece of each parameter: lay all of them end to end, then cut once": [
@@ -1120,7 +1117,7 @@ def clip_shards(
     norms = [math.sqrt(sum(each)) for each in in_group]
 
     def scaled(norms: Sequence[float]) -> list[list[Tensor]]:
-        factors = [min(1.0, max_norm / norm) if norm else 1.0 for norm in norms]  # no answer: one process
+        factors = [min(1.0, max_norm / norm) if norm else 1.0 for norm in norms]
         return [[x * factor for x in mine] for mine, factor in zip(pieces, factors, strict=True)]
 
     wrong: dict[str, list[float]] = {

@@ -1101,7 +1101,7 @@ def why_out_of_order(steps: Schedule, chunks: int) -> str:
         return GROUPS
     if [step.chunk for step in last if step.kind == "B"][:1] == [0]:
         return "The backwards begin with chunk 0, but they go through the last chunk first."
-    ahead = (chunks - 1) * ranks  # no answer: of the last rank, as the text says
+    ahead = (chunks - 1) * ranks
     if warm_up(last) < ahead:
         return "The warm-up is too short: a microbatch goes through the first v - 1 chunks of all ranks before it."
     return "In the steady phase, a pair begins with its forward." * (warm_up(last) == ahead)
@@ -1140,7 +1140,7 @@ def expect_few_live(schedule: Schedule, microbatches: int, chunks: int) -> str:
             what, right, all_of_them = "microbatches", ranks - rank, "as in GPipe."
             advice = "the forward of the first pair counts, too."
         else:
-            right = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1  # no answer: the advice says it
+            right = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1
             what = "chunks of microbatches"
             all_of_them = "as in GPipe: go backward as soon as the warm-up is over."
             advice = "2 (P - 1 - rank) + (v - 1) P forwards are enough, and the steady phase adds one."

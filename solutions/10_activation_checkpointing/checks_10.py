@@ -681,7 +681,7 @@ def expect_starts(starts: Any, count: int) -> None:
 # ---- selective checkpoints
 
 Asked = tuple[str, list[tuple[int, ...]]]  # an operation's name, and the shapes of its arguments
-PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1}  # no answer: where the left factor stands, for inputs
+PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1}  # the place of the left factor among the arguments
 
 
 def products(least: int) -> list[Asked]:
@@ -772,7 +772,7 @@ def pieces_over(
     number = {rank: n for n, members in enumerate(groups) for rank in members}
     xs = [normal(draws, *shape, seed=number[rank], dtype=dtype) for rank in range(ranks)]
     gradients = [normal(draws, *shape, seed=10, dtype=dtype) for _ in range(ranks)]
-    piece = -(-xs[0].numel() // size) * dtype.itemsize  # no answer: bytes, to compare with
+    piece = -(-xs[0].numel() // size) * dtype.itemsize
 
     right = [gradient_of(x + 1, g) for x, g in zip(xs, gradients, strict=True)]
     left = xs[0].numel() % size

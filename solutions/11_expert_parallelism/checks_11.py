@@ -939,7 +939,7 @@ def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dty
     right = moved(parts)
     by_place = [torch.cat([of_rank.view(nodes, local, n, D).transpose(0, 1).flatten(0, 2)]) for of_rank in right]
     inside = [[node * local + place for place in range(local)] for node in range(nodes)]
-    between = [[node * local + place for node in range(nodes)] for place in range(local)]  # no answer: it is given
+    between = [[node * local + place for node in range(nodes)] for place in range(local)]
     by_target = [
         [of_rank[node * local + place] for place in range(local) for node in range(nodes)] for of_rank in parts
     ]
@@ -1021,7 +1021,7 @@ def expert_placement(_: Draws, experts: int, tokens: int, seed: int) -> Case:
         [[routing]],
         also=lambda answer: expect_places(answer.results[0], experts),
         score=Measure(lambda answer: seconds_of_layer(routing, answer.results[0]), "s", "of virtual time"),
-        limit=flops / NODES.nodes / NODES.gpu.peak("bf16"),  # no answer: the limit, as if all were even
+        limit=flops / NODES.nodes / NODES.gpu.peak("bf16"),
     )
 
 

@@ -161,7 +161,7 @@ def grid_of(sizes: Sequence[int]) -> Tensor:
 
 def groups_along(sizes: Sequence[int], axis: int) -> Members:
     """All groups along one axis of a grid."""
-    found: Members = grid_of(sizes).movedim(axis, -1).reshape(-1, sizes[axis]).tolist()  # no answer: of one axis
+    found: Members = grid_of(sizes).movedim(axis, -1).reshape(-1, sizes[axis]).tolist()
     return found
 
 

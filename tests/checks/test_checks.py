@@ -25,6 +25,7 @@ from utils.checks.traffic import (
     expect_launched_first,
     expect_time,
     expect_traffic,
+    with_bytes,
 )
 from utils.cluster.hardware import links
 from utils.events.event import Event
@@ -242,6 +243,28 @@ def test_a_changed_input_is_seen_in_tensors_and_lists_of_them():
             expect_unchanged(answered([0], [[after]]), [before])
 
 
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        (
+            lambda w: (w.requires_grad_() ** 2).sum().backward() or w.requires_grad_(False),
+            "called backward() on the ca",
+        ),
+        (lambda w: w.requires_grad_(), "called requires_grad_() on the caller's own tensor"),
+    ],
+)
+def test_training_the_callers_own_tensor_is_named(does, says):
+    def trains(w):
+        does(w)
+        return 1
+
+    answer = Runner(trains)(1, [ONE.clone()])
+    with pytest.raises(CheckFailed) as failed:
+        expect_unchanged(answer, [ONE])
+    assert says in (words := str(failed.value)) and "copy: w.detach().clone().requires_grad_()" in words
+    assert words.startswith("  rank 0: w ")
+
+
 def test_a_changed_input_has_the_name_that_the_answer_gives_it():
     def doubles(sizes, batch, rank):
         batch.mul_(2)
@@ -310,7 +333,10 @@ def test_messages_and_bytes_are_counted():
 def test_messages_and_bytes_of_each_rank_are_counted():
     sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0), event(1, "recv", peer=0)]
     answer = answered([1, 1], [], sends)
-    assert expect_each_sent(answer, [2, 0], [16, 0], "Good.") == "each rank sent what it must. Good."
+    assert (
+        expect_each_sent(answer, [2, 0], [16, 0], "Good.")
+        == "the ranks sent 2 messages between them, 16 bytes in all. Good."
+    )
     assert expect_each_sent(answered([1], [], []), 0, 0) == "each rank sent 0 messages, 0 bytes in all."
     for messages, nbytes, says in (
         (
@@ -344,7 +370,10 @@ def test_a_collective_is_not_a_message():
 
 def test_calls_are_compared_rank_by_rank():
     both = [event(0, "gather"), event(1, "gather")]
-    expect_calls(answered([1, 1], [], both), ["gather"], [8])
+    passed = expect_calls(answered([1, 1], [], both), ["gather"], [8])
+    assert passed == "each rank called gather, with 8 bytes in all."
+    twice = answered([1, 1], [], [event(0, "gather"), event(1, "gather"), event(1, "gather")])
+    assert with_bytes(twice) == "", "ranks differ"
     with pytest.raises(CheckFailed, match="rank 1 called nothing, expected gather"):
         expect_calls(answered([1, 1], [], both[:1]), ["gather"])
     with pytest.raises(CheckFailed, match="handed 8 bytes to gather, expected 4 bytes"):

@@ -103,6 +103,14 @@ def test_a_part_that_is_misspelt_is_an_error():
         Case(right={"the sum": 6, "the mean": 2.0}, mistakes={"the means": {}})
 
 
+@pytest.mark.parametrize(
+    ("part", "verb"), [("weights", "are"), ("loss", "is"), ("bias", "is"), ("sums of rank 1", "are")]
+)
+def test_the_verb_agrees_with_the_part(part, verb):
+    case = Case([[1]], right={part: 1, "rest": 2})
+    assert f"rank 0: {part} {verb} 3, expected 1" in failure(case, answered((3, 2)))
+
+
 def test_a_case_must_say_what_it_is_judged_by():
     with pytest.raises(TypeError, match="there are cases for its traffic, but the Case has no traffic="):
         Case(right=1, world_size=1).judge(answered(1), "traffic")

@@ -1,4 +1,4 @@
-"""Every mistake of the table (mistakes.py) is reported as it says there; what is compared word for word, in two seconds."""
+"""Every mistake in the table (mistakes.py) is reported as it says; reports compared word for word come in two seconds."""
 
 import inspect
 import re

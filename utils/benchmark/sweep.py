@@ -108,7 +108,7 @@ def rows_of(op: str, sizes: list[int], itemsize: int, results: list[list[Measure
         size = size_of(op, count, itemsize, world_size)
         slowest = [max(times) for times in zip(*(one.seconds for one in of_ranks), strict=True)]
         middle = median(slowest)
-        off = median(abs(seconds - middle) for seconds in slowest)  # no answer: it is what benchmarks report
+        off = median(abs(seconds - middle) for seconds in slowest)
         spread = off / middle if middle else 0.0
         wrong = None if of_ranks[0].wrong is None else sum(one.wrong or 0 for one in of_ranks)
         bandwidths = (algbw(size, middle), busbw(op, size, middle, world_size)) if middle else (0.0, 0.0)

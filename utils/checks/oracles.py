@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..cluster.hardware import Cluster
 from ..kit.drivers.call import Catch
+from ..text.units import is_or_are
 from .answer import Answer, CheckFailed, Outcome, Place
 from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
 from .equality import alike, which_alike
@@ -230,6 +231,7 @@ class Case:
                 seen = at(self.seen, rank, self.world_size) or (
                     "rank {rank}: {part} is" if part else "rank {rank} returned"
                 )
+                seen = seen.replace("{part} is", f"{{part}} {is_or_are(part)}")
                 mistakes = self.told_apart(mistakes, values[part], right, results)
                 mistakes = {**self.mistaken_as_a_whole(got), **mistakes, **self.explained(values[part], rank)}
                 try:

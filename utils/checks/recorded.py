@@ -8,7 +8,7 @@ The oracle of such an exercise is hidden, with its visible cases in a tuple RECO
     RECORDED = (vary(hidden_bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11)]),)
 
 `make build` writes down what it says of these cases, in recorded.json beside the checks: inputs, right values, and
-what usual mistakes lead to. The part of the checks that students get says `bubble_shares = recorded(ROOM, "bubble-shares")`.
+what usual mistakes lead to. What students get of the checks says `bubble_shares = recorded(ROOM, "bubble-shares")`.
 
 The par of a challenge (scores.py) is written down there too: RECORDED has `vary(best_buckets, par=...)`, and the
 visible oracle `par=recorded_par(ROOM, "best-buckets")`.

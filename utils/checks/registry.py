@@ -25,6 +25,9 @@ from .timelines import keep, to_look_at
 
 TIME = "time"
 WIDTH = 78  # columns of a message's first line
+ASSUMES = (
+    "Hidden tests try cases that the notebook doesn't: does your code assume a number of ranks, a shape or a dtype?"
+)
 
 
 class Checks:
@@ -102,7 +105,8 @@ class Checks:
             if are_drawn and run.known and failed.outcome:
                 failed.mistake = words_in_a_notebook(one, run) or failed.mistake
             failed.header = header([exercise, judges] + ["hidden test"] * self.hidden, run.situation)
-            failed.expected = "something else" if failed.expected and self.hidden else failed.expected
+            if failed.expected and self.hidden:
+                failed.expected, failed.mistake = "something else", failed.mistake or ASSUMES
             if judges in (TIME, SCORE) and len(run.runs) == 1 and not self.hidden:
                 failed.run = run.runs[0]
             raise failed from None

@@ -72,7 +72,7 @@ def heatmap_in_shades(matrix: list[list[int]], title: str) -> Picture:
     block = -(-size // MOST_CELLS)  # ranks per row and per column
     sent = most_of_blocks(numpy.array(matrix, dtype=float), block)
     unit, nbytes = fitting(BYTES, sent.max())
-    edge = len(sent) * block - 0.5  # no answer: a picture
+    edge = len(sent) * block - 0.5
     look: Look = {"cmap": "cividis_r", "vmin": 0, "vmax": sent.max() / nbytes or 1, "interpolation": "nearest"}
     cells = numpy.where(sent, sent / nbytes, numpy.nan)  # white if nothing was sent
     shades = panel.imshow(cells, extent=(-0.5, edge, edge, -0.5), **look)
@@ -90,8 +90,8 @@ def heatmap_in_shades(matrix: list[list[int]], title: str) -> Picture:
 
 def most_of_blocks(matrix: Matrix, block: int) -> Matrix:
     """(n, n) -> (n / block, n / block), rounded up: the maximum of each block."""
-    cells = -(-len(matrix) // block)  # no answer: a picture
-    missing = cells * block - len(matrix)  # no answer: a picture
+    cells = -(-len(matrix) // block)
+    missing = cells * block - len(matrix)
     whole = numpy.pad(matrix, (0, missing))
     most: Matrix = whole.reshape(cells, block, cells, block).max(axis=(1, 3))
     return most

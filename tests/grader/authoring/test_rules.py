@@ -316,6 +316,45 @@ def test_a_hard_exercise_has_three_hints(course):
     assert list(rules.hard_exercises_have_hints(read_lesson(course / SOURCE))) == []
 
 
+# ---- what students get
+
+LONG = TINY.replace("    return x + 1\n", "    bigger_by_one = x + 1\n    return bigger_by_one\n")
+OTHER = LONG.replace("bigger_by_one = x + 1", "another_lesson = x + 1").replace("return bigger", "return another")
+LINE = "def helps(x):\n    bigger_by_one=x+1\n"
+WAY_OUT = "name a variable differently here; or, if students may see this line, show it in the lesson's text"
+
+
+@pytest.mark.parametrize("file", [VISIBLE, "utils/kit/helps.py"])
+def test_a_line_of_an_answer_may_not_ship(course, file):
+    write_lesson(course, LONG)
+    assert broken(course) == []
+    (course / file).parent.mkdir(exist_ok=True)
+    (course / file).write_text(LINE + CHECKS)
+    [said] = broken(course)
+    assert said == f"{file}:2: this is a line of an answer, {SOURCE}:19: bigger_by_one=x+1: {WAY_OUT}"
+
+
+def test_both_ways_out_of_a_leak_work(course):
+    write_lesson(course, LONG)
+    (course / VISIBLE).write_text(LINE.replace("bigger_by_one", "one_more_of_x") + CHECKS)
+    assert broken(course) == []
+    (course / VISIBLE).write_text(LINE + CHECKS)
+    write_lesson(
+        course, LONG.replace("# A lesson of", "# `bigger_by_one = x + 1` is what it's about.\n#\n# A lesson of")
+    )
+    assert broken(course) == []
+
+
+def test_the_checks_of_a_lesson_may_not_hold_another_lessons_answer_but_other_files_are_no_fault_of_it(course):
+    write_lesson(course, OTHER, "02_other")
+    (course / VISIBLE).write_text(LINE.replace("bigger_by_one=x+1", "another_lesson = x + 1") + CHECKS)
+    [said] = broken(course)
+    assert said.startswith(f"{VISIBLE}:2: this is a line of an answer, solutions/02_other.py:19: ")
+    (course / VISIBLE).write_text(CHECKS)
+    (course / "utils/helps.py").write_text("another_lesson = x + 1\n")
+    assert broken(course) == []
+
+
 # ---- a challenge
 
 

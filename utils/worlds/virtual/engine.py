@@ -46,8 +46,8 @@ from .network import Network, NetworkInterface
 from .process_group import VirtualGroup
 from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks
-from .stores import NAME_KEY, VirtualStore, share_stores
 from .shared_libraries import about_import, about_patches
+from .stores import NAME_KEY, VirtualStore, share_stores
 from .surroundings import SeparateState, Surroundings
 from .virtual_cuda import patch_cuda
 

@@ -103,7 +103,7 @@ def anonymous_memory() -> list[tuple[int, int]]:
             span, access, _, _, inode, *name = line.split()
             if access.startswith("rw") and inode == "0" and (not name or name[0] == "[heap]"):
                 begin, end = (int(address, 16) for address in span.split("-"))
-                begin, end = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE  # no answer: pages
+                begin, end = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
                 pieces += [(at, min(PIECE, end - at)) for at in range(begin, end, PIECE)]
     return pieces
 
