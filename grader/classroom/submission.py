@@ -52,7 +52,7 @@ NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "raw": new_raw_cell,
 }
 HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
-MAX_FILES = 10  # in one folder
+MAX_FILES = 10  # per folder
 COPY = r"( ?[(\[]\d+[)\]]|[-_ ]\d{1,3}|[-_ ]*copy[-_ ]*(\(?\d*\)?))"  # NAME (1), NAME-1, NAME-Copy1, NAME - Copy (2)
 
 
@@ -156,7 +156,7 @@ def is_copy(other: Path, path: Path) -> bool:
 
 
 def modified(path: Path) -> float:
-    """When the file was last changed, in seconds; the dawn of time if it isn't there."""
+    """When the file was last changed, in seconds; the epoch if it doesn't exist."""
     try:
         return path.lstat().st_mtime
     except OSError:
@@ -338,7 +338,7 @@ class Item:
 
     text: str
     kind: str
-    number: int  # in the submission, from 1
+    number: int  # position in the submission, from 1
     claims: str | None = None
     name: str | None = None
 

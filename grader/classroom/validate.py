@@ -47,7 +47,7 @@ def put_official_checks(nb: NotebookNode, course: Course) -> bool:
     Returns whether the notebook had any checks.
     """
     mine = {grade_id(cell): cell for cell in nb.cells if is_check(cell)}
-    best: dict[str, NotebookNode] = {}  # of the lesson that has most of them: two lessons may share a name
+    best: dict[str, NotebookNode] = {}  # the lesson with the most matches: two lessons may share a name
     for lesson in course.lessons():
         source = nbformat.read(course.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
         official = {grade_id(cell): cell for cell in source.cells if is_check(cell)}

@@ -39,9 +39,9 @@ WAITING = "waiting"
 LOOKS = {**MARKS, WAITING: WAITS}
 SHARES = {PASSED: "all points", PART: "some", WRONG: "none", WAITING: WAITS.words}
 BINS = 10
-MOST_PAIRS, MOST_EXERCISES = 30, 20  # of similar answers to show
+MAX_PAIRS, MAX_EXERCISES = 30, 20  # similar answers shown
 NUMBERS = re.compile(r"\[[^\[\]]*\]|(?<!\w)[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # [1 2 3], 4.5e-6
-Segment = tuple[float, str, str]  # of a bar: its share, the CSS class of its colour, its label
+Segment = tuple[float, str, str]  # segment of a bar: share, CSS class of its colour, label
 
 
 def write_report(course: Course, lessons: list[str]) -> Path:
@@ -58,7 +58,7 @@ class Class:
     """A lesson's grades, and the judgement of each submission."""
 
     grades: Grades
-    judgements: dict[str, Judgement] = field(default_factory=dict)  # of students with an autograded notebook
+    judgements: dict[str, Judgement] = field(default_factory=dict)  # {student: judgement}, for autograded notebooks
     links: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> {what: relative URL}
     names: dict[str, str] = field(default_factory=dict)  # student -> the name for the board, if there is one
     enrolled: int = 0
@@ -354,11 +354,11 @@ def similar_pairs(one: Class) -> dict[str, Any]:
                     "percent": round(100 * pair.share),
                     "texts": [visible(one.answers[student][pair.exercise], 4000) for student in students],
                 }
-                for pair in pairs[:MOST_EXERCISES]
+                for pair in pairs[:MAX_EXERCISES]
             ],
             "count": len(pairs),
         }
-        for students, pairs in ranked[:MOST_PAIRS]
+        for students, pairs in ranked[:MAX_PAIRS]
     ]
     return {"pairs": shown, "more": len(ranked) - len(shown)}
 

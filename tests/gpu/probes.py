@@ -374,9 +374,9 @@ def kernels(setting: Setting) -> Numbers:
     write_kernel_times(file, times)
     clusters, here = {"dgx-h100": find_cluster("dgx-h100", 1)}, "something else kept it too busy to measure its rates"
     with suppress(ValueError):
-        found = measure_this_machine(1, setting.backend, seconds=0.2 if setting.dry else 2)
-        clusters |= {"own rates": found, "kernels.csv": replace(found, gpu=MeasuredGpu.of(found.gpu, file))}
-        here = str(found)
+        own = measure_this_machine(1, setting.backend, seconds=0.2 if setting.dry else 2)
+        clusters |= {"own rates": own, "kernels.csv": replace(own, gpu=MeasuredGpu.of(own.gpu, file))}
+        here = str(own)
     virtual = {name: simulate(virtual_seconds, 1, setting.dry, cluster=c).results[0] for name, c in clusters.items()}
     table: Numbers = {
         name: {"measured, s": seconds} | {way: found[name] for way, found in virtual.items()}

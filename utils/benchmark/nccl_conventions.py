@@ -27,7 +27,7 @@ from fractions import Fraction
 GIGA = 1e9
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
-IN_CHUNKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")  # whose S consists of P chunks
+IN_CHUNKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")  # their S consists of P chunks
 INPUT_IS_CHUNK = ("all_gather", "gather")  # a rank's input is one chunk, not the whole
 DTYPES = {  # torch's name: (nccl-tests' name, bytes per element)
     **{"float32": ("float", 4), "float64": ("double", 8), "float16": ("half", 2), "bfloat16": ("bfloat16", 2)},

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..worlds.real.placement import get_device
 from .nccl_conventions import INPUT_IS_CHUNK, count_of
 
-ROOT = 0  # of broadcast, reduce, gather, scatter
+ROOT = 0  # root rank of broadcast, reduce, gather, scatter
 IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch.distributed has only this form of them
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ..report.breakdown import Breakdown
 
 WIDTH, TALL, ABOVE, BELOW, RIGHT = 9, 0.34, 0.45, 0.62, 0.2  # inches
-MOST_BARS = 24
-COLUMNS = 4  # of the legend
+MAX_BARS = 24
+COLUMNS = 4  # legend columns
 SOLID = {
     "matmul": "#85C285",
     "memory-bound": "#A394FF",
@@ -34,7 +34,7 @@ HATCHED = {
 
 def breakdown(parts: Breakdown) -> Picture:
     groups = parts.alike()
-    places = rank_sets.spread(len(groups), MOST_BARS, ())
+    places = rank_sets.spread(len(groups), MAX_BARS, ())
     bars = {"mean": parts.mean}
     bars |= {rank_sets.lane_name(groups[i]).replace("\n", " "): parts.parts[groups[i][0]] for i in places}
     lines = -(-len(parts.names) // COLUMNS)

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import os
 
-NAME = __name__.rpartition(".")[0].rpartition(".")[0]  # what `import NAME` takes
+NAME = __name__.rpartition(".")[0].rpartition(".")[0]  # the name to import
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 IMPORT_ROOT = os.path.normpath(os.path.join(FOLDER, *[".."] * (NAME.count(".") + 1)))  # must be on sys.path

@@ -15,7 +15,7 @@ BUSY = 0.2  # a GPU is busy if processes other than this kernel hold more than t
 class InstalledGpu:
     """A GPU that torch may use here. Sizes are in bytes. Without a uuid, it can't be told apart from the others."""
 
-    number: int  # as nvidia-smi counts
+    number: int  # nvidia-smi's number
     uuid: str = ""
     memory: int = 0
     held_by_others: int = 0
