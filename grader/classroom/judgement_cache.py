@@ -73,9 +73,8 @@ def digests_of_checks(lesson: str, settings: JudgeSettings) -> list[str]:
     """A digest of each file that holds this lesson's checks, or code that the checks of all lessons share."""
     files = []
     for package in sorted({settings.checks, settings.hidden, "utils.checks", "utils.kit.drivers"}):
-        files += [
-            file for one in folders_of(package) for file in sorted(one.glob("*.py")) if concerns(file.stem, lesson)
-        ]
+        for folder in folders_of(package):
+            files += [file for file in sorted(folder.glob("*.py")) if concerns(file.stem, lesson)]
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
 
@@ -83,7 +82,7 @@ def folders_of(package: str) -> list[Path]:
     """Where a package's modules are. Nothing is imported: `utils` would start its zygote, which grading never needs."""
     top, *inner = package.split(".")
     spec = find_spec(top)
-    return [Path(one, *inner) for one in (spec.submodule_search_locations if spec else None) or []]
+    return [Path(folder, *inner) for folder in (spec.submodule_search_locations if spec else None) or []]
 
 
 def concerns(module: str, lesson: str) -> bool:

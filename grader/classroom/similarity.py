@@ -63,9 +63,9 @@ def pairs_in(exercise: str, own: dict[str, Fingerprints]) -> Iterator[Pair]:
     most = max(2, min(MAX_OWNERS, len(own) // 2))
     owners: dict[int, list[str]] = defaultdict(list)
     for student in sorted(own):
-        for one in own[student]:
-            owners[one].append(student)
-    rare = {one: students for one, students in owners.items() if len(students) <= most}
+        for fingerprint in own[student]:
+            owners[fingerprint].append(student)
+    rare = {fingerprint: students for fingerprint, students in owners.items() if len(students) <= most}
     size = Counter(student for students in rare.values() for student in students)
     both = Counter(pair for students in rare.values() for pair in combinations(students, 2))
     for pair, count in both.items():

@@ -50,7 +50,7 @@ def allowed(tag: str, name: str, value: str) -> bool:
         case "input", "type":
             return value == "checkbox"
         case _, "class":
-            return all(CLASSES.fullmatch(one) for one in value.split())
+            return all(CLASSES.fullmatch(name) for name in value.split())
         case (("td" | "th"), "style"):
             return bool(ALIGNED.fullmatch(value))
     return name in ("title", "alt", "colspan", "rowspan", "open", "checked", "disabled", "start")

@@ -95,10 +95,10 @@ def why_not() -> str | None:
         return "The sandbox needs Linux. On other systems, grade in the container of grader/Dockerfile."
     if not shutil.which("bwrap"):
         return "The sandbox needs bubblewrap, and `bwrap` was not found here: run `make system`, or install bubblewrap."
-    said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
-    version = tuple(map(int, re.findall(r"\d+", said)))
+    printed = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
+    version = tuple(map(int, re.findall(r"\d+", printed)))
     if version[:2] < OLDEST:
-        return f"The sandbox needs bubblewrap 0.8 or newer; this one is {said.strip() or 'of an unknown version'}."
+        return f"The sandbox needs bubblewrap 0.8 or newer; this one is {printed.strip() or 'of an unknown version'}."
     needed = [sys.executable, str(UTILS / "__init__.py")]
     end = _run(["sh", "-c", 'for path; do test -r "$path" || echo "$path"; done', "sh", *needed])
     if end.status != 0:

@@ -116,10 +116,10 @@ class Call:
         self.received.fill_(POISON)  # reused memory could already hold the right numbers
         self()
         wait_for_device()
-        got = self.own if self.op in IN_PLACE else self.received
+        result = self.own if self.op in IN_PLACE else self.received
         if self.op in ("reduce", "gather") and self.rank != ROOT:
             return 0
-        return int((got != self.expected().to(got.dtype)).sum())
+        return int((result != self.expected().to(result.dtype)).sum())
 
     def expected(self) -> Tensor:
         """What this rank should hold at the end, computed from the inputs of all ranks."""

@@ -45,11 +45,11 @@ def breakdown(parts: Breakdown) -> Picture:
     panel = picture.subplots()
     unit, seconds = fitting(SECONDS, parts.elapsed)
     looks = looks_of(parts.names)
-    for place, one in enumerate(bars.values()):
+    for place, bar in enumerate(bars.values()):
         start = 0.0
         for name in parts.names:
-            panel.barh(place, one.get(name, 0.0) / seconds, 0.8 if place else 0.92, start, **looks[name])
-            start += one.get(name, 0.0) / seconds
+            panel.barh(place, bar.get(name, 0.0) / seconds, 0.8 if place else 0.92, start, **looks[name])
+            start += bar.get(name, 0.0) / seconds
     panel.set(xlim=(0, (parts.elapsed or 1) / seconds), ylim=(len(bars) - 0.4, -0.6))
     panel.set_yticks(range(len(bars)), list(bars))
     panel.set_xlabel(f"{unit} in each part, not in the order of time", color=INK, fontsize=9)

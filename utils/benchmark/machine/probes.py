@@ -68,9 +68,9 @@ def measure_rank(rank: int, world_size: int, window: float) -> RankSamples:
 def bandwidth_samples(device: torch.device, window: float) -> list[float]:
     """bytes/s of a copy, which reads and writes one tensor, and a sum, which reads two and writes one."""
     nbytes = 64 << 20 if device.type == "cpu" else 1 << 30
-    one = torch.ones(nbytes // 4, device=device)  # not zeros, which the system provides without allocating memory
-    other = one.clone()
-    return [5 * nbytes / seconds for seconds in sample(lambda: other.copy_(one).add_(one), device, window)]
+    source = torch.ones(nbytes // 4, device=device)  # not zeros, which the system provides without allocating memory
+    target = source.clone()
+    return [5 * nbytes / seconds for seconds in sample(lambda: target.copy_(source).add_(source), device, window)]
 
 
 def peak_samples(dtype: torch.dtype, device: torch.device, window: float) -> list[float]:

@@ -62,8 +62,8 @@ def look_at_gpus() -> list[InstalledGpu]:
     gpus = []
     for index, number in enumerate(numbers):
         memory = nvml.nvmlDeviceGetMemoryInfo(handles[number])
-        mine = held_by_this_process(nvml, handles[number], index)
-        gpus.append(InstalledGpu(number, uuids[number], memory.total, memory.used - mine))
+        held_here = held_by_this_process(nvml, handles[number], index)
+        gpus.append(InstalledGpu(number, uuids[number], memory.total, memory.used - held_here))
     return gpus
 
 
