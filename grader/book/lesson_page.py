@@ -69,7 +69,7 @@ def closed_outputs(cells: list[NotebookNode]) -> dict[str, str]:
             if not cell.source.startswith(FOLDED):
                 predicting = bool(PREDICTION.search(cell.source)) and FOLDED not in cell.source
         elif kind_of(cell) == "exercise":
-            unwritten |= {name for one in cell_statements(cell.source)[0] for name in one.binds}
+            unwritten |= {name for statement in cell_statements(cell.source)[0] for name in statement.binds}
         elif not kind_of(cell):
             if depends(cell.source, unwritten):
                 closed[cell.id] = YOUR_CODE_FIRST
@@ -81,19 +81,20 @@ def closed_outputs(cells: list[NotebookNode]) -> dict[str, str]:
 def depends(source: str, unwritten: set[str]) -> bool:
     """Whether a cell reads one of the names in `unwritten`. Adds to these what the cell derives from them."""
     found = False
-    for one in cell_statements(source)[0]:
-        if (one.reads | one.reads_later) & unwritten:
-            unwritten |= one.binds | one.changes
+    for statement in cell_statements(source)[0]:
+        if (statement.reads | statement.reads_later) & unwritten:
+            unwritten |= statement.binds | statement.changes
             found = True
         else:
-            unwritten -= one.always_binds
+            unwritten -= statement.always_binds
     return found
 
 
 def answer_lines(lesson: Lesson) -> list[str]:
     """The lines of the answers that say something, the longest first, without those that the lesson gives away."""
     given = {line.strip() for cell in lesson.cells for line in clear_solution(cell.source).split("\n")}
-    lines = {line.strip() for one in lesson.exercises.values() for _, line in solution_lines(one.source)} - given
+    sources = [exercise.source for exercise in lesson.exercises.values()]
+    lines = {line.strip() for source in sources for _, line in solution_lines(source)} - given
     return sorted((line for line in lines if len(line) >= SHORTEST_LINE), key=len, reverse=True)
 
 

@@ -34,9 +34,9 @@ from grader.book.lesson_page import lesson_page
 
 # The pages of docs/ that readers need first. All others follow, by name.
 FIRST = ("environments", "debugging", "clusters", "gpu", "simulator", "instructors", "grading", "architecture")
-FIGURE = re.compile(r'src="data:image/png;base64,([^"]+)"')  # in the HTML of an output
+FIGURE = re.compile(r'src="data:image/png;base64,([^"]+)"')  # an image in an output's HTML
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
-TEXT = (".html", ".ipynb", ".js", ".json", ".txt")  # what the proof reads
+TEXT = (".html", ".ipynb", ".js", ".json", ".txt")  # files that the proof reads
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def run_sphinx(sources: Path, site: Path, options: Options, root: Path) -> None:
         app.build()
     if text := COLOUR.sub("", warnings.getvalue()):
         raise BuildError(text.replace(f"{sources}{os.sep}", "").splitlines())
-    (site / ".buildinfo").unlink()  # for the next build into the same folder, which there is none of
+    (site / ".buildinfo").unlink()  # serves only a next build into the same folder, and there is none
 
 
 # ---- the proof -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every mistake in the table (mistakes.py) is reported as it says; reports compared word for word come in two seconds."""
+"""Every mistake in the table (mistakes.py) is reported as it says; reports compared word for word within two seconds."""
 
 import inspect
 import re

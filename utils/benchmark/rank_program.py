@@ -18,7 +18,7 @@ from ..events.collectives import COLLECTIVES, not_known
 from ..worlds.real.placement import get_device
 from .nccl_conventions import count_of
 
-ROOT = 0  # of broadcast, reduce, gather, scatter
+ROOT = 0  # root rank of broadcast, reduce, gather, scatter
 
 
 @dataclass
@@ -118,10 +118,10 @@ class Call:
         self.received.fill_(POISON)  # reused memory could already hold the right numbers
         self()
         wait_for_device()
-        got = self.own if self.kind.in_place else self.received
+        result = self.own if self.kind.in_place else self.received
         if self.op in ("reduce", "gather") and self.rank != ROOT:
             return 0
-        return int((got != self.expected().to(got.dtype)).sum())
+        return int((result != self.expected().to(result.dtype)).sum())
 
     def expected(self) -> Tensor:
         """What this rank should hold at the end, computed from the inputs of all ranks."""

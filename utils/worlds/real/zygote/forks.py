@@ -53,7 +53,7 @@ class Forks:
         torch.manual_seed(0)
         gc.freeze()  # all ranks share what is in memory now: keep the collector from touching it
 
-    def do_chore(self, _: int) -> bool:
+    def prepare(self, _: int) -> bool:
         """Turn one more piece of memory into huge pages; False if none is left."""
         piece = next(self.pieces, None)
         if piece is not None:
