@@ -1,4 +1,4 @@
-"""Every mistake in the table (mistakes.py) is reported as it says; reports compared word for word within two seconds."""
+"""Every mistake of the table (mistakes.py) is reported as it says; a report to be compared exactly comes within 2 s."""
 
 import inspect
 import re
