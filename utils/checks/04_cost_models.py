@@ -18,7 +18,6 @@ from .. import RankError, track_memory
 from ..cluster.hardware import Cluster, Gpu, Link
 from ..cluster.presets import find_cluster
 from ..kit import gpu_topology, split_mlp
-from ..kit.drivers.outside_tensors import outside_tensors
 from ..kit.message_rounds import Round, play
 from ..kit.slow_memory import Load, SlowMemory, unwritten
 from ..text.units import plural, quantity
@@ -481,10 +480,10 @@ def critical_batch_on_the_clock(_: Draws, dim: int, ranks: int, link: Link) -> C
 BYTES = "bytes of what is returned"
 
 
-def hold(function: Callable[..., Any], recipe: dict[str, str], counted: bool = False, **given: Any) -> dict[str, Any]:
+def hold(function: Callable[..., Any], recipe: dict[str, str], **given: Any) -> dict[str, Any]:
     """What a rank holds, {name: its shape and dtype}, and the bytes of all of it."""
     dtypes = {name: getattr(torch, dtype) for name, dtype in recipe.items()}
-    with track_memory() as storages, outside_tensors(storages, counted):
+    with track_memory():
         state = function(recipe=dtypes, **given)
         if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
             return {"it": repr(state)[:100]}

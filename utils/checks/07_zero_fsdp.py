@@ -25,6 +25,7 @@ from ..kit.tied_mlp import AwkwardMLP
 from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .closed_forms import simulate
+from .compare import expect_possible
 from .inputs import Draws
 from .oracles import Case, oracle
 from .recorded import recorded, recorded_par
@@ -169,6 +170,7 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
 
 def expect_little_kept(answer: Answer, piece: int, whole: int) -> str:
     for rank, result in enumerate(answer.results):
+        expect_possible(rank, result["held"], least=piece)
         if result["held"] > piece + SLACK:
             raise CheckFailed(
                 f"after the call {result['held']:,} bytes are alive on rank {rank}",

@@ -22,7 +22,6 @@ from .. import track_memory
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, links
 from ..kit.drivers.backward import drive, my_group
-from ..kit.drivers.outside_tensors import outside_tensors
 from ..kit.drivers.sharded import most_between
 from ..kit.transformer import attention, layer_norm, mlp
 from ..text.rank_sets import format_ranks
@@ -776,7 +775,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     own_work = partial(judge_work, share=counter.get_total_flops() / size)
     known = {"num_heads": heads}
     case = driven(size, whole, grad, local, mistakes, rtol=CLOSE, same=known, traffic=calls, also=own_work)
-    return replace(case, through=drive_and_count)
+    return replace(case, through=drive_and_count, drivers={})
 
 
 def drive_and_count(
@@ -960,22 +959,18 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
 
 
 def drive_and_measure(
-    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, counted: bool = False
+    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int
 ) -> dict[str, Any]:
-    """As `drive`; `kept` is how many bytes are kept for backward, weights excluded.
-
-    counted: whether memory outside of tensors counts as well (outside_tensors.py)
-    """
+    """As `drive`; `kept` is how many bytes are kept for backward, weights excluded."""
     kept = 0
 
     def measured(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(**known: Any) -> Any:
             nonlocal kept
             weights = [x for name, x in known.items() if name in given and name != "x_local"]
-            held = track_memory(torch.nn.ParameterList(weights))
-            with held as storages, outside_tensors(storages, counted) as live:
+            with track_memory(torch.nn.ParameterList(weights)) as storages:
                 output = function(**known)
-                kept = live() - storages.by_kind().get("parameters", 0)
+                kept = storages.live - storages.by_kind().get("parameters", 0)
                 kept -= output.nbytes if isinstance(output, Tensor) else 0
             return output
 

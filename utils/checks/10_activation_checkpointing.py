@@ -28,6 +28,7 @@ from ..kit.drivers.recomputed import (
 from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .closed_forms import simulate
+from .compare import expect_possible
 from .inputs import Draws
 from .oracles import Case, oracle
 from .recorded import recorded, recorded_par
@@ -633,6 +634,7 @@ def pieces_over(
 
     def memory(answer: Answer) -> str:
         for rank, result in enumerate(answer.results):
+            expect_possible(rank, result["kept"], least=xs[0].nbytes - (size - 1) * piece)
             if result["kept"] > piece:
                 why = too_much(result["kept"], piece, xs[0].nbytes)
                 raise CheckFailed(f"rank {rank} keeps {result['kept']:,} bytes", f"{piece:,}", why)
