@@ -64,6 +64,7 @@ def closed_outputs(cells: list[NotebookNode]) -> dict[str, str]:
     closed = {}
     predicting = False
     unwritten: set[str] = set()  # names whose values depend on an answer
+    imported: set[str] = set()
     for cell in cells:
         if cell.cell_type != "code":
             if not cell.source.startswith(FOLDED):
@@ -71,22 +72,26 @@ def closed_outputs(cells: list[NotebookNode]) -> dict[str, str]:
         elif kind_of(cell) == "exercise":
             unwritten |= {name for statement in cell_statements(cell.source)[0] for name in statement.binds}
         elif not kind_of(cell):
-            if depends(cell.source, unwritten):
+            if depends(cell.source, unwritten, imported):
                 closed[cell.id] = YOUR_CODE_FIRST
             if predicting:
                 closed[cell.id] = PREDICT_FIRST
     return closed
 
 
-def depends(source: str, unwritten: set[str]) -> bool:
-    """Whether a cell reads one of the names in `unwritten`. Adds to these what the cell derives from them."""
+def depends(source: str, unwritten: set[str], imported: set[str]) -> bool:
+    """Whether a cell reads one of the names in `unwritten`. Adds to these what the cell derives from them.
+
+    imported: names that are imported, which the cell adds to; calling a module's function leaves the module as it is
+    """
     found = False
     for statement in cell_statements(source)[0]:
-        if (statement.reads | statement.reads_later) & unwritten:
-            unwritten |= statement.binds | statement.changes
+        imported |= statement.binds if statement.is_import else set()
+        if statement.reads & unwritten:
+            unwritten |= statement.binds | statement.changes | (statement.calls - imported)
             found = True
         else:
-            unwritten -= statement.always_binds
+            unwritten -= statement.binds
     return found
 
 

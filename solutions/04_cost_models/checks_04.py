@@ -28,7 +28,6 @@ from utils.checks.show import show
 from utils.cluster.hardware import Cluster, Gpu, Link
 from utils.cluster.presets import find_cluster
 from utils.kit import gpu_topology, split_mlp
-from utils.kit.drivers.outside_tensors import outside_tensors
 from utils.kit.message_rounds import Round, play
 from utils.kit.slow_memory import Load, SlowMemory, unwritten
 from utils.text.units import plural, quantity
@@ -1000,10 +999,10 @@ hidden_critical_batch_on_the_clock = vary(
 BYTES = "bytes of what is returned"
 
 
-def hold(function: Callable[..., Any], recipe: dict[str, str], counted: bool = False, **given: Any) -> dict[str, Any]:
+def hold(function: Callable[..., Any], recipe: dict[str, str], **given: Any) -> dict[str, Any]:
     """What a rank holds, {name: its shape and dtype}, and the bytes of all of it."""
     dtypes = {name: getattr(torch, dtype) for name, dtype in recipe.items()}
-    with track_memory() as storages, outside_tensors(storages, counted):
+    with track_memory():
         state = function(recipe=dtypes, **given)
         if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
             return {"it": repr(state)[:100]}

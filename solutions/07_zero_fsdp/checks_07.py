@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from utils import RankFailed
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.closed_forms import simulate
+from utils.checks.compare import expect_possible
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, oracle, vary
 from utils.checks.recorded import recorded, recorded_par
@@ -398,6 +399,7 @@ hidden_flat_shard = vary(
 
 def expect_little_kept(answer: Answer, piece: int, whole: int) -> str:
     for rank, result in enumerate(answer.results):
+        expect_possible(rank, result["held"], least=piece)
         if result["held"] > piece + SLACK:
             raise CheckFailed(
                 f"after the call {result['held']:,} bytes are alive on rank {rank}",

@@ -46,7 +46,6 @@ from utils.checks.traffic import expect_time
 from utils.cluster.collective_costs import Layout, cost
 from utils.cluster.hardware import Cluster, links
 from utils.kit.drivers.backward import drive, my_group
-from utils.kit.drivers.outside_tensors import outside_tensors
 from utils.kit.drivers.sharded import most_between
 from utils.kit.functional_collectives import all_gather, reduce_scatter
 from utils.kit.transformer import attention, layer_norm, mlp
@@ -903,7 +902,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     own_work = partial(judge_work, share=counter.get_total_flops() / size)
     known = {"num_heads": heads}
     case = driven(size, whole, grad, local, mistakes, rtol=CLOSE, same=known, traffic=calls, also=own_work)
-    return replace(case, through=drive_and_count)
+    return replace(case, through=drive_and_count, drivers={})
 
 
 ### BEGIN HIDDEN TESTS
@@ -1117,22 +1116,18 @@ hidden_sequence_parallel_mlp = vary(
 
 
 def drive_and_measure(
-    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, counted: bool = False
+    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int
 ) -> dict[str, Any]:
-    """As `drive`; `kept` is how many bytes are kept for backward, weights excluded.
-
-    counted: whether memory outside of tensors counts as well (outside_tensors.py)
-    """
+    """As `drive`; `kept` is how many bytes are kept for backward, weights excluded."""
     kept = 0
 
     def measured(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(**known: Any) -> Any:
             nonlocal kept
             weights = [x for name, x in known.items() if name in given and name != "x_local"]
-            held = track_memory(torch.nn.ParameterList(weights))
-            with held as storages, outside_tensors(storages, counted) as live:
+            with track_memory(torch.nn.ParameterList(weights)) as storages:
                 output = function(**known)
-                kept = live() - storages.by_kind().get("parameters", 0)
+                kept = storages.live - storages.by_kind().get("parameters", 0)
                 kept -= output.nbytes if isinstance(output, Tensor) else 0
             return output
 

@@ -784,6 +784,7 @@ def run_schedule(
         same={"micro_batch_size": size},
         advice=(ADVICE_IF_RECEIVED_LATER if schedules is RECEIVED_LATER else of_case) | ADVICE_ON_STEPS,
         through=marking_batches,
+        drivers={"memory": None},  # on virtual ranks
         clock=free_messages(ranks),
         traffic=in_order,
         memory=in_memory,

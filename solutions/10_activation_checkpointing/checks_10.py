@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.closed_forms import simulate
+from utils.checks.compare import expect_possible
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, oracle, vary
 from utils.checks.recorded import recorded, recorded_par
@@ -788,6 +789,7 @@ def pieces_over(
 
     def memory(answer: Answer) -> str:
         for rank, result in enumerate(answer.results):
+            expect_possible(rank, result["kept"], least=xs[0].nbytes - (size - 1) * piece)
             if result["kept"] > piece:
                 why = too_much(result["kept"], piece, xs[0].nbytes)
                 raise CheckFailed(f"rank {rank} keeps {result['kept']:,} bytes", f"{piece:,}", why)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
-from utils.checks.compare import expect, expect_own_memory, expect_unchanged
+from utils.checks.compare import expect, expect_own_memory, expect_possible, expect_unchanged
 from utils.checks.known_mistakes import KnownMistakes
 from utils.checks.marking import Check, check
 from utils.checks.progress import Progress
@@ -516,6 +516,13 @@ def test_a_result_that_shares_memory_with_its_input_is_seen(result):
     virtual = Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9), device="cpu")
     assert virtual.shared == [False, True]
     assert Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9)).shared == [False, False]  # sizes only
+
+
+def test_fewer_bytes_than_any_right_answer_holds_are_flagged():
+    expect_possible(1, 8, least=8)
+    with pytest.raises(CheckFailed, match="rank 1 claims to hold 7 bytes in tensors, expected 8 at least") as error:
+        expect_possible(1, 7, least=8)
+    assert error.value.impossible
 
 
 def test_an_exception_can_be_a_result():

@@ -36,6 +36,23 @@ def judged(one, function, judges: str = "values"):
     return check(Runner(function))
 
 
+def test_a_case_may_have_a_driver_for_each_thing_that_is_judged():
+    def driven(number):
+        return lambda function, x: function(x) + number
+
+    def remark(answer):
+        return f"returned {answer.results}"
+
+    @oracle("add-up", values=[()], traffic=[()], memory=[()])
+    def add_up(_: Draws) -> Case:
+        drivers = {"values": driven(10), "memory": None}
+        judges = dict.fromkeys(("also", "traffic", "memory"), remark)
+        return Case([[1]], through=driven(20), drivers=drivers, clock=links(1, 1e-6, 1e9), **judges)
+
+    said = [judged(add_up, lambda x: x, judges) for judges in ("values", "traffic", "memory")]
+    assert said == ["returned [11]", "returned [21]", "returned [1]"]
+
+
 # ---- what each rank should return
 
 

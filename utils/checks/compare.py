@@ -154,6 +154,17 @@ def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
             raise CheckFailed(seen, rounded(was, has_become, 0), "The input must stay as it was: work on a copy.")
 
 
+def expect_possible(rank: int, held: int, least: int) -> None:
+    """Raise CheckFailed if a rank claims to hold less than any right answer must. Only the rank knows what it holds."""
+    if held < least:
+        raise CheckFailed(
+            f"rank {rank} claims to hold {held:,} bytes in tensors",
+            f"{least:,} at least",
+            "Keep numbers in tensors, where they count.",
+            impossible=True,
+        )
+
+
 def expect_own_memory(answer: Answer) -> None:
     """Raise CheckFailed if a rank's result shares memory with its input."""
     for rank, shared in enumerate(answer.shared):

@@ -25,11 +25,9 @@ right one, nobody can see it. So inputs on which that happens by accident are dr
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ..cluster.hardware import Cluster
@@ -120,6 +118,7 @@ class Case:
     cluster   virtual ranks to run on; real ones by default
     clock     the virtual cluster on which time and memory are judged; `cluster` by default
     through, catch  as for Runner
+    drivers   {what is judged: the driver for that, in place of `through`}; None for none
     advice    {pattern in the report of ranks that failed: what to do about it}. If the pattern has a group, what that
               matches is left out of the report: advice that is too general, for example
     unchanged whether inputs must be after the call what they were before
@@ -144,6 +143,7 @@ class Case:
     cluster: Cluster | None = None
     clock: Cluster | None = None
     through: Callable[..., Any] | None = None
+    drivers: Mapping[str, Callable[..., Any] | None] = field(default_factory=dict)
     catch: Catch = ()
     advice: Mapping[str, str] = field(default_factory=dict)
     unchanged: bool = True
@@ -168,11 +168,7 @@ class Case:
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
         cluster = (self.clock if judges in ("time", "memory", SCORE) else None) or self.cluster
-        through = self.through
-        if judges == "values" and through and "twice" in inspect.signature(through).parameters:
-            through = partial(through, twice=True)
-        if judges in ("memory", SCORE) and through and "counted" in inspect.signature(through).parameters:
-            through = partial(through, counted=True)
+        through = self.drivers.get(judges, self.through)
         options: dict[str, Any] = {"catch": self.catch, "through": through, **self.same}
         try:
             if cluster is None:
