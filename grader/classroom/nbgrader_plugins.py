@@ -57,7 +57,7 @@ class Judge(NbGraderPreprocessor):
             show(verdicts.get(grade_id(cell), missing), cell)
         nb.metadata["judgement"] = asdict(judgement)
         nb.metadata["problems"] = [*before, *judgement.problems]
-        nb.metadata["digest"] = resources.pop("digest", "")  # of this judgement's inputs: see judgement_cache.py
+        nb.metadata["digest"] = resources.pop("digest", "")  # digest of the inputs: see judgement_cache.py
         resources["judged"] = True
         return nb, resources
 
