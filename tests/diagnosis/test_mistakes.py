@@ -1,4 +1,4 @@
-"""Every mistake of the table (mistakes.py) is reported as it says there; what is compared word for word, in two seconds."""
+"""Every mistake in mistakes.py is reported as it says there; those compared word for word, within two seconds."""
 
 import inspect
 import re
