@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from ...cluster.layout import Layout
 from ...events.event import Event
 
-if TYPE_CHECKING:
-    from .network import GroupCalls
-
 Channel = tuple[int | None, int | None, str, int]  # (sender, receiver, group, tag)
-Order = tuple[tuple[int, ...], bool, int]  # see order_of; and how many transfers came before
+Order = tuple[tuple[int, ...], bool, int]  # the two parts of order_of, then a sequence number to break ties
 Address = tuple[int | None, str, int]  # (receiver, group, tag)
 
 
@@ -37,7 +36,26 @@ class VirtualCall:
     waiter: Waiter | None = None  # the rank, while it waits
     waited: float | None = None  # when it began to wait, if the call is asynchronous
     waited_at: str = ""  # "file:line" where it did
-    source: int | None = None  # of a receive from any source: the sender of what it received
+    source: int | None = None  # the sender, once a receive from any source has received something
+
+
+@dataclass(slots=True, eq=False)
+class GroupCalls:
+    """One process group: where it lies, and the calls of its members.
+
+    present      the members that run; weights: {one of them: how many members it stands for} (see alike.py)
+    stands_for   how many groups of the world do what this one does, itself included
+    tier         of the links between its members: "intra" or "inter"
+    """
+
+    members: tuple[int, ...]
+    present: tuple[int, ...]
+    weights: dict[int, int]
+    stands_for: int
+    tier: str
+    layout: Layout
+    made: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # {rank: number of collectives called}
+    open: dict[int, dict[int, VirtualCall]] = field(default_factory=dict)  # place in their order -> {rank: its call}
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +65,7 @@ class Transfer:
     calls   {rank: its call}: of a message, the sender's first
     ready   when the last of them asked
     order   decides between transfers that could begin at the same moment (see order_of)
-    group   of a collective
+    group   the collective's group; None for a message
     """
 
     calls: dict[int, VirtualCall]

@@ -29,7 +29,7 @@ from ...events.matching import POINT_TO_POINT
 from .alike import Representatives
 from .any_source import AnySource
 from .argument_checks import exchange_error
-from .calls import Address, Channel, Order, Transfer, VirtualCall, channel_of, comes_first, order_of
+from .calls import Address, Channel, GroupCalls, Order, Transfer, VirtualCall, channel_of, comes_first, order_of
 from .held_back import HeldBack
 from .link_occupancy import LinkOccupancy
 
@@ -44,25 +44,6 @@ class Tally(NamedTuple):
 
 
 Tallies = dict[tuple[str, int, Layout], Tally]  # by (operation, bytes, layout)
-
-
-class GroupCalls:
-    """One process group: the calls of its members, and what their collectives cost.
-
-    present      the members that run; weights: {one of them: how many members it stands for} (see alike.py)
-    stands_for   how many groups of the world do what this one does, itself included
-    """
-
-    def __init__(self, members: tuple[int, ...], links: LinkOccupancy, representatives: Representatives):
-        self.members, self.present = members, representatives.present(members)
-        self.weights = representatives.weights(members)
-        self.stands_for = representatives.groups_like(self.weights)
-        self.tier = links.tier(members)
-        if self.tier == "inter":
-            representatives.check_cards(members)
-        self.layout = Layout.of(links.cluster, members)
-        self.made: dict[int, int] = defaultdict(int)  # rank -> how many collectives it has called
-        self.open: dict[int, dict[int, VirtualCall]] = {}  # place in their order -> {rank: its call}, until all called
 
 
 class NetworkInterface(Protocol):
@@ -90,8 +71,8 @@ class Network:
     ):
         """deliver: moves the values of a message or a collective.
 
-        inconvenient   a receive from any source waits until nobody can do anything else, and then gets the message
-                       whose sender it expects least: of the highest rank, next time of the lowest, and so on
+        inconvenient   receives from any source match last, taking the highest and the lowest sender in turn, to expose
+                       races
         representatives
                        by default all ranks run
         """
@@ -104,7 +85,7 @@ class Network:
         self.any_source: dict[Address, AnySource] = {}  # receives that name no sender
         self.channels_to: dict[Address, dict[Channel, bool]] = defaultdict(dict)
         self.inconvenient, self.times_chosen = inconvenient, 0
-        self.heap: list[tuple[float, float, Order, Transfer]] = []  # what could begin: (start, ready, order, transfer)
+        self.heap: list[tuple[float, float, Order, Transfer]] = []  # candidates: (start, ready, order, transfer)
         self.held_back = HeldBack(self.links)
         self.numbers = itertools.count()
         self.calls = 0
@@ -246,9 +227,18 @@ class Network:
         if known is None:
             key = name, members
             if key not in self.groups:
-                self.groups[key] = GroupCalls(members, self.links, self.representatives)
+                self.groups[key] = self.new_group(members)
             known = self.same_group[name, id(members)] = members, self.groups[key]
         return known[1]
+
+    def new_group(self, members: tuple[int, ...]) -> GroupCalls:
+        """Raises RuntimeError if it has ranks for which nobody can stand (alike.py)."""
+        ranks, tier = self.representatives, self.links.tier(members)
+        weights = ranks.weights(members)
+        stands_for = ranks.groups_like(weights)
+        if tier == "inter":
+            ranks.check_cards(members)
+        return GroupCalls(members, ranks.present(members), weights, stands_for, tier, Layout.of(self.cluster, members))
 
     def join_collective(self, call: VirtualCall) -> None:
         event = call.event
