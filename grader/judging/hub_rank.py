@@ -15,7 +15,7 @@ from utils.events.failure import Failure
 from utils.events.rank_state import RankState, TensorLayout
 from utils.kit.slow_memory import SlowMemory
 from utils.worlds.virtual.calls import VirtualCall
-from utils.worlds.virtual.engine import event_fields
+from utils.worlds.virtual.simulated_world import event_fields
 
 MAX_BYTES = 1 << 29  # sent and received by all ranks of one run together
 MAX_CALLS, MAX_OTHER_MESSAGES = 50_000, 100_000  # per rank and run
