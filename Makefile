@@ -49,7 +49,8 @@ quick: env ## check one lesson in a minute or two, its files, answers and notebo
 	@$(run) -m ruff check --quiet $(lesson_files)
 	@$(run) -m ruff format --check --quiet --force-exclude $(lesson_files)
 	@$(run) -m mypy --no-error-summary $(filter solutions/$(lesson)/checks_%,$(lesson_files))
-	@$(run) -m pytest -n $(workers) tests/lessons/test_lessons.py -k "$(lesson)" $(TEST_ARGS)
+	@$(run) -m pytest -n $(workers) tests/lessons/test_lessons.py tests/figures/test_legible.py \
+	  -k "$(lesson) or each_figure_of_the_lessons" $(TEST_ARGS)
 	@$(run) -m grader build --check $(lesson)
 
 lesson_files = $(or $(wildcard solutions/$(lesson)/*.py),$(error There is no lesson solutions/$(lesson)))

@@ -8,9 +8,8 @@
 A file names the hash of everything that a message can depend on: the lesson's code, its checks, hidden tests and wrong
 answers, and `utils`. `make build` judges a lesson's answers if that hash has changed, and never otherwise.
 
-Two runs must give the same file. Which ranks have failed by the time that the first failure ends the world, and what
-the others waited for, is a race: reports say RANKS for the first, in the order of the alphabet and once for equal
-failures, and leave out the second.
+Two runs must give the same file, but who failed first is a race: stored reports say RANKS for rank numbers, sort
+failures, drop duplicates, and leave out what the other ranks waited for.
 Ports, addresses and paths of temporary files are written as PORT, ADDRESS and FOLDER. Only the first line is stored of
 a rank that was killed, and of an answer marked `varies=True`.
 """
