@@ -5,7 +5,6 @@ World sizes 1, 2, 3 and 5; other models, shapes and dtypes; other groups; one la
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -24,46 +23,10 @@ mlp, uneven, awkward, DOUBLE, SINGLE = visible.mlp, visible.uneven, visible.awkw
 
 @oracle(values=[(0, 999, 7), (1, 1001, 10), (2, 13, 5), (3, 7, 64), (3, 4096, 1)])
 def state_bytes(_: Draws, stage: int, numbers: int, ranks: int) -> Case:
-    piece, rounded_down = -(-numbers // ranks), numbers // ranks
-
-    def held(cut: int, piece: int = piece, each: tuple[int, int, int] = (12, 2, 2)) -> int:
-        """With so many of (optimizer state, gradients, weights) cut."""
-        return sum(nbytes * (piece if number < cut else numbers) for number, nbytes in enumerate(each))
-
-    mistakes = {
-        "what one stage less holds: ZeRO-1 cuts the state, ZeRO-2 the gradients too, ZeRO-3 the weights too": held(
-            max(stage - 1, 0)
-        ),
-        "what one stage more holds": held(min(stage + 1, 3)),
-        "a number of bytes with pieces rounded down: the last one is padded": held(stage, rounded_down),
-        "a number of bytes that leaves out the master copy: it is one of the optimizer's three tensors": held(
-            stage, each=(8, 2, 2)
-        ),
-        "a number of bytes with the master copy in it twice": held(stage, each=(16, 2, 2)),
-        "a number of bytes with float32 gradients: here they have 2 bytes": held(stage, each=(12, 4, 2)),
-        "the weights cut at this stage, and the gradients not: gradients come first": sum(
-            nbytes * (piece if stage > place else numbers) for place, nbytes in ((0, 12), (2, 2), (1, 2))
-        ),
-        "what is held if the weights are cut first, then the gradients: the optimizer state comes first": sum(
-            nbytes * (piece if stage > place else numbers) for place, nbytes in ((0, 2), (1, 2), (2, 12))
-        ),
-        "what is held if a stage cuts nothing but what is new in it: it cuts what the stages before it cut, too": sum(
-            nbytes * (piece if stage == place else numbers) for place, nbytes in ((1, 12), (2, 2), (3, 2))
-        ),
-        "bytes that are divided and then rounded up: numbers are cut, into pieces of equal length": sum(
-            nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage < place
-        )
-        + math.ceil(sum(nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage >= place) / ranks),
-        "a number of bytes with padding in what isn't cut: only pieces are padded": sum(
-            nbytes * (piece if number < stage else piece * ranks) for number, nbytes in enumerate((12, 2, 2))
-        ),
-        "a number of bytes without the gradients: each rank holds its piece of them": held(stage, each=(12, 0, 2)),
-        "what all ranks hold together": ranks * held(stage),
-    }
+    piece = -(-numbers // ranks)
     return Case(
         [[stage], [numbers], [ranks]],
-        right=held(stage),
-        mistakes=mistakes,
+        right=sum(nbytes * (piece if place < stage else numbers) for place, nbytes in enumerate((12, 2, 2))),
         seen=f"for stage {stage}, {numbers} numbers and {ranks} ranks it returned",
     )
 
@@ -153,68 +116,20 @@ def end_of(layers: list[tuple[float, ...]]) -> float:
 def slices_to_read(_: Draws, numbers: int, saved_size: int, ranks: int) -> Case:
     saved, mine = -(-numbers // saved_size), -(-numbers // ranks)
 
-    def read(wanted: range, size: int = saved) -> list[tuple[int, int, int]]:
+    def read(wanted: range) -> list[tuple[int, int, int]]:
         """Number by number: where each is, then neighbours joined."""
         slices: list[tuple[int, int, int]] = []
         for number in wanted:
-            file, place = number // size, number % size
+            file, place = number // saved, number % saved
             if slices and slices[-1][0] == file:
                 slices[-1] = (file, slices[-1][1], place + 1)
             else:
                 slices.append((file, place, place + 1))
         return slices
 
-    def of_ranks(*, stop: int, size: int = saved, piece: int = mine) -> list[list[tuple[int, int, int]]]:
-        ranges = [range(min(rank * piece, stop), min((rank + 1) * piece, stop)) for rank in range(ranks)]
-        return [read(wanted, size) for wanted in ranges]
-
-    right = of_ranks(stop=numbers)
-    mistakes = {
-        "slices with padding in them: nothing behind the last number is to be read": of_ranks(stop=saved * saved_size),
-        "slices with the padding of your own piece in them": of_ranks(stop=mine * ranks),
-        "places in the flat tensor: start and stop are places in the file": [
-            [(file, file * saved + start, file * saved + stop) for file, start, stop in of_rank] for of_rank in right
-        ],
-        "slices of files that hold as much as your pieces: they were cut for the old number of ranks": of_ranks(
-            stop=numbers, size=mine
-        ),
-        "slices whose `stop` is one too small: it is the place behind the last number": [
-            [(file, start, stop - 1) for file, start, stop in of_rank] for of_rank in right
-        ],
-        "(saved rank, start, length): the third is where the slice stops": [
-            [(file, start, stop - start) for file, start, stop in of_rank] for of_rank in right
-        ],
-        "pieces that are rounded down, today's and those that were saved: the last ones are padded": of_ranks(
-            stop=numbers, size=max(1, numbers // saved_size), piece=max(1, numbers // ranks)
-        ),
-        "slices that are empty, among others: leave them out": [
-            [next((one for one in of_rank if one[0] == file), (file, 0, 0)) for file in range(saved_size)]
-            for of_rank in right
-        ],
-        "slices of all files, some of which end before they begin: leave those out": [
-            [
-                (file, max(rank * mine - file * saved, 0), min(min((rank + 1) * mine, numbers) - file * saved, saved))
-                for file in range(saved_size)
-            ]
-            for rank in range(ranks)
-        ],
-        "one slice for each number: join those of a file": [
-            [(file, place, place + 1) for file, start, stop in of_rank for place in range(start, stop)]
-            for of_rank in right
-        ],
-        "slices with the sizes of saved pieces and of today's exchanged": of_ranks(
-            stop=numbers, size=mine, piece=saved
-        ),
-        "the first slice only": [of_rank[:1] for of_rank in right],
-        "all files in whole": [[(file, 0, saved) for file in range(saved_size)] for _ in range(ranks)],
-        "slices cut with pieces rounded down: the last piece is padded, the others are longer": of_ranks(
-            stop=numbers, piece=max(1, numbers // ranks)
-        ),
-    }
     return Case(
         [[numbers] * ranks, [saved_size] * ranks],
-        right=right,
-        mistakes=mistakes,
+        right=[read(range(min(rank * mine, numbers), min((rank + 1) * mine, numbers))) for rank in range(ranks)],
         in_order=True,
         seen=f"{numbers} numbers, saved by {saved_size} ranks, now {ranks}: rank {{rank}} got",
         world_size=ranks,

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from .traffic import expect_all_waited
 CLOSE = 1e-9  # relative error of float64 numbers, after gelu, exp or additions in another order
 
 Call = tuple[str, int]  # (op, bytes handed in)
+NO_MISTAKES: Mapping[str, Mistakes] = MappingProxyType({})
 GIVES = {
     "all_reduce": "gives every rank the whole sum",
     "reduce_scatter": "gives each rank one part of the sum",
@@ -88,12 +90,12 @@ class Sharded:
     def __post_init__(self) -> None:
         self.y, self.gradients = serial(self.function, self.grad, **self.whole)
 
-    def case(self, mistakes: Mapping[str, Mistakes], **options: Any) -> Case:
+    def case(self, mistakes: Mapping[str, Mistakes] = NO_MISTAKES, **options: Any) -> Case:
         """The case of a function that autograd goes through; see `driven`."""
         right = {"output": self.part("y", self.y), **self.parts(self.gradients)}
         return driven(self.size, self.parts(self.whole), self.part("y", self.grad), right, mistakes, **options)
 
-    def case_by_hand(self, mistakes: Mapping[str, Mistakes], **options: Any) -> Case:
+    def case_by_hand(self, mistakes: Mapping[str, Mistakes] = NO_MISTAKES, **options: Any) -> Case:
         """The case of a function that is given `grad` as well and returns y and all gradients, as a tuple.
 
         mistakes  {"y", "grad_x", "grad_w_local", ...: {a usual mistake, in words: what it leads to}}
@@ -140,7 +142,7 @@ def driven(
     given: Mapping[str, Any],
     grad: Any,
     right: Mapping[str, Any],
-    mistakes: Mapping[str, Mistakes],
+    mistakes: Mapping[str, Mistakes] = NO_MISTAKES,
     **options: Any,
 ) -> Case:
     """The case of a function that autograd goes through. Lists have one entry per rank, as in any Case.

@@ -40,6 +40,7 @@ from .equality import alike, which_alike
 from .inputs import Draws
 from .known_mistakes import sentences
 from .marking import Check, exercise_of
+from .relations import relation
 from .runner import Runner
 from .scores import SCORE, Measure, Score
 from .show import show
@@ -235,7 +236,15 @@ class Case:
                     expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
                 except CheckFailed as failed:
                     failed.place = (rank, part)
+                    failed.mistake = failed.mistake or self.related(values[part], rank, part)
                     raise
+
+    def related(self, got: Any, rank: int, part: str) -> str:
+        """The sentence on how a wrong result is related to the inputs and to other ranks' results; "" if it isn't."""
+        right = self.right[part] if isinstance(self.right, dict) else self.right
+        rights = [at(right, number, self.world_size) for number in range(self.world_size)]
+        words = relation(got, rank, rights, self.inputs, self.rtol)
+        return named([words] if words else [])
 
     def found_wrong(self, answer: Answer, judges: str) -> dict[Place, tuple[Any, Any]]:
         """{place: (what is there, what would be right)} of what is wrong with an answer, in what is judged of it."""
@@ -249,7 +258,7 @@ class Case:
             return {(0, ""): (answer.run.elapsed, UNKNOWN)}
         if self.right is None:
             return {(rank, ""): (got, UNKNOWN) for rank, got in enumerate(answer.results)}
-        wrong = {}
+        wrong: dict[Place, tuple[Any, Any]] = {}
         for rank, got in enumerate(answer.results):
             of_rank = self.compared(got, rank)
             wrong |= {(rank, part): pair for part, pair in of_rank.items() if not alike(*pair, self.rtol, strict=True)}
