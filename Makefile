@@ -48,13 +48,11 @@ all_cores = -n $(workers) --dist loadfile --no-loadscope-reorder
 quick: env ## check one lesson in a minute or two, its files, answers and notebooks: make quick LESSON=05
 	@$(run) -m ruff check --quiet $(lesson_files)
 	@$(run) -m ruff format --check --quiet --force-exclude $(lesson_files)
-	@$(run) -m mypy --no-error-summary $(filter utils/% grader/%,$(lesson_files))
+	@$(run) -m mypy --no-error-summary $(filter solutions/$(lesson)/checks_%,$(lesson_files))
 	@$(run) -m pytest -n $(workers) tests/lessons/test_lessons.py -k "$(lesson)" $(TEST_ARGS)
 	@$(run) -m grader build --check $(lesson)
 
-folders      = solutions utils/checks grader/hidden tests/mutants
-lesson_files = $(or $(strip $(foreach folder,$(folders),$(wildcard $(folder)/$(lesson).py))),$(error \
-  There is no lesson solutions/$(lesson).py))
+lesson_files = $(or $(wildcard solutions/$(lesson)/*.py),$(error There is no lesson solutions/$(lesson)))
 
 thorough: env ## run the tests that take too long for every change: all cheats, every solution graded, 50 kills
 	@$(run) -m pytest $(all_cores) -m thorough $(TEST_ARGS)
@@ -96,7 +94,7 @@ script: env ## turn a lesson into a script for torchrun and SLURM: make script L
 	@$(run) -m utils.worlds.jobs.notebook_script "solutions/$(lesson)/$(lesson).ipynb"
 
 # LESSON=01 will do for LESSON=01_collectives.
-lesson = $(or $(if $(LESSON),$(notdir $(basename $(wildcard solutions/$(LESSON)_*.py)))),$(LESSON),$(error \
+lesson = $(or $(if $(LESSON),$(notdir $(patsubst %/,%,$(wildcard solutions/$(LESSON)_*/)))),$(LESSON),$(error \
   Which lesson? For example: LESSON=01_collectives))
 
 lock: env ## choose versions for pyproject.toml's packages, keeping today's: uv.lock, and requirements.txt from it

@@ -76,8 +76,7 @@ c.HTMLExporter.extra_template_paths = [str(TEMPLATES)]
 
 # grader/judging/judge.py judges submissions, without a kernel, in a sandbox (grader/sandbox). On a machine that can't
 # make one, grading refuses, unless  c.Judge.sandbox = False  allows them to run with all rights of the person grading.
-c.Judge.checks = "utils.checks"
-c.Judge.hidden = "grader.hidden"
+c.Judge.lessons = "solutions"
 c.Judge.sandbox = True
 c.Judge.seconds = 600  # enough for one that loops in every answer; checks not reached by then give no points
 

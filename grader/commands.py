@@ -209,7 +209,7 @@ def new(
     exercises: Annotated[str, typer.Option(help="their names, with commas or spaces between: top-k,error-feedback")],
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,  # what follows a space
 ) -> None:
-    """Write the four files of a new lesson, with exercises that work, for you to replace."""
+    """Write the three files of a new lesson, with exercises that work, for you to replace."""
     from grader.authoring import new as creating
 
     raise typer.Exit(creating.command(lesson, " ".join([exercises, *(more or [])]).replace(",", " ").split()))

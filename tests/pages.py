@@ -116,5 +116,5 @@ def lesson_cells() -> dict[str, str]:
 @cache
 def stored_messages() -> str:
     """Everything that is checked in of what students read: outputs of the lessons, and messages to wrong answers."""
-    messages = [path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "messages").glob("*.txt")]
+    messages = [path.read_text(encoding="utf-8") for path in (ROOT / "solutions").glob("*/messages.txt")]
     return "\n".join([*lesson_cells().values(), *messages])

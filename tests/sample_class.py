@@ -25,7 +25,7 @@ from traitlets.config import Config
 from grader.authoring.build import bytes_of, notebook_of, write
 from grader.authoring.lesson import BuildError, Lesson, find_lessons, read_lesson
 from grader.classroom.course import ClassroomError, Course
-from tests.mutants import mutants_of
+from tests.all_lessons import mutants_of
 
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / "build" / "sample-class"

@@ -1,11 +1,13 @@
 """A solution is graded again as soon as anything changes that its grading depends on."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests import graded_solutions
 
 SHARED = ["utils/worlds/real/world.py", "utils/checks/oracles.py", "grader/judging/judge.py", "grader/sandbox/box.py"]
-OWN = ["solutions/{}.py", "utils/checks/{}.py", "utils/checks/recorded/{}.json", "grader/hidden/{}.py"]
+OWN = ["solutions/{}/lesson_00.py", "solutions/{}/checks_00.py", "solutions/{}/recorded.json"]
 LESSONS = ["01_one", "02_two", "03_three"]
 
 
@@ -15,7 +17,8 @@ def course(tmp_path, monkeypatch):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("before")
     monkeypatch.setattr(graded_solutions, "ROOT", tmp_path)
-    monkeypatch.setattr(graded_solutions, "LESSONS", dict.fromkeys(LESSONS))
+    lessons = {name: SimpleNamespace(room=tmp_path / "solutions" / name) for name in LESSONS}
+    monkeypatch.setattr(graded_solutions, "LESSONS", lessons)
     forget_keys()
     yield tmp_path
     forget_keys()

@@ -89,7 +89,7 @@ def make_course(root: Path, *more: NotebookNode) -> Path:
     (root / "nbgrader_config.py").write_text(
         f"load_subconfig('nbgrader_config.py', path={str(PROJECT)!r})\n"
         "c = get_config()\n"
-        "c.Judge.checks, c.Judge.hidden = 'tests.tiny.checks', 'tests.tiny.hidden'\n"
+        "c.Judge.lessons = 'tests/tiny'\n"
     )
     return root
 

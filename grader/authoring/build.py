@@ -1,6 +1,6 @@
 """Build both notebooks of a lesson from its source. Used by `make build` and tests/lessons/test_notebooks.py.
 
-    solutions/NN_topic.py            written by hand, read by grader.authoring.lesson
+    solutions/NN_topic/lesson_NN.py         written by hand, read by grader.authoring.lesson
       -> solutions/NN_topic/NN_topic.ipynb    executed, outputs kept; hidden tests appended to the check cells
       -> notebooks/NN_topic/NN_topic.ipynb    the students' version, made from it by nbgrader's own preprocessors
 
@@ -32,7 +32,7 @@ from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 from tqdm import tqdm
 
-from grader.authoring.check_files import hidden_tests
+from grader.authoring.check_files import files_of, hidden_tests
 from grader.authoring.execute import METADATA, code_cells, execute, executed, take_outputs, without_outputs
 from grader.authoring.facts import readme_with, shown_cells
 from grader.authoring.lesson import (
@@ -51,6 +51,13 @@ from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
 FOLDED = "# What it really is, beside your guess\n"  # the line that JupyterLab shows of a folded cell
+MADE = (
+    "recorded.json",
+    "timelines.json",
+    "mistakes.json",
+    "hidden_mistakes.json",
+    "messages.txt",
+)  # by `make build`, in a lesson's room
 NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "markdown": new_markdown_cell,
     "code": new_code_cell,
@@ -67,7 +74,7 @@ hidden_tests_for("{lesson}")({function}, judges="{judges}")
 
 
 def solution_path(lesson: Lesson) -> Path:
-    return lesson.root / "solutions" / lesson.name / f"{lesson.name}.ipynb"
+    return lesson.room / f"{lesson.name}.ipynb"
 
 
 def release_path(lesson: Lesson) -> Path:
@@ -90,7 +97,7 @@ def read_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Lesson]:
 def read_lessons_by_the_rules(names: Iterable[str] = (), root: Path = ROOT) -> list[Lesson]:
     """As read_lessons. Raises BuildError with every breach of a rule."""
     lessons = read_lessons(names, root)
-    problems = [problem for lesson in lessons for problem in broken_rules(lesson)]
+    problems = dict.fromkeys(problem for lesson in lessons for problem in broken_rules(lesson))
     if problems:
         raise BuildError(problems)
     return lessons
@@ -309,20 +316,20 @@ def read_notebook(path: Path) -> NotebookNode | None:
 
 
 def strays(lesson: Lesson) -> Iterator[str]:
-    """Files in the lesson's folders other than its notebooks."""
-    for path in (solution_path(lesson), release_path(lesson)):
-        for other in sorted(path.parent.glob("[!._]*")):
-            if other != path:
-                name = other.relative_to(lesson.root)
-                yield f"{name} does not belong there (nbgrader would hand it out): remove it"
+    """Files in the lesson's folders that don't belong there. nbgrader hands out what lies beside a notebook."""
+    of_room = {path.name for path in files_of(lesson)} | {solution_path(lesson).name, *MADE}
+    for folder, belong in ((lesson.room, of_room), (release_path(lesson).parent, {release_path(lesson).name})):
+        for other in sorted(folder.glob("[!._]*")):
+            if other.name not in belong:
+                yield f"{other.relative_to(lesson.root)} does not belong there: remove it"
 
 
 def without_source(root: Path = ROOT) -> Iterator[str]:
     """Folders of lessons that no longer have a source."""
-    names = {path.stem for path in (root / "solutions").glob("*.py")}
+    names = {path.parent.name for path in (root / "solutions").glob("*/lesson_*.py")}
     for folder in sorted([*(root / "solutions").glob("[!._]*/"), *(root / "notebooks").glob("[!._]*/")]):
         if folder.name not in names:
-            yield f"{folder.relative_to(root)} has no source solutions/{folder.name}.py: remove the folder"
+            yield f"{folder.relative_to(root)} has no lesson_{folder.name[:2]}.py in solutions: remove the folder"
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, afte
 
 def timelines_file(lesson: Lesson) -> Path:
     """Where the solution's runs are written down that failed checks of time show."""
-    return lesson.root / "utils" / "checks" / "recorded" / "timelines" / f"{lesson.name}.json"
+    return lesson.room / "timelines.json"
 
 
 class EventLoop(asyncio.SelectorEventLoop):
@@ -121,7 +121,7 @@ def failure(lesson: Lesson, cell: Cell, error: Exception) -> Problem:
         return Problem(lesson.file, cell.line, f"this cell {what}: {str(error).splitlines()[0]}")
     traceback = ANSI.sub("", error.traceback)
     message = " / ".join(filter(None, map(str.strip, f"{error.ename}: {error.evalue}".splitlines())))
-    in_checks = re.findall(rf"\b((?:utils/checks|grader/hidden)/{lesson.name}\.py):(\d+)", traceback)
+    in_checks = re.findall(rf"\b(solutions/{lesson.name}/checks_\d\d\.py):(\d+)", traceback)
     if cell.check and in_checks and error.ename != "CheckFailed":
         file, line = in_checks[-1]
         return Problem(file, int(line), f"{message} (in the check on line {cell.line} of {lesson.file})")

@@ -1,4 +1,4 @@
-"""Read a lesson's source, `solutions/NN_topic.py`, and report everything malformed in it.
+"""Read a lesson's source, `solutions/NN_topic/lesson_NN.py`, and report everything malformed in it.
 
 A source is a jupytext percent script with the markers of `grader.authoring.markers`. `grader.authoring.build` makes
 the notebooks from the result, and tests read exercises with it.
@@ -38,7 +38,7 @@ from grader.authoring.markers import (
 ROOT = Path(__file__).resolve().parents[2]
 LESSON_NAME = re.compile(r"\d\d(_[a-z0-9]+)+")
 SCORE = "score"  # what the check of a challenge judges
-NOT_A_NAME = "a lesson's file must be called NN_topic.py, such as 01_collectives.py (lower-case, digits, _)"
+NOT_A_NAME = "a lesson must be called NN_topic, such as 01_collectives (lower-case, digits, _)"
 HEADER = re.compile(r"# ---\n(#.*\n)*?# ---\n")  # jupytext adds it when the file is saved from JupyterLab
 NOT_HERE = re.compile(r"(BEGIN|END) (HIDDEN TESTS|MARK SCHEME)|### (HASHED )?AUTOTEST|grader\.hidden")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
@@ -124,17 +124,22 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        """`01_collectives`: names the file, both notebook folders and the gradebook's assignment."""
-        return self.path.stem
+        """`01_collectives`: names its room, both notebooks and the gradebook's assignment."""
+        return self.path.parent.name
 
     @property
     def root(self) -> Path:
         """The folder of the course that the lesson belongs to."""
-        return self.path.parent.parent
+        return self.path.parents[2]
+
+    @property
+    def room(self) -> Path:
+        """The folder with everything that is written for the lesson, and what `make build` makes of it."""
+        return self.path.parent
 
     @property
     def file(self) -> str:
-        """`solutions/01_collectives.py`, the name in messages."""
+        """`solutions/01_collectives/lesson_01.py`, the name in messages."""
         return shown(self.path)
 
     @property
@@ -178,37 +183,52 @@ class BuildError(Exception):
         super().__init__("\n".join(map(str, self.problems)))
 
 
+def checks_name(room: Path) -> str:
+    return f"checks_{room.name[:2]}.py"
+
+
 def function_of(exercise: str) -> str:
     return exercise.replace("-", "_")
 
 
 def shown(path: Path) -> str:
-    return f"{path.parent.name}/{path.name}"
+    """`solutions/01_collectives/lesson_01.py`"""
+    return "/".join(path.parts[-3:])
 
 
 # ---- finding and reading ---------------------------------------------------------------------------------------------
 
 
 def find_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Path]:
-    """The sources of the lessons called `names` (`01_collectives`, "01", or the file's path), or of all lessons.
+    """The sources of the lessons called `names` (`01_collectives`, "01", or a path), or of all lessons.
 
-    Raises BuildError if there is no such lesson, or if a file in solutions/ is not called NN_topic.py.
+    Raises BuildError if there is no such lesson, or if a folder in solutions/ is not called NN_topic.
     """
-    sources = {path.stem: path for path in sorted((root / "solutions").glob("*.py"))}
-    wrong = [name for name in sources if not LESSON_NAME.fullmatch(name)]
+    rooms = [room for room in sorted((root / "solutions").glob("[!._]*/")) if list(room.glob("lesson_*.py"))]
+    wrong = [room.name for room in rooms if not LESSON_NAME.fullmatch(room.name)]
     if wrong:
-        raise BuildError(
-            Problem(f"solutions/{name}.py", 1, "a lesson's file must be called NN_topic.py") for name in wrong
-        )
-    if not sources:
-        raise BuildError(["there is no lesson: solutions/ holds no NN_topic.py"])
+        raise BuildError(Problem(f"solutions/{name}", 1, NOT_A_NAME) for name in wrong)
+    if not rooms:
+        raise BuildError(["there is no lesson: solutions/ holds no NN_topic/lesson_NN.py"])
+    sources = {room.name: source_file(room) for room in rooms}
     by_number = {name[:2]: name for name in sources}
-    wanted = [by_number.get(stem.zfill(2), stem) for stem in (Path(name).stem for name in names)]
+    wanted = [by_number.get(stem.zfill(2), stem) for stem in map(lesson_named, names)]
     missing = [name for name in wanted if name not in sources]
     if missing:
         there_are = f"there are: {', '.join(sources)}"
         raise BuildError(f"there is no lesson called {name!r}{nearest(name, sources)}; {there_are}" for name in missing)
     return [sources[name] for name in dict.fromkeys(wanted or sources)]
+
+
+def source_file(room: Path) -> Path:
+    """solutions/01_collectives/lesson_01.py"""
+    return room / f"lesson_{room.name[:2]}.py"
+
+
+def lesson_named(name: str) -> str:
+    """The lesson that `01_collectives`, a path to its room, or to a file there means; "01" stays as it is."""
+    path = Path(name)
+    return path.parent.name if path.suffix else path.name
 
 
 def read_lesson(path: str | Path) -> Lesson:
@@ -240,8 +260,10 @@ class Reader:
     # -- the file
 
     def read_text(self) -> str:
-        if not LESSON_NAME.fullmatch(self.path.stem) or self.path.suffix != ".py":
+        if not LESSON_NAME.fullmatch(self.path.parent.name):
             self.wrong(1, NOT_A_NAME)
+        elif self.path != source_file(self.path.parent):
+            self.wrong(1, f"the file must be called {source_file(self.path.parent).name}")
         text = ""
         try:
             text = self.path.read_bytes().decode("utf-8-sig")
@@ -314,7 +336,7 @@ class Reader:
         comments = comment_lines(cell.source) if cell.kind == "code" else set()
         for line, content in enumerate(cell.source.split("\n"), cell.body_line):
             if found := NOT_HERE.search(content):
-                where = f"grader/hidden/{self.path.name}"
+                where = checks_name(self.path.parent)
                 self.wrong(line, f"{found[0]!r} doesn't belong here: hidden tests go in {where}")
             if line - cell.body_line in comments and MARKER.match(content):
                 self.wrong(line, "jupytext takes this marker for part of a string: check the quotes above it")

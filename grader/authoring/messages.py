@@ -1,4 +1,4 @@
-"""What students read whose answers are wrong, one text file per lesson in tests/messages. Reviewers read its diff.
+"""What students read whose answers are wrong, messages.txt in the lesson's room. Reviewers read its diff.
 
     update_messages(lessons)       judge the wrong answers of lessons that have changed, on all cores; write the files
     read_messages(lesson)          {"broadcast-by-hand/forgets-to-receive": what a student reads}
@@ -35,8 +35,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm import tqdm
 
-from grader.authoring.check_files import answers, answers_file, checks_file, hidden_file, line_with, name_of
-from grader.authoring.lesson import BuildError, Lesson, Problem
+from grader.authoring.check_files import answers, answers_file, checks_file, line_with
+from grader.authoring.lesson import BuildError, Lesson, Problem, shown
 from grader.authoring.mistakes import mistakes_drift, outcome_of, read_mistakes, write_mistakes
 from grader.authoring.variants import Mutant
 
@@ -51,7 +51,7 @@ ANSWER = "---- "  # starts the line that names an answer
 # The modules that judge them.
 ENGINE = ("check_files", "lesson", "markers", "messages", "mistakes", "records", "trial", "variants", "workbench")
 TRIES = 3  # ranks may race in an answer in which nobody has noticed it
-FEW = 8  # answers that are judged before a worker would have imported torch
+FEW = 40  # answers that this process has judged before workers have imported torch, each with a zygote of its own
 UNSTABLE = {
     re.compile(r"(?m)^  (ranks? \d[\d, and]*|your function) (?=raised )"): "  RANKS ",
     re.compile(r"\n\n  \(Ranks? [^\n]*\)$", re.MULTILINE): "",
@@ -107,7 +107,7 @@ def stable(words: str, varies: bool) -> str:
 
 
 def file_of(lesson: Lesson) -> Path:
-    return lesson.root / "tests" / "messages" / f"{lesson.name}.txt"
+    return lesson.room / "messages.txt"
 
 
 def read_file(lesson: Lesson) -> tuple[str, Words]:
@@ -127,7 +127,6 @@ def write(lesson: Lesson, messages: Words) -> None:
     made = f"made from {key_of(lesson)} with Python {python_version()}"
     parts = [f"{TITLE.format(name=lesson.name)}\n{made}"]
     parts += [f"{ANSWER}{name}\n{message}" for name, message in messages.items()]
-    file_of(lesson).parent.mkdir(parents=True, exist_ok=True)
     file_of(lesson).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -152,7 +151,7 @@ def key_of(lesson: Lesson) -> str:
     from grader.authoring.workbench import cells_that_run
 
     parts = ["\n".join(cell.source for cell in cells_that_run(lesson)), importlib.metadata.version("torch")]
-    files = [checks_file(lesson), hidden_file(lesson), answers_file(lesson), *shared_files(lesson.root)]
+    files = [checks_file(lesson), answers_file(lesson), *shared_files(lesson.root)]
     parts += [path.read_text(encoding="utf-8") for path in files if path.exists()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
@@ -160,14 +159,13 @@ def key_of(lesson: Lesson) -> str:
 @functools.cache
 def shared_files(root: Path) -> list[Path]:
     """The code that judges every lesson."""
-    utils = [path for path in sorted((root / "utils").rglob("*.*")) if path.suffix in (".py", ".txt")]
-    ours = [path for path in utils if not path.name[0].isdigit()]
+    ours = [path for path in sorted((root / "utils").rglob("*.*")) if path.suffix in (".py", ".txt")]
     return [*ours, *(Path(__file__).with_name(f"{name}.py") for name in ENGINE)]
 
 
 def message_drift(lesson: Lesson) -> Iterator[str]:
     """A line if the file does not have exactly the lesson's wrong answers, or a check does not know one of them."""
-    name = name_of(file_of(lesson))
+    name = shown(file_of(lesson))
     have, want = list(read_messages(lesson)), [str(mutant) for mutant in answers(lesson).wrong]
     lacks = [f"it lacks {answer}" for answer in want if answer not in have]
     gone = [f"there is no {answer} any more" for answer in have if answer not in want]
@@ -201,7 +199,7 @@ def update_messages(lessons: Iterable[Lesson], force: bool = False) -> list[str]
             if not found:
                 write(lesson, messages)
             if messages != stored:
-                changed.append(name_of(file_of(lesson)))
+                changed.append(shown(file_of(lesson)))
     if problems:
         raise BuildError(problems)
     return changed
@@ -232,7 +230,7 @@ def judge_all(lesson: Lesson, wrong: Sequence[Mutant], each: Map, bar: tqdm[Any]
 def problem_with(lesson: Lesson, mutant: Mutant, what: str) -> Problem:
     file = answers_file(lesson)
     line = line_with(file, f'to("{mutant.exercise}")', f'"{mutant.name}"')
-    return Problem(name_of(file), line, f"{mutant}: {what}; see python -m grader try {lesson.name} {mutant.exercise}")
+    return Problem(shown(file), line, f"{mutant}: {what}; see python -m grader try {lesson.name} {mutant.exercise}")
 
 
 @contextmanager

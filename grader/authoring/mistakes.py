@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grader.authoring.check_files import answers, checks_file, hidden_file
+from grader.authoring.check_files import answers
 from grader.authoring.lesson import BuildError, Lesson
 from grader.authoring.variants import Mutant
 
@@ -51,31 +51,28 @@ def known_from(outcomes: Outcomes, hidden: bool) -> KnownMistakes:
 def learn(bench: Workbench, outcomes: Outcomes) -> None:
     outcomes = list(outcomes)
     bench.visible.known = known_from(outcomes, hidden=False)
-    if bench.hidden:
-        bench.hidden.known = known_from(outcomes, hidden=True)
+    bench.hidden.known = known_from(outcomes, hidden=True)
 
 
 def read_mistakes(bench: Workbench) -> None:
     """Let the checks know what is written down now."""
     from utils.checks.known_mistakes import KnownMistakes
 
-    bench.visible.known = KnownMistakes.read(mistakes_file(bench.lesson, hidden=False))
-    if bench.hidden:
-        bench.hidden.known = KnownMistakes.read(mistakes_file(bench.lesson, hidden=True))
+    bench.visible.known = KnownMistakes.read(file_of(bench.lesson, hidden=False))
+    bench.hidden.known = KnownMistakes.read(file_of(bench.lesson, hidden=True))
 
 
-def mistakes_file(lesson: Lesson, hidden: bool) -> Path:
-    from utils.checks.known_mistakes import file_beside
+def file_of(lesson: Lesson, hidden: bool) -> Path:
+    from utils.checks.known_mistakes import mistakes_file
 
-    return file_beside(hidden_file(lesson) if hidden else checks_file(lesson))
+    return mistakes_file(lesson.room, hidden)
 
 
 def write_mistakes(lesson: Lesson, outcomes: Outcomes) -> None:
     outcomes = list(outcomes)
     for hidden in (False, True):
-        path, text = mistakes_file(lesson, hidden), known_from(outcomes, hidden).text()
+        path, text = file_of(lesson, hidden), known_from(outcomes, hidden).text()
         if text:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         else:
             path.unlink(missing_ok=True)
@@ -85,7 +82,7 @@ def not_told_apart(lesson: Lesson) -> Iterator[str]:
     from utils.checks.known_mistakes import KnownMistakes
 
     for hidden in (False, True):
-        for exercise, one, other in KnownMistakes.read(mistakes_file(lesson, hidden)).not_told_apart():
+        for exercise, one, other in KnownMistakes.read(file_of(lesson, hidden)).not_told_apart():
             yield same_outcome(exercise, one, other)
 
 
@@ -101,7 +98,7 @@ def mistakes_drift(lesson: Lesson) -> Iterator[str]:
 
     wrong = answers(lesson).wrong
     for hidden in (False, True):
-        path = mistakes_file(lesson, hidden)
+        path = file_of(lesson, hidden)
         have = KnownMistakes.read(path).sentences
         want = {(one.exercise, one.sentence) for one in wrong if one.sentence and one.hidden == hidden}
         for exercise, sentence in sorted(have ^ want)[:1]:

@@ -1,4 +1,4 @@
-"""`python -m grader new`: the four files of a lesson, with exercises that work, for their author to replace.
+"""`python -m grader new`: the three files of a lesson, with exercises that work, for their author to replace.
 
     new_lesson("06_compression", ["top-k", "error-feedback"])   -> the files that it has written
 
@@ -21,12 +21,7 @@ from grader.authoring.lesson import LESSON_NAME, NOT_A_NAME, ROOT, BuildError, f
 from grader.authoring.markers import read_name
 
 TEMPLATES = Path(__file__).with_name("template")
-FOLDERS = {
-    "solutions.py.j2": "solutions",
-    "checks.py.j2": "utils/checks",
-    "hidden.py.j2": "grader/hidden",
-    "mutants.py.j2": "tests/mutants",
-}
+KINDS = ("lesson", "checks", "answers")
 
 
 class Named(NamedTuple):
@@ -38,22 +33,22 @@ class Named(NamedTuple):
 
 
 def new_lesson(lesson: str, exercises: Sequence[str], root: Path = ROOT) -> list[Path]:
-    """Write the lesson's four files. Raises BuildError if a name can't be used, or if one of the files exists."""
-    files = {root / folder / f"{lesson}.py": text for folder, text in texts(lesson, exercises).items()}
-    there = [path.relative_to(root) for path in files if path.exists()]
-    if there:
-        raise BuildError(f"{path} is there already, and stays as it is: choose another name" for path in there)
-    same_number = sorted(path.name for path in (root / "solutions").glob(f"{lesson[:2]}_*.py"))
+    """Write the lesson's three files. Raises BuildError if a name can't be used, or is taken."""
+    made = texts(lesson, exercises)
+    same_number = sorted(path.name for path in (root / "solutions").glob(f"{lesson[:2]}_*/"))
+    if lesson in same_number:
+        raise BuildError([f"solutions/{lesson} is there already, and stays as it is: choose another name"])
     if same_number:
         raise BuildError([f"solutions/{same_number[0]} has this number already: choose another one"])
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return list(files)
+    room = root / "solutions" / lesson
+    room.mkdir(parents=True)
+    for kind, text in made.items():
+        Path(room, f"{kind}_{lesson[:2]}.py").write_text(text, encoding="utf-8")
+    return sorted(room.iterdir())
 
 
 def texts(lesson: str, exercises: Sequence[str]) -> dict[str, str]:
-    """{folder: the text of the lesson's file there}. Raises BuildError if a name can't be used."""
+    """{"lesson": the text of lesson_NN.py, ...}. Raises BuildError if a name can't be used."""
     check_names(lesson, exercises)
     named = [Named(name, function_of(name), name.replace("-", " ").capitalize()) for name in exercises]
     title = lesson.partition("_")[2].replace("_", " ").capitalize()
@@ -65,11 +60,11 @@ def texts(lesson: str, exercises: Sequence[str]) -> dict[str, str]:
         autoescape=False,
     )
     made = {
-        folder: environment.get_template(template).render(lesson=lesson, title=title, exercises=named)
-        for template, folder in FOLDERS.items()
+        kind: environment.get_template(f"{kind}.py.j2").render(lesson=lesson, title=title, exercises=named)
+        for kind in KINDS
     }
-    must_be_readable(lesson, made["solutions"])
-    return {folder: text if folder == "solutions" else formatted(text) for folder, text in made.items()}
+    must_be_readable(lesson, made["lesson"])
+    return {kind: text if kind == "lesson" else formatted(text) for kind, text in made.items()}
 
 
 def check_names(lesson: str, exercises: Sequence[str]) -> None:
@@ -87,7 +82,8 @@ def check_names(lesson: str, exercises: Sequence[str]) -> None:
 def must_be_readable(lesson: str, source: str) -> None:
     """What is left to find, the build's own reader finds, such as a name that is too long for the id of a cell."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"{lesson}.py")
+        path = Path(folder, lesson, f"lesson_{lesson[:2]}.py")
+        path.parent.mkdir()
         path.write_text(source, encoding="utf-8")
         try:
             read_lesson(path)

@@ -6,23 +6,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from grader.authoring.check_files import hidden_file, load, located
+from grader.authoring.check_files import checks_file, located
 from grader.authoring.lesson import Lesson
 
 
 def record_file(lesson: Lesson) -> Path:
-    return lesson.root / "utils" / "checks" / "recorded" / f"{lesson.name}.json"
+    return lesson.room / "recorded.json"  # recorded.FILE
 
 
 def write_record(lesson: Lesson) -> bool:
     """Write down a lesson's points and its recorded cases. Returns whether anything has changed.
 
-    Raises BuildError if the hidden tests can't be loaded, or if a case can't be written down.
+    Raises BuildError if the checks can't be loaded, or if a case can't be written down.
     """
     path, text = record_file(lesson), record_of(lesson)
     if text == record_on_disk(lesson):
         return False
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return True
 
@@ -31,7 +30,7 @@ def record_drift(lesson: Lesson) -> Iterator[str]:
     """A line if a lesson's recorded cases are out of date."""
     if record_of(lesson) != record_on_disk(lesson):
         name = record_file(lesson).relative_to(lesson.root)
-        yield f"{name} is not what {lesson.file} and grader/hidden/{lesson.name}.py say: run `make build`"
+        yield f"{name} is not what {lesson.file} and {checks_file(lesson).name} say: run `make build`"
 
 
 def record_on_disk(lesson: Lesson) -> str:
@@ -41,10 +40,10 @@ def record_on_disk(lesson: Lesson) -> str:
 
 def record_of(lesson: Lesson) -> str:
     from utils.checks.recorded import written_down  # imports torch, so only when needed
+    from utils.checks.rooms import load_checks
 
-    path, points = hidden_file(lesson), dict[str, dict[str, float]]()
+    points = dict[str, dict[str, float]]()
     for check in lesson.checks:
         points.setdefault(check.exercise, {})[check.judges] = check.points
-    with located(lesson, path):
-        oracles = getattr(load(path, "grader.hidden"), "RECORDED", ()) if path.exists() else ()
-        return written_down(oracles, points)
+    with located(lesson, checks_file(lesson)):
+        return written_down(getattr(load_checks(lesson.room), "RECORDED", ()), points)

@@ -1,4 +1,4 @@
-"""The rules that a lesson's four files keep, beyond being readable. `make build` reports each breach, with its line.
+"""The rules that a lesson's three files keep, beyond being readable. `make build` reports each breach, with its line.
 
     broken_rules(lesson) -> [Problem]
 
@@ -10,13 +10,24 @@ from __future__ import annotations
 import ast
 import io
 import re
+import symtable
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
+from grader.authoring.check_files import (
+    answers,
+    answers_file,
+    checks_file,
+    for_students,
+    hidden_tests,
+    line_with,
+    lines_of_names,
+    visible_checks,
+)
 from grader.authoring.facts import NEEDS, heading_text, headings_of, plural
-from grader.authoring.lesson import SCORE, BuildError, Cell, Lesson, Problem, parse
+from grader.authoring.leaks import leaks_of_lesson
+from grader.authoring.lesson import SCORE, BuildError, Cell, Lesson, Problem, parse, shown
 from grader.authoring.markers import clear_solution, nearest
 from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
@@ -24,6 +35,7 @@ FEWEST_WRONG = 2  # answers to an exercise
 HARD = 3  # the difficulty from which an exercise has three hints
 COLUMNS = 88  # of a comment or docstring: what a notebook shows of it on a laptop's screen
 FENCED_COLUMNS = 99  # of code in a text, which has no frame
+HIDDEN_MARK = re.compile(r"^### (BEGIN|END) HIDDEN TESTS$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 HINT = re.compile(r"<details><summary>Hint (\d): .+</summary>")
 SIGNATURE = 'board_name = ""  # your name on the class\'s board; empty for none'
@@ -191,12 +203,20 @@ def a_challenge_ends_the_lesson(lesson: Lesson) -> Breaches:
         yield Problem(lesson.file, challenge.line, what)
 
 
-# ---- utils/checks/NN_topic.py and grader/hidden/NN_topic.py
+# ---- what students get
+
+
+def no_line_of_an_answer_ships(lesson: Lesson) -> Breaches:
+    """Neither in its visible checks nor in the rest of the bundle."""
+    yield from leaks_of_lesson(lesson)
+
+
+# ---- checks_NN.py
 
 
 def every_check_cell_is_judged(lesson: Lesson) -> Breaches:
     """A visible check for each check cell."""
-    file, visible = f"utils/checks/{lesson.name}.py", visible_checks(lesson)
+    file, visible = checks_file(lesson).name, visible_checks(lesson)
     for check in lesson.checks:
         if (check.exercise, check.judges) not in visible:
             wanted = f'@check("{check.exercise}", judges="{check.judges}")'
@@ -205,23 +225,51 @@ def every_check_cell_is_judged(lesson: Lesson) -> Breaches:
 
 
 def every_visible_check_runs(lesson: Lesson) -> Breaches:
-    yield from never_run(lesson, f"utils/checks/{lesson.name}.py", "visible check", visible_checks(lesson))
+    yield from never_run(lesson, "visible check", visible_checks(lesson))
 
 
 def every_hidden_test_runs(lesson: Lesson) -> Breaches:
-    yield from never_run(lesson, f"grader/hidden/{lesson.name}.py", "hidden test", hidden_tests(lesson))
+    yield from never_run(lesson, "hidden test", hidden_tests(lesson))
 
 
-def never_run(lesson: Lesson, file: str, kind: str, lines: dict[tuple[str, str], int]) -> Breaches:
+def what_is_hidden_is_marked(lesson: Lesson) -> Breaches:
+    """Students' checks are complete without what is hidden, and hold no hidden test."""
+    hidden_tests(lesson)  # they can be read
+    path = checks_file(lesson)
+    file, text, students = shown(path), path.read_text(encoding="utf-8"), for_students(path)
+    if left := HIDDEN_MARK.search(students):
+        there, lacks = left[1], "END" if left[1] == "BEGIN" else "BEGIN"
+        line = text.split("\n").index(left[0]) + 1
+        yield Problem(file, line, f"{there} HIDDEN TESTS without {lacks} HIDDEN TESTS")
+        return
+    for_all, hidden = globals_of(students), globals_of(text) - globals_of(students)
+    for name in for_all:
+        if name.startswith("hidden_"):
+            what = f"{name!r} is not between BEGIN and END HIDDEN TESTS, so students would get it"
+            yield Problem(file, lines_of_names(checks_file(lesson)).get(name, 1), what)
+    for node in ast.walk(ast.parse(students)):
+        if isinstance(node, ast.Name) and node.id in hidden and isinstance(node.ctx, ast.Load):
+            source = students.split("\n")[node.lineno - 1]
+            what = f"{node.id!r} is hidden, but this line is for students too: move one of them"
+            yield Problem(file, line_with(checks_file(lesson), source), what)
+
+
+def globals_of(source: str) -> set[str]:
+    """The names that a module binds at its top level."""
+    table = symtable.symtable(source, "checks", "exec")
+    return {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}
+
+
+def never_run(lesson: Lesson, kind: str, lines: dict[tuple[str, str], int]) -> Breaches:
     asked = {(check.exercise, check.judges) for check in lesson.checks}
     for (exercise, judges), line in lines.items():
         if (exercise, judges) not in asked:
             cell = f'# %% check="{exercise}" judges="{judges}"'
             what = f"the {kind} of {exercise!r} for {judges!r} never runs: {lesson.file} has no cell {cell}"
-            yield Problem(file, line, what)
+            yield Problem(shown(checks_file(lesson)), line, what)
 
 
-# ---- tests/mutants/NN_topic.py
+# ---- answers_NN.py
 
 
 def answers_fit(lesson: Lesson) -> Breaches:
@@ -229,7 +277,7 @@ def answers_fit(lesson: Lesson) -> Breaches:
     for text in answers(lesson).problems(lesson):
         exercise, name = text.partition(": ")[0].split("/")
         line = line_with(answers_file(lesson), f'to("{exercise}")', f'"{name}"')
-        yield Problem(f"tests/mutants/{lesson.name}.py", line, text)
+        yield Problem(shown(answers_file(lesson)), line, text)
 
 
 def every_exercise_has_wrong_answers(lesson: Lesson) -> Breaches:
@@ -239,7 +287,7 @@ def every_exercise_has_wrong_answers(lesson: Lesson) -> Breaches:
         if counts[name] < FEWEST_WRONG:
             line = line_with(answers_file(lesson), f'to("{name}")')
             what = f"{plural(counts[name], 'wrong answer')} to {name!r}: give at least {FEWEST_WRONG}, usual ones"
-            yield Problem(f"tests/mutants/{lesson.name}.py", line, what)
+            yield Problem(shown(answers_file(lesson)), line, what)
 
 
 RULES: tuple[Callable[[Lesson], Breaches], ...] = (
@@ -251,9 +299,11 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     every_exercise_is_checked,
     hard_exercises_have_hints,
     a_challenge_ends_the_lesson,
+    no_line_of_an_answer_ships,
     every_check_cell_is_judged,
     every_visible_check_runs,
     every_hidden_test_runs,
+    what_is_hidden_is_marked,
     answers_fit,
     every_exercise_has_wrong_answers,
 )

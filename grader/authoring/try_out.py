@@ -13,6 +13,7 @@ import os
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,13 +21,14 @@ from pathlib import Path
 import typer
 from tqdm import tqdm
 
-from grader.authoring.check_files import checks_file, files_of, hidden_file
+from grader.authoring.check_files import checks_file, files_of
 from grader.authoring.facts import plural
 from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
 from grader.authoring.messages import read_messages
 from grader.authoring.mistakes import known_from, learn, outcome_of, same_outcome
 from grader.authoring.preview import open_in_lab, write_preview
+from grader.authoring.rules import broken_rules
 from grader.authoring.trial import Candidate, Result, candidates, judge
 from grader.authoring.unproved import unproved_mistakes
 from grader.authoring.variants import Mutant
@@ -36,6 +38,7 @@ from utils.checks.known_mistakes import KnownOutcome
 POLL = 0.2  # seconds between two looks at the files
 BAR = "{n_fmt} of {total_fmt} {bar:20} {desc}"
 INDENT = "      "
+Results = list[tuple[Candidate, Result]]
 Stamps = dict[Path, tuple[int, int] | None]  # each file's time and size; None if there is no such file
 
 
@@ -73,8 +76,8 @@ class TryOut:
         Stops between two answers when `interrupted()`; what was judged until then is kept.
         Raises BuildError if the lesson can't be read, or has no such exercise.
         """
-        start, results = time.monotonic(), list[tuple[Candidate, Result]]()
-        bench = Workbench.load(self.source.stem, self.root, record=True)
+        start, results, waiting = time.monotonic(), Results(), Counter[str]()
+        bench = Workbench.load(self.source.parent.name, self.root, record=True)
         names = list(bench.lesson.exercises)
         to_judge = candidates(bench, [exercise_called(self.exercise, names)] if self.exercise else names)
         outcomes = self.learn(bench, to_judge)
@@ -82,6 +85,10 @@ class TryOut:
             for candidate in to_judge:
                 if interrupted():
                     return False
+                bar.update()
+                if fails(candidate.exercise, results):
+                    waiting[candidate.exercise] += 1
+                    continue
                 bar.set_description_str(f"{candidate.exercise} · {candidate}")
                 key = key_of(bench, candidate)
                 if key not in self.judged:
@@ -89,11 +96,10 @@ class TryOut:
                     bar.clear()
                     print_result(candidate, self.judged[key])
                 results.append((candidate, self.judged[key]))
-                bar.update()
         others = list(other_problems(bench, results))
         print_unproved(bench, results)
         print_not_told_apart(outcomes)
-        print_end(results, others, time.monotonic() - start)
+        print_end(results, others, waiting, time.monotonic() - start)
         return not others and not any(result.problem for _, result in results)
 
     def learn(self, bench: Workbench, to_judge: Iterable[Candidate]) -> list[tuple[Mutant, KnownOutcome | None]]:
@@ -144,21 +150,23 @@ class TryOut:
         return [str(path.relative_to(self.root)) for path in before if before[path] != last[path]]
 
 
-def other_problems(bench: Workbench, results: list[tuple[Candidate, Result]]) -> Iterator[str]:
-    """What is wrong with answers beyond what each got: two are the same, say, or one is to no exercise."""
-    exercises = {candidate.exercise for candidate, _ in results}
-    for text in bench.answers.problems(bench.lesson):
-        exercise = text.partition("/")[0]
-        found = any(text in result.problem for _, result in results)
-        if not found and (exercise in exercises or exercise not in bench.lesson.exercises):
-            yield text
+def fails(exercise: str, results: Results) -> bool:
+    """Whether the solution does, or the check that judges it. Then no verdict on another answer says anything."""
+    return any(one.exercise == exercise and one.kind == "solution" and result.problem for one, result in results)
+
+
+def other_problems(bench: Workbench, results: Results) -> Iterator[Problem]:
+    """Why `make build` would refuse the lesson, beyond what each answer got."""
+    for problem in broken_rules(bench.lesson):
+        if not any(problem.text in result.problem for _, result in results):
+            yield problem
 
 
 def key_of(bench: Workbench, candidate: Candidate) -> str:
     """Changes whenever something changes that the result can depend on."""
     cells = [cell.source for cell in cells_that_run(bench.lesson)]
-    judges = [path.read_text() for path in (checks_file(bench.lesson), hidden_file(bench.lesson)) if path.exists()]
-    return hashlib.sha256(repr((cells, judges, candidate)).encode()).hexdigest()
+    checks = checks_file(bench.lesson).read_text()
+    return hashlib.sha256(repr((cells, checks, candidate)).encode()).hexdigest()
 
 
 # ---- printing --------------------------------------------------------------------------------------------------------
@@ -193,9 +201,9 @@ def print_words(words: str) -> None:
         say(textwrap.indent(words, INDENT, lambda line: True))
 
 
-def print_unproved(bench: Workbench, results: list[tuple[Candidate, Result]]) -> None:
+def print_unproved(bench: Workbench, results: Results) -> None:
     """The mistakes that a check promises to recognise, and that no wrong answer makes."""
-    tried = {candidate.exercise for candidate, _ in results}
+    tried = {candidate.exercise for candidate, _ in results if not fails(candidate.exercise, results)}
     stored = [words for name, words in read_messages(bench.lesson).items() if name.partition("/")[0] not in tried]
     unproved = unproved_mistakes(bench, [*stored, *(result.words for _, result in results)])
     shown = [f"- {words}" for words, exercises in unproved.items() if not tried.isdisjoint(exercises)]
@@ -211,7 +219,7 @@ def print_not_told_apart(outcomes: Sequence[tuple[Mutant, KnownOutcome | None]])
             say(f"\n{same_outcome(exercise, one, other)}", "yellow")
 
 
-def print_end(results: list[tuple[Candidate, Result]], others: list[str], seconds: float) -> None:
+def print_end(results: Results, others: list[Problem], waiting: Counter[str], seconds: float) -> None:
     """What is not as it should be, once each, with what to do; then one line about everything."""
     wrong: dict[tuple[str, str, str], list[str]] = {}  # the same fault can spoil many answers
     for candidate, result in results:
@@ -223,10 +231,12 @@ def print_end(results: list[tuple[Candidate, Result]], others: list[str], second
         say(f"\n{MARKS[False]} {', '.join(names[:2])}{more}: {problem}", "red", bold=True)
         say(f"{INDENT[4:]}{advice}")
         print_words(words)
+    for exercise, count in waiting.items():
+        say(f"\n{exercise}: its {plural(count, 'other answer')} are judged when the solution passes", "yellow")
     if others:
-        say("")
+        say("\n`make build` will refuse the lesson until this is corrected:", bold=True)
         print_problems(others)
-    bad, seen = sum(map(len, wrong.values())) + len(others), f"{len(results)} answers"
+    bad, seen = sum(map(len, wrong.values())) + len(others), plural(len(results), "answer")
     if bad:
         they = "it" if bad == 1 else "they"
         say(f"\n{MARKS[False]} {bad} not as {they} should be, of {seen} ({seconds:.1f} s)", "red", bold=True)
@@ -247,7 +257,7 @@ def command(lesson: str, exercise: str | None = None, watch: bool = False, noteb
     try:
         if notebook:
             [source] = find_lessons([lesson])
-            path, problems = write_preview(source.stem)
+            path, problems = write_preview(source.parent.name)
             print_problems(problems)
             open_in_lab(path)
         attempt = TryOut(lesson, exercise)

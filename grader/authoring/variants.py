@@ -77,8 +77,8 @@ class Variant:
 
         Raises ValueError if the cell lacks the text to replace, or if the outcome is the solution or isn't Python.
         """
-        answer = self.write_into(source)
         try:
+            answer = self.write_into(source)
             same = meaning(answer) == meaning(source)
         except SyntaxError as error:
             raise ValueError(f"{self}: this isn't Python: {error}") from None
@@ -193,7 +193,7 @@ def not_both(one: Variant, other: Variant) -> bool:
 
 
 def read_answers(path: Path) -> Answers:
-    """The answers in one lesson's file, such as `tests/mutants/01_collectives.py`. Raises FileNotFoundError."""
+    """The answers in one lesson's file, such as `solutions/01_collectives/answers_01.py`. Raises FileNotFoundError."""
     answers: Answers = runpy.run_path(str(path))["ANSWERS"]
     return answers
 

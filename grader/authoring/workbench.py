@@ -1,4 +1,4 @@
-"""One lesson with everything that judges it, loaded from its four files.
+"""One lesson with everything that judges it, loaded from its room.
 
     bench = Workbench.load("01_collectives")
     answer = bench.answer("broadcast-by-hand", clear_solution)
@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import linecache
 import sys
@@ -19,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.authoring.check_files import answers, checks_file, hidden_file, load, located, must_exist, name_of
-from grader.authoring.lesson import ROOT, BuildError, Cell, Lesson, Problem, find_lessons, read_lesson
+from grader.authoring.check_files import answers, checks_file, hidden_tests, located, must_exist, visible_checks
+from grader.authoring.lesson import ROOT, BuildError, Cell, Lesson, Problem, find_lessons, read_lesson, shown
 from grader.authoring.records import write_record
 from grader.authoring.variants import Answers
-from grader.hidden import hidden_tests_for
-from utils.checks import CheckFailed, Checks, checks_for
+from utils.checks import CheckFailed, Checks
 from utils.checks.answer import Outcome
 from utils.checks.runner import Runner
 
@@ -63,43 +61,39 @@ class Workbench:
 
     lesson: Lesson
     visible: Checks
-    hidden: Checks | None
+    hidden: Checks
     answers: Answers
     namespace: dict[str, Any]  # a kernel's, after the first code cell and all solutions
+    lines: dict[tuple[str, Way], int]  # where the check of an exercise stands in its file
 
     @classmethod
     def load(cls, name: str, root: Path = ROOT, *, record: bool = False) -> Workbench:
-        """Read the four files, even if they were read before. The hidden tests may be missing.
+        """Read the three files, even if they were read before.
 
         record: first write down what hidden oracles say of visible cases, as `make build` does (records.py).
         Raises BuildError with file and line if a file can't be read.
         """
         [path] = find_lessons([name], root)
         lesson = read_lesson(path)
-        visible, hidden = checks_file(lesson), hidden_file(lesson)
-        must_exist(visible, "the lesson's visible checks")
-        forget(name)
-        with located(lesson, visible):
-            load(visible, "utils.checks")
+        must_exist(checks_file(lesson), "the lesson's checks")
+        forget(lesson)
+        with located(lesson, checks_file(lesson)):
             if record:
                 write_record(lesson)
-            if hidden.exists():
-                load(hidden, "grader.hidden")
-            return cls(
-                lesson,
-                checks_for(name),
-                hidden_tests_for(name) if hidden.exists() else None,
-                answers(lesson),
-                namespace_of(lesson),
-            )
+            visible, hidden = Checks(lesson.room), Checks(lesson.room, hidden=True)
+            lines = {
+                (exercise, Way(judges, kind is hidden_tests)): line
+                for kind in (visible_checks, hidden_tests)
+                for (exercise, judges), line in kind(lesson).items()
+            }
+            return cls(lesson, visible, hidden, answers(lesson), namespace_of(lesson), lines)
 
     def ways(self, exercise: str) -> list[Way]:
         """All ways in which an exercise is judged: each visible check, then its hidden test if there is one."""
-        hidden = self.hidden.registered if self.hidden else ()
         ways = []
         for check in self.lesson.checks_of(exercise):
             ways.append(Way(check.judges))
-            if (exercise, check.judges) in hidden:
+            if (exercise, check.judges) in self.hidden.registered:
                 ways.append(Way(check.judges, hidden=True))
         return ways
 
@@ -127,10 +121,12 @@ class Workbench:
         Raises BuildError, with file and line, if the check is missing or fails itself.
         """
         checks = self.hidden if way.hidden else self.visible
-        if checks is None or (exercise, way.judges) not in checks.registered:
-            file = hidden_file(self.lesson) if way.hidden else checks_file(self.lesson)
-            raise BuildError([Problem(name_of(file), 1, f"here is no check of the {way.judges!r} of {exercise!r}")])
-        with located(self.lesson, checks_file(self.lesson)), contextlib.redirect_stdout(io.StringIO()):
+        if (exercise, way.judges) not in checks.registered:
+            kind = "hidden test" if way.hidden else "check"
+            what = f"here is no {kind} of the {way.judges!r} of {exercise!r}"
+            raise BuildError([Problem(shown(checks_file(self.lesson)), 1, what)])
+        place = checks_file(self.lesson), self.lines[exercise, way]
+        with located(self.lesson, *place), contextlib.redirect_stdout(io.StringIO()):
             try:
                 return Judged(True, checks.judge(answer, way.judges, Runner))
             except CheckFailed as failed:
@@ -140,11 +136,9 @@ class Workbench:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def forget(name: str) -> None:
-    """Make Python read the lesson's modules again when they are imported next."""
-    for package in ("utils.checks", "grader.hidden"):
-        sys.modules.pop(f"{package}.{name}", None)
-    importlib.invalidate_caches()
+def forget(lesson: Lesson) -> None:
+    """Make Python read the lesson's checks again when they are loaded next."""
+    sys.modules.pop(checks_file(lesson).stem, None)
     linecache.checkcache()
 
 

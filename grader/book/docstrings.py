@@ -62,10 +62,10 @@ def shown(thing: griffe.Object, constructor: bool) -> Iterator[str]:
         name = thing.signature()
     yield f"{fence}{{py:{kind_of(thing)}}} {name}"
     yield from markdown(thing.docstring.value if thing.docstring else "")
-    for one in thing.members.values() if thing.is_class else ():
-        documented = one.is_public and one.has_docstring and (one.is_function or "property" in one.labels)
-        if isinstance(one, griffe.Object) and documented:
-            yield from shown(one, constructor)
+    for member in thing.members.values() if thing.is_class else ():
+        documented = member.is_public and member.has_docstring and (member.is_function or "property" in member.labels)
+        if isinstance(member, griffe.Object) and documented:
+            yield from shown(member, constructor)
     yield from (fence, "")
 
 

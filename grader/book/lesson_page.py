@@ -64,36 +64,42 @@ def closed_outputs(cells: list[NotebookNode]) -> dict[str, str]:
     closed = {}
     predicting = False
     unwritten: set[str] = set()  # names whose values depend on an answer
+    imported: set[str] = set()
     for cell in cells:
         if cell.cell_type != "code":
             if not cell.source.startswith(FOLDED):
                 predicting = bool(PREDICTION.search(cell.source)) and FOLDED not in cell.source
         elif kind_of(cell) == "exercise":
-            unwritten |= {name for one in cell_statements(cell.source)[0] for name in one.binds}
+            unwritten |= {name for statement in cell_statements(cell.source)[0] for name in statement.binds}
         elif not kind_of(cell):
-            if depends(cell.source, unwritten):
+            if depends(cell.source, unwritten, imported):
                 closed[cell.id] = YOUR_CODE_FIRST
             if predicting:
                 closed[cell.id] = PREDICT_FIRST
     return closed
 
 
-def depends(source: str, unwritten: set[str]) -> bool:
-    """Whether a cell reads one of the names in `unwritten`. Adds to these what the cell derives from them."""
+def depends(source: str, unwritten: set[str], imported: set[str]) -> bool:
+    """Whether a cell reads one of the names in `unwritten`. Adds to these what the cell derives from them.
+
+    imported: names that are imported, which the cell adds to; calling a module's function leaves the module as it is
+    """
     found = False
-    for one in cell_statements(source)[0]:
-        if (one.reads | one.reads_later) & unwritten:
-            unwritten |= one.binds | one.changes
+    for statement in cell_statements(source)[0]:
+        imported |= statement.binds if statement.is_import else set()
+        if statement.reads & unwritten:
+            unwritten |= statement.binds | statement.changes | (statement.calls - imported)
             found = True
         else:
-            unwritten -= one.always_binds
+            unwritten -= statement.binds
     return found
 
 
 def answer_lines(lesson: Lesson) -> list[str]:
     """The lines of the answers that say something, the longest first, without those that the lesson gives away."""
     given = {line.strip() for cell in lesson.cells for line in clear_solution(cell.source).split("\n")}
-    lines = {line.strip() for one in lesson.exercises.values() for _, line in solution_lines(one.source)} - given
+    sources = [exercise.source for exercise in lesson.exercises.values()]
+    lines = {line.strip() for source in sources for _, line in solution_lines(source)} - given
     return sorted((line for line in lines if len(line) >= SHORTEST_LINE), key=len, reverse=True)
 
 

@@ -20,7 +20,7 @@ from sphinx.util.typing import ExtensionMetadata
 from grader.authoring.lesson import ROOT
 
 NOTEBOOK = re.compile(r"notebooks/(\w+)/\1\.ipynb")
-ANSWERS = re.compile(r"(solutions|grader/hidden|tests/mutants)\b")
+ANSWERS = re.compile(r"solutions\b(?!/\w+/messages\.txt)")
 
 
 class LinksToFiles(SphinxPostTransform):

@@ -21,7 +21,7 @@ CHARACTERS = [
     *(range(0x2100, 0x2150), range(0x2190, 0x2200), range(0x2200, 0x2300), range(0x2308, 0x230C)),
     *(range(0x27E8, 0x27EA), range(0x1D434, 0x1D468), range(0x1D6E2, 0x1D71C)),
 ]
-SHORT_BAR, LONG_BAR = '<mo accent="true">&#x02015;', '<mo accent="true" stretchy="true">&#x0203E;'  # of \overline
+SHORT_BAR, LONG_BAR = '<mo accent="true">&#x02015;', '<mo accent="true" stretchy="true">&#x0203E;'  # \overline's
 
 
 def inline(translator: HTML5Translator, node: nodes.math) -> None:

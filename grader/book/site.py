@@ -1,7 +1,7 @@
 """Build the book into build/book: plain files that need neither a server nor a network. `make book` calls this.
 
     build_site(options, root, out) -> Path   raises BuildError if Sphinx warns, or if an answer is on a page
-    leaks_in_site(site, lessons) -> [Leak]   the release's proof (grader/authoring/release.py), on the pages as built
+    leaks_in_site(site, lessons) -> [Problem]   the bundle's proof (grader/authoring/leaks.py), on the pages as built
     command(options, root)                   the same for the command line: prints, returns the exit code
 
 Nothing is executed: lessons come from the notebooks on disk, and what is said about functions from their docstrings.
@@ -26,18 +26,17 @@ from nbformat.notebooknode import NotebookNode
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
-from grader.authoring import release
 from grader.authoring.build import bytes_of, read_lessons, release_path, solution_path
 from grader.authoring.facts import hours, minutes, plural
-from grader.authoring.lesson import ROOT, BuildError, Lesson
-from grader.authoring.release import Leak
+from grader.authoring.leaks import leaks, telling_lines
+from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem
 from grader.book.lesson_page import lesson_page
 
 # The pages of docs/ that readers need first. All others follow, by name.
 FIRST = ("environments", "debugging", "clusters", "gpu", "simulator", "instructors", "grading", "architecture")
-FIGURE = re.compile(r'src="data:image/png;base64,([^"]+)"')  # in the HTML of an output
+FIGURE = re.compile(r'src="data:image/png;base64,([^"]+)"')  # an image in an output's HTML
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
-TEXT = (".html", ".ipynb", ".js", ".json", ".txt")  # what the proof reads
+TEXT = (".html", ".ipynb", ".js", ".json", ".txt")  # files that the proof reads
 
 
 @dataclass(frozen=True)
@@ -166,29 +165,24 @@ def run_sphinx(sources: Path, site: Path, options: Options, root: Path) -> None:
         app.build()
     if text := COLOUR.sub("", warnings.getvalue()):
         raise BuildError(text.replace(f"{sources}{os.sep}", "").splitlines())
-    (site / ".buildinfo").unlink()  # for the next build into the same folder, which there is none of
+    (site / ".buildinfo").unlink()  # serves only a next build into the same folder, and there is none
 
 
 # ---- the proof -------------------------------------------------------------------------------------------------------
 
 
-def leaks_in_site(site: Path, lessons: list[Lesson]) -> list[Leak]:
+def leaks_in_site(site: Path, lessons: list[Lesson]) -> list[Problem]:
     """Everything in the site that gives away an answer of `lessons`, or belongs to the grader."""
-    files = (path for path in sorted(site.rglob("*")) if path.suffix in TEXT)
-    packed = release.zipped(dict(entry(path, path.relative_to(site).as_posix()) for path in files))
-    return release.leaks(io.BytesIO(packed), lessons) + release.leaks_in_other_words(io.BytesIO(packed), lessons)
+    files = [path for path in sorted(site.rglob("*")) if path.suffix in TEXT]
+    texts = {path.relative_to(site).as_posix(): text_of(path) for path in files}
+    return leaks(texts, telling_lines(lesson.path for lesson in lessons))
 
 
-def entry(path: Path, name: str) -> tuple[str, bytes]:
-    """A file as the proof reads it. A page becomes Markdown, with its code in backticks and fenced blocks."""
+def text_of(path: Path) -> bytes:
+    """A file as the proof reads it: a page without its tags, which stand between the words of highlighted code."""
     if path.suffix != ".html":
-        return name, path.read_bytes()
-    page = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
-    for block in page.find_all("pre"):
-        block.replace_with(f"\n```python\n{block.get_text().rstrip()}\n```\n")
-    for code in page.find_all("code"):
-        code.replace_with(f"`{code.get_text()}`")
-    return f"{name}.md", page.get_text().encode()
+        return path.read_bytes()
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").get_text().encode()
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------

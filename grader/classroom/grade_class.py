@@ -162,30 +162,30 @@ class Round:
 
     def read(self, student: str) -> None:
         """Decide whether a submission must be judged; if not, use its cached judgement."""
-        one = OneSubmission(self.course, self.lesson, student)
-        if not one.holds_a_notebook:
+        submission = OneSubmission(self.course, self.lesson, student)
+        if not submission.holds_a_notebook:
             print_problems(student, find_problems(self.course, self.lesson, student))
-        elif not (self.options.new and one.is_graded()):
-            self.safely(one, "w", lambda: self.record_or_wait(one))
+        elif not (self.options.new and submission.is_graded()):
+            self.safely(submission, "w", lambda: self.record_or_wait(submission))
 
-    def record_or_wait(self, one: OneSubmission) -> bool:
-        nb = one.read()
+    def record_or_wait(self, submission: OneSubmission) -> bool:
+        nb = submission.read()
         digest = digest_of(nb, self.lesson, self.course.judge_settings)
         not_run = nb.metadata.get("not_run")
-        if self.options.exercise and not not_run and (before := self.cache.find_answers(one.student, nb)):
-            self.before[one.student] = before
+        if self.options.exercise and not not_run and (before := self.cache.find_answers(submission.student, nb)):
+            self.before[submission.student] = before
         if self.options.regrade:
-            self.cache.drop(one.student)
-        judgement = Judgement(self.lesson) if not_run else self.cache.find(one.student, digest)
+            self.cache.drop(submission.student)
+        judgement = Judgement(self.lesson) if not_run else self.cache.find(submission.student, digest)
         if not judgement or (self.options.exercise and not not_run):
-            self.to_judge[one.student] = nb, digest
+            self.to_judge[submission.student] = nb, digest
             return False
         with self.course.gradebook() as gradebook:
-            unchanged = one.is_recorded(gradebook, digest, judgement)
+            unchanged = submission.is_recorded(gradebook, digest, judgement)
         if unchanged:
-            one.update_penalty()
+            submission.update_penalty()
         else:
-            one.record(nb, digest, judgement)
+            submission.record(nb, digest, judgement)
         self.counts["unchanged" if unchanged else "judged before and taken over"] += 1
         return True
 
@@ -205,7 +205,7 @@ class Round:
 
     def judged(self, student: str, judgement: Judgement, sound: bool) -> None:
         """Cache a judgement, unless judging itself failed, and put it into the gradebook."""
-        one = OneSubmission(self.course, self.lesson, student)
+        submission = OneSubmission(self.course, self.lesson, student)
         nb, digest = self.to_judge[student]
         if student in self.before and sound:
             judgement = self.before[student].with_new(judgement, self.checks_again(nb))
@@ -217,24 +217,24 @@ class Round:
         def cache_and_record() -> bool:
             if sound:
                 self.cache.store(student, digest, judgement, digest_of_answers(nb))
-            one.record(nb, digest, judgement)
+            submission.record(nb, digest, judgement)
             return True
 
-        self.safely(one, "a", cache_and_record)
+        self.safely(submission, "a", cache_and_record)
         self.counts["judged"] += 1
 
-    def safely(self, one: OneSubmission, mode: str, act: Callable[[], bool]) -> None:
+    def safely(self, submission: OneSubmission, mode: str, act: Callable[[], bool]) -> None:
         """Act on one submission, log nbgrader's messages, and print its problems. `act` returns whether it is done."""
         try:
-            with self.course.log_to(self.course.log_file(self.lesson, one.student), mode):
+            with self.course.log_to(self.course.log_file(self.lesson, submission.student), mode):
                 done = act()
         except Exception as error:
-            log = self.course.log_file(self.lesson, one.student)
-            self.failed[one.student] = f"could not be graded ({type(error).__name__}): see {log}"
-            print_problems(one.student, [self.failed[one.student]])
+            log = self.course.log_file(self.lesson, submission.student)
+            self.failed[submission.student] = f"could not be graded ({type(error).__name__}): see {log}"
+            print_problems(submission.student, [self.failed[submission.student]])
         else:
             if done:
-                print_problems(one.student, find_problems(self.course, self.lesson, one.student))
+                print_problems(submission.student, find_problems(self.course, self.lesson, submission.student))
 
     def __str__(self) -> str:
         """How many submissions were judged, and how many didn't need to be."""

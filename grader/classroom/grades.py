@@ -112,14 +112,14 @@ def by_exercise(exercises: Iterable[str], checks: Iterable[str]) -> dict[str, li
 
 def find_problems(course: Course, lesson: str, student: str) -> list[str]:
     """What went wrong with one submission, one line each."""
-    one = OneSubmission(course, lesson, student)
-    if not one.holds_a_notebook:
-        others = sorted(path.name for path in one.handed_in.parent.iterdir() if path.name != "timestamp.txt")
+    submission = OneSubmission(course, lesson, student)
+    if not submission.holds_a_notebook:
+        others = sorted(path.name for path in submission.handed_in.parent.iterdir() if path.name != "timestamp.txt")
         return [f"no {lesson}.ipynb was handed in, only: {', '.join(others) or 'nothing'}"]
-    if not one.autograded.is_file():
+    if not submission.autograded.is_file():
         return [f"could not be graded: see {course.log_file(lesson, student)}"]
     try:
-        return problems(nbformat.read(one.autograded, as_version=4))
+        return problems(nbformat.read(submission.autograded, as_version=4))
     except Exception as error:  # what nbformat raises for damaged files is not documented
         return [f"the graded notebook can't be read ({type(error).__name__}): grade it again"]
 
@@ -132,7 +132,7 @@ def table(grades: Grades, width: int = 100) -> str:
     rows["of"] = [f"{grades.worth(name):g}" for name in names]
     totals = {student: f"{grades.total(student):g}" for student in grades.earned} | {"of": f"{in_all:g}"}
     first = max(map(len, ["student", *rows])) + 1
-    wide = max(map(len, [*(one for row in rows.values() for one in row), f"{len(names)}"])) + 2
+    wide = max(map(len, [*(text for row in rows.values() for text in row), f"{len(names)}"])) + 2
     at_once = max(1, (width - first - 9) // wide)
     lines = []
     for start in range(0, len(names), at_once):

@@ -39,10 +39,11 @@ def spreadsheet(all_grades: list[Grades]) -> Rows:
         row = [harmless(student), harmless(person.last_name), harmless(person.first_name)]
         for grades in all_grades:
             earned = grades.earned.get(student)
-            points = {check: round(one, DIGITS) for check, one in (earned or dict.fromkeys(grades.points, 0.0)).items()}
+            exact = earned or dict.fromkeys(grades.points, 0.0)
+            points = {check: round(value, DIGITS) for check, value in exact.items()}
             penalty = round(grades.taken_off(student), DIGITS) if earned else 0.0
             waiting, total = grades.waiting.get(student, set()), sum(points.values()) - penalty
-            row += ["" if check in waiting else number(one) for check, one in points.items()]
+            row += ["" if check in waiting else number(value) for check, value in points.items()]
             row += [number(grades.days_late.get(student, 0.0)), number(penalty), number(total)]
             overall += total
         yield [*row, number(overall)]

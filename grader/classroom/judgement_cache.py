@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from nbformat.notebooknode import NotebookNode
@@ -18,6 +17,7 @@ from grader.classroom.gradebook import replace_file
 from grader.judging.check_cells import is_check
 from grader.judging.verdict import Judgement
 from grader.judging.worker import JudgeSettings
+from grader.sandbox.bubblewrap import ROOT
 
 
 @dataclass(frozen=True)
@@ -71,21 +71,8 @@ def digest_of_answers(nb: NotebookNode) -> str:
 
 def digests_of_checks(lesson: str, settings: JudgeSettings) -> list[str]:
     """A digest of each file that holds this lesson's checks, or code that the checks of all lessons share."""
-    files = []
-    for package in sorted({settings.checks, settings.hidden, "utils.checks", "utils.kit.drivers"}):
-        files += [
-            file for one in folders_of(package) for file in sorted(one.glob("*.py")) if concerns(file.stem, lesson)
-        ]
+    room = ROOT / settings.lessons / lesson
+    shared = [ROOT / "utils" / "checks", ROOT / "utils" / "kit" / "drivers"]
+    files = [*room.glob("checks_*.py"), *sorted(room.glob("*.json"))]
+    files += [file for folder in shared for file in sorted(folder.glob("*.py"))]
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-
-
-def folders_of(package: str) -> list[Path]:
-    """Where a package's modules are. Nothing is imported: `utils` would start its zygote, which grading never needs."""
-    top, *inner = package.split(".")
-    spec = find_spec(top)
-    return [Path(one, *inner) for one in (spec.submodule_search_locations if spec else None) or []]
-
-
-def concerns(module: str, lesson: str) -> bool:
-    """Whether a module of checks matters to a lesson. Those of other lessons start with a number, as 01_collectives."""
-    return module == lesson or not module[:1].isdigit()

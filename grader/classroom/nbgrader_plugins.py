@@ -35,8 +35,7 @@ class Judge(NbGraderPreprocessor):
     Removes every output and all metadata that came with the submission.
     """
 
-    checks = Unicode("utils.checks", help="package of the visible checks, one module per lesson").tag(config=True)
-    hidden = Unicode("grader.hidden", help="package of the hidden tests, one module per lesson").tag(config=True)
+    lessons = Unicode("solutions", help="folder with the lessons' checks, relative to the project").tag(config=True)
     sandbox = Bool(
         True, help="run submissions in a sandbox; without one they run with all rights of the person who grades"
     ).tag(config=True)
@@ -44,7 +43,7 @@ class Judge(NbGraderPreprocessor):
 
     @property
     def settings(self) -> JudgeSettings:
-        return JudgeSettings(self.checks, self.hidden, self.sandbox, self.seconds)
+        return JudgeSettings(self.lessons, self.sandbox, self.seconds)
 
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         before, not_run = problems(nb), nb.metadata.get("not_run", False)
@@ -58,7 +57,7 @@ class Judge(NbGraderPreprocessor):
             show(verdicts.get(grade_id(cell), missing), cell)
         nb.metadata["judgement"] = asdict(judgement)
         nb.metadata["problems"] = [*before, *judgement.problems]
-        nb.metadata["digest"] = resources.pop("digest", "")  # what this judgement depends on: see judgement_cache.py
+        nb.metadata["digest"] = resources.pop("digest", "")  # of this judgement's inputs: see judgement_cache.py
         resources["judged"] = True
         return nb, resources
 

@@ -105,8 +105,8 @@ class OneSubmission:
     def exporter(self, preprocessors: list[Any]) -> Any:  # nbconvert has no types
         autograding = self.course.autograding
         exporter = autograding.exporter_class(config=autograding.config)
-        for one in preprocessors:
-            exporter.register_preprocessor(one)
+        for preprocessor in preprocessors:
+            exporter.register_preprocessor(preprocessor)
         return exporter
 
 

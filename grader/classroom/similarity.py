@@ -23,10 +23,10 @@ from grader.sandbox.bounded import TooMuch, bounded
 
 WINDOW = 8  # tokens in a fingerprint, about a line
 FEWEST = 20  # fingerprints that an answer must have for itself; very short ones say nothing
-MOST_OWNERS = 10  # of a fingerprint; in a small class, half of it. What more have written is common
-SHARE = 0.8  # of the smaller answer's fingerprints that two must have in common
+MAX_OWNERS = 10  # students per fingerprint, or half of a small class; anything more widespread is common
+SHARE = 0.8  # part of the smaller answer's fingerprints that two answers must share
 LONGEST = 20_000  # characters of an answer; a lesson's have 2,000
-SECONDS = 10  # of computing, for the answers of one submission
+SECONDS = 10  # processor time for the answers of one submission
 SPACE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
@@ -60,12 +60,12 @@ def similar_answers(answers: Mapping[str, Mapping[str, str]], given: Mapping[str
 
 def pairs_in(exercise: str, own: dict[str, Fingerprints]) -> Iterator[Pair]:
     """The pairs in one exercise: linear in the size of the class, because rare fingerprints have few owners."""
-    most = max(2, min(MOST_OWNERS, len(own) // 2))
+    most = max(2, min(MAX_OWNERS, len(own) // 2))
     owners: dict[int, list[str]] = defaultdict(list)
     for student in sorted(own):
-        for one in own[student]:
-            owners[one].append(student)
-    rare = {one: students for one, students in owners.items() if len(students) <= most}
+        for fingerprint in own[student]:
+            owners[fingerprint].append(student)
+    rare = {fingerprint: students for fingerprint, students in owners.items() if len(students) <= most}
     size = Counter(student for students in rare.values() for student in students)
     both = Counter(pair for students in rare.values() for pair in combinations(students, 2))
     for pair, count in both.items():

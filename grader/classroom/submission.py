@@ -52,7 +52,7 @@ NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "raw": new_raw_cell,
 }
 HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
-MAX_FILES = 10  # in one folder
+MAX_FILES = 10  # per folder
 COPY = r"( ?[(\[]\d+[)\]]|[-_ ]\d{1,3}|[-_ ]*copy[-_ ]*(\(?\d*\)?))"  # NAME (1), NAME-1, NAME-Copy1, NAME - Copy (2)
 
 
@@ -156,27 +156,27 @@ def is_copy(other: Path, path: Path) -> bool:
 
 
 def modified(path: Path) -> float:
-    """When the file was last changed, in seconds; the dawn of time if it isn't there."""
+    """When the file was last changed, in seconds; the epoch if it doesn't exist."""
     try:
         return path.lstat().st_mtime
     except OSError:
         return float("-inf")
 
 
-def why_this(one: Path, path: Path, reason: NotANotebook | None) -> list[str]:
+def why_this(chosen: Path, path: Path, reason: NotANotebook | None) -> list[str]:
     """Why this file was read and not the one of the official name, if so."""
-    if one == path:
+    if chosen == path:
         return []
     if reason:
-        return [f"{shown(one)} was read instead, because {because(path, reason)}"]
+        return [f"{shown(chosen)} was read instead, because {because(path, reason)}"]
     if not path.exists():
-        return [f"{shown(one)} was read instead, because there is no {path.name}"]
-    return [f"{shown(one)} was read, because it is newer than {path.name}"]
+        return [f"{shown(chosen)} was read instead, because there is no {path.name}"]
+    return [f"{shown(chosen)} was read, because it is newer than {path.name}"]
 
 
 def not_read(others: list[Path]) -> list[str]:
-    there = [one for one in others if one.exists()]
-    return [f"not read: {', '.join(shown(one) for one in there)}"] if there else []
+    there = [path for path in others if path.exists()]
+    return [f"not read: {', '.join(shown(path) for path in there)}"] if there else []
 
 
 def because(path: Path, reason: NotANotebook) -> str:
@@ -185,8 +185,8 @@ def because(path: Path, reason: NotANotebook) -> str:
 
 def notebooks_beside(path: Path) -> list[Path]:
     """The other notebooks in its folder that are regular files."""
-    found = (one for one in sorted(path.parent.glob("*.ipynb")) if one.name != path.name and one.name[0] != ".")
-    return [one for one in found if one.is_file() and not one.is_symlink()][:MAX_FILES]
+    found = (other for other in sorted(path.parent.glob("*.ipynb")) if other.name != path.name and other.name[0] != ".")
+    return [other for other in found if other.is_file() and not other.is_symlink()][:MAX_FILES]
 
 
 def shown(path: Path) -> str:
@@ -212,7 +212,7 @@ class Lesson:
     def __init__(self, notebook: Notebook):
         self.cells = {cell.name: Official(cell, official_metadata(cell, notebook)) for cell in notebook.source_cells}
         self.order = list(self.cells)
-        self.answers = [name for name, one in self.cells.items() if one.is_answer]
+        self.answers = [name for name, cell in self.cells.items() if cell.is_answer]
 
     def answer_of(self, check: str) -> str | None:
         """The exercise that a check judges: `ring-all-reduce-values` judges `ring-all-reduce`, not `ring`."""
@@ -251,14 +251,14 @@ class Official:
 
 def official_metadata(cell: SourceCell, notebook: Notebook) -> dict[str, Any]:
     """The nbgrader metadata of a cell of the release, from the gradebook."""
-    points = {one.name: one.max_score for one in [*notebook.grade_cells, *notebook.task_cells]}
+    points = {other.name: other.max_score for other in [*notebook.grade_cells, *notebook.task_cells]}
     metadata = {
         "grade_id": cell.name,
         "cell_type": cell.cell_type,
         "locked": cell.locked,
-        "grade": any(cell.name == one.name for one in notebook.grade_cells),
-        "solution": any(cell.name == one.name for one in notebook.solution_cells),
-        "task": any(cell.name == one.name for one in notebook.task_cells),
+        "grade": any(cell.name == other.name for other in notebook.grade_cells),
+        "solution": any(cell.name == other.name for other in notebook.solution_cells),
+        "task": any(cell.name == other.name for other in notebook.task_cells),
         "schema_version": 3,
     }
     return {**metadata, "points": points[cell.name]} if cell.name in points else metadata
@@ -325,10 +325,10 @@ def whose(nb: NotebookNode, gradebook: Gradebook, lesson: str) -> str:
 
 def language(nb: NotebookNode) -> list[str]:
     for place in ("kernelspec", "language_info"):
-        one = nb.metadata.get(place)
-        said = isinstance(one, dict) and one.get("language" if place == "kernelspec" else "name")
-        if isinstance(said, str) and said and not said.lower().startswith(("python", "ipython")):
-            return [f"its language was set to {said[:20]!r}, but it is graded as Python"]
+        about = nb.metadata.get(place)
+        name = isinstance(about, dict) and about.get("language" if place == "kernelspec" else "name")
+        if isinstance(name, str) and name and not name.lower().startswith(("python", "ipython")):
+            return [f"its language was set to {name[:20]!r}, but it is graded as Python"]
     return []
 
 
@@ -338,7 +338,7 @@ class Item:
 
     text: str
     kind: str
-    number: int  # in the submission, from 1
+    number: int  # position in the submission, from 1
     claims: str | None = None
     name: str | None = None
 
@@ -429,7 +429,7 @@ class Taken:
         """Move checks back to their places, and put back missing cells."""
         rank = {name: number for number, name in enumerate(self.lesson.order)}
         here = {item.name: at for at, item in enumerate(self.items) if item.name}
-        lost = [name for name, one in self.lesson.cells.items() if one.is_restored and name not in here]
+        lost = [name for name, cell in self.lesson.cells.items() if cell.is_restored and name not in here]
         above = [name for name in here if here[name] < here.get(self.lesson.answer_of(name) or "", -1)]
         fixed = in_order([(rank[name], name) for name in here if name not in above], self.lesson.answers)
         astray = [name for name in here if name not in fixed and name not in self.lesson.answers]
@@ -455,8 +455,8 @@ class Taken:
             len(self.items),
         )
         for other, item in enumerate(self.items):
-            mine = item.name == answer or item.name in placed and self.lesson.answer_of(item.name) == answer
-            if answer and item.name and mine and rank[item.name] < rank[name]:
+            belongs = item.name == answer or item.name in placed and self.lesson.answer_of(item.name) == answer
+            if answer and item.name and belongs and rank[item.name] < rank[name]:
                 at = max(at, other + 1)
         return at
 

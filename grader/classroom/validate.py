@@ -46,14 +46,14 @@ def put_official_checks(nb: NotebookNode, course: Course) -> bool:
 
     Returns whether the notebook had any checks.
     """
-    mine = {grade_id(cell): cell for cell in nb.cells if is_check(cell)}
-    best: dict[str, NotebookNode] = {}  # of the lesson that has most of them: two lessons may share a name
+    own_checks = {grade_id(cell): cell for cell in nb.cells if is_check(cell)}
+    best: dict[str, NotebookNode] = {}  # the lesson with the most matches: two lessons may share a name
     for lesson in course.lessons():
         source = nbformat.read(course.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
         official = {grade_id(cell): cell for cell in source.cells if is_check(cell)}
-        if len(mine.keys() & official.keys()) > len(mine.keys() & best.keys()):
+        if len(own_checks.keys() & official.keys()) > len(own_checks.keys() & best.keys()):
             best = official
-    for name in mine.keys() & best.keys():
-        mine[name].update(source=best[name].source, metadata=best[name].metadata)
-    nb.cells += [cell for name, cell in best.items() if name not in mine]
+    for name in own_checks.keys() & best.keys():
+        own_checks[name].update(source=best[name].source, metadata=best[name].metadata)
+    nb.cells += [cell for name, cell in best.items() if name not in own_checks]
     return bool(best)

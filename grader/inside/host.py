@@ -63,7 +63,7 @@ class Settings(TypedDict):
 
 
 @dataclass
-class Rank:
+class RankProcess:
     """A rank that has been started.
 
     pidfd   while it runs, if it has namespaces of its own
@@ -107,8 +107,8 @@ class Rank:
 class Host:
     def __init__(self, control: socket.socket):
         self.control = control
-        self.ranks: dict[int, Rank] = {}
-        self.max_processes = 0  # of all ranks together
+        self.ranks: dict[int, RankProcess] = {}
+        self.max_processes = 0  # the limit for all ranks together
         settings, _ = self.read()
         if settings is None:
             raise EOFError("no settings came")
@@ -193,16 +193,16 @@ class Host:
             for descriptor in sockets:
                 os.close(descriptor)
 
-    def start_rank(self, number: int, descriptor: int) -> Rank:
+    def start_rank(self, number: int, descriptor: int) -> RankProcess:
         if self.namespaces is None:
-            return Rank(self.fork(descriptor, None))
+            return RankProcess(self.fork(descriptor, None))
         first = self.namespaces.next()
         privileges.enter_namespaces(first, privileges.CLONE_NEWPID)
         try:
             pid = self.fork(descriptor, first)
         finally:
             privileges.enter_namespaces(self.own_pids, privileges.CLONE_NEWPID)
-        return Rank(pid, os.pidfd_open(pid), first)
+        return RankProcess(pid, os.pidfd_open(pid), first)
 
     def end(self, numbers: list[int]) -> list[int]:
         """Kill what is left of these ranks. Returns their statuses once all of it is gone."""

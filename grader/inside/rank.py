@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
 from datetime import timedelta
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
@@ -27,14 +28,14 @@ import torch.distributed as dist
 from grader.inside import codec, slices
 from grader.inside.host import seed
 from grader.inside.orders import ReadOrder, RunOrder, receive_order
-from utils.events.matching import POINT_TO_POINT
+from utils.events.collectives import POINT_TO_POINT, form_of
 from utils.events.memory_samples import KINDS
 from utils.kit import shared_file
 from utils.kit.drivers.call import call_with
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.callers import who_called
 from utils.recording.in_flight import Flight, flight_of
-from utils.recording.torch_calls import OUTPUT_FIRST, TAKEN_AS_DENSE, tensors_in
+from utils.recording.torch_calls import reads_second, tensors_in
 from utils.recording.torch_private import OpOverload
 from utils.worlds.common import pickling, rank_environment
 from utils.worlds.common.protocol import Request
@@ -92,17 +93,19 @@ def clean_up() -> None:
     seed()
 
 
-the_world: list[RankWorld] = []  # the one that torch was patched for in this process, if it was
-
-
 def world_for(order: RunOrder, connection: socket.socket) -> RankWorld:
-    if the_world:
-        the_world[0].reset(order, connection)
-    else:
-        the_world.append(RankWorld(order, connection))
-        patch_torch(the_world[0])
-        share_through_hub(the_world[0])
-    return the_world[0]
+    """A new world for a run, which is from now on the current one."""
+    world = RankWorld(order, connection)
+    current_world.__dict__ = world.__dict__
+    patch_once()
+    return world
+
+
+@cache
+def patch_once() -> None:
+    """Torch can be patched only once per process, so it is patched for whichever world is the current one."""
+    patch_torch(current_world)
+    share_through_hub(current_world)
 
 
 class RankWorld(Engine):
@@ -112,10 +115,7 @@ class RankWorld(Engine):
     """
 
     def __init__(self, order: RunOrder, connection: socket.socket):
-        self.reset(order, connection)
-
-    def reset(self, order: RunOrder, connection: socket.socket) -> None:
-        """Begin a run; called again for each further run, because torch can be patched only once, for this object."""
+        # What `make_network` and the others need comes first: Engine.__init__ calls them.
         self.order, self.number, self.virtual = order, order.rank, order.virtual
         self.hub = HubNetwork(connection, self)
         self.times_joined = 0  # how often the program has made a default group
@@ -201,6 +201,9 @@ class RankWorld(Engine):
         return tuple(ranks if group is None else (group[rank] for rank in ranks))
 
 
+current_world = RankWorld.__new__(RankWorld)  # has no state of its own, but that of the current run's world
+
+
 def column(values: Iterable[float], dtype: torch.dtype) -> torch.Tensor:
     """Numbers as a tensor, which takes far less time to pack and unpack than a list."""
     return torch.tensor(list(values), dtype=dtype, device="cpu")
@@ -235,7 +238,7 @@ class RemoteRank(VirtualRank):
 
     def __init__(self, number: int, world: RankWorld):
         super().__init__(number, world)
-        self.flights: dict[int, Flight] = {}  # of asynchronous calls that the program has not waited for
+        self.flights: dict[int, Flight] = {}  # asynchronous calls not waited for yet, by index
 
     ident = property(lambda self: threading.main_thread().ident)
 
@@ -308,7 +311,7 @@ class HubNetwork:
 
     def __init__(self, connection: socket.socket, world: RankWorld):
         self.connection, self.world, self.directly = connection, world, False
-        self.calls = self.marks = 0  # of calls it is the hub that counts, and charges
+        self.calls = self.marks = 0  # `calls` stays 0: the hub counts and charges them
         self.algorithms: Tallies = {}
         self.arrived: dict[int, list[torch.Tensor]] = {}  # for calls in flight: what the program gets when it waits
         self.up_to_date = True  # the hub has just sent all its news; at first there are none
@@ -400,7 +403,7 @@ def outputs_of(call: VirtualCall) -> Sequence[torch.Tensor]:
 
 def reads_output(call: VirtualCall) -> bool:
     """Whether the tensors that it fills are also its input."""
-    return call.event.op not in (*OUTPUT_FIRST, "recv")
+    return call.event.op != "recv" and not reads_second(call.event.op)
 
 
 def plain(arg: Any) -> Any:
@@ -412,7 +415,7 @@ def plain(arg: Any) -> Any:
 
 def strides_of(call: VirtualCall) -> list[list[int]] | None:
     """(shape, strides) of a tensor with gaps that Gloo would take for one without."""
-    for position in TAKEN_AS_DENSE.get(call.method, ()):
+    for position in form_of(call.event.op, call.method).dense:
         for tensor in tensors_in(call.args[position]):
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 return [list(tensor.shape), list(tensor.stride())]

@@ -1,18 +1,19 @@
-"""A program slicer for notebooks: which statements a function needs, and the function, with nothing else executed.
+"""What a function of a notebook needs, and the function, with nothing else executed.
 
     read(cells, wanted) -> [Slice]        reads; runs nothing
     load(slice) -> function               executes the slice's statements in a fresh __main__
 
-A slice holds what gives the function its value at the place of its check, whatever that reads, and so on: imports,
-helper functions, classes, tables, and statements that change one of them (`TABLE[1] = 2`, `sizes.append(3)`,
-`Model.forward = f`, `@register`), all as in a notebook that was run from top to bottom up to the check. Demos, prints,
-figures and calls of spawn stay out: they may be slow, noisy or wrong.
+A slice holds, in the notebook's order, the statements above the check that bind or change a name which the function
+reads, directly or through others: imports, helper functions, classes and tables, also `TABLE[1] = 2`,
+`sizes.append(3)`, `Model.forward = f` and `@register`. A function call for its own sake, such as a demo, a print or a
+figure, stays out: it may be slow, noisy or wrong. So a list that such a call fills stays empty.
 
 Errors name a line as "cell of ring-all-reduce, line 7". That is also the file name of the cell's code in tracebacks,
 and linecache knows its text. Cells that define no wanted function are called "cell 12", counting the cells given.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import asyncio
@@ -28,11 +29,13 @@ import types
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import or_
 from typing import Any, TypedDict
 
-from grader.inside.statements import Statement, all_arguments, cell_statements
+from grader.inside.statements import DEFINITIONS, Statement, cell_statements
 
-BUILTINS = set(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
+FUTURE = reduce(or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names))
 WORLDS = ("spawn", "simulate")
 NO_WORLD = (
     "grading loads your answer on a rank, and a rank can't start other ranks. Compute the value inside the function, "
@@ -47,14 +50,13 @@ class LoadError(Exception):
 class Piece(TypedDict):
     """One statement of a slice.
 
-    cell, line   where it begins: the cell's number from 0, and the line in that cell
-    label        what errors call the cell
-    binds        the names that it binds
+    label  what errors call its cell
+    line   its first line in that cell, from 1
+    binds  the names that it binds
     """
 
-    cell: int
-    line: int
     label: str
+    line: int
     source: str
     binds: list[str]
 
@@ -65,41 +67,35 @@ class Slice(TypedDict):
     parameters   its parameters' names; None if there is no such function
     problem      why there is none
     pieces       the statements that it needs
-    rest         the statements to try if one of those fails or a name is missing: also earlier definitions of the same
-                 names, as a cell that fails leaves them, and statements that may bind names in ways that can't be read
-    missing      names that it needs and that nothing binds
     """
 
     name: str
     parameters: list[str] | None
     problem: str
     pieces: list[Piece]
-    rest: list[Piece]
-    missing: list[str]
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read(cells: list[str], wanted: list[tuple[str, int]], labels: list[str] | None = None) -> list[Slice]:
+def read(cells: list[str], wanted: list[tuple[str, int]]) -> list[Slice]:
     """The slice of each wanted function, in the order of `wanted`.
 
     cells    the sources of the code cells that are not checks, in the notebook's order
     wanted   (the function's name, how many of the cells stand before its check)
-    labels   what errors call the cells, if not as described above
     """
-    notebook = Notebook(cells, wanted, labels)
+    notebook = Notebook(cells, wanted)
     return [notebook.slice_of(name, before) for name, before in wanted]
 
 
 class Notebook:
-    """All statements of a notebook, in order, and which of them bind and change each name."""
+    """All statements of a notebook, in order, and which of them bind or change each name."""
 
-    def __init__(self, cells: list[str], wanted: list[tuple[str, int]], labels: list[str] | None):
+    def __init__(self, cells: list[str], wanted: list[tuple[str, int]]):
         self.cells = cells
         self.errors: dict[int, Exception] = {}
         self.statements: list[Statement] = []
-        self.cell_of: list[int] = []
+        self.cell_of: list[int] = []  # the cell of each statement
         for number, source in enumerate(cells):
             found, error = cell_statements(source)
             self.statements += found
@@ -107,199 +103,102 @@ class Notebook:
             if error is not None:
                 self.errors[number] = error
         self.binders: dict[str, list[int]] = defaultdict(list)  # name -> the statements that bind it, in order
-        self.changers: dict[str, list[int]] = defaultdict(list)
         for number, one in enumerate(self.statements):
             for name in one.binds:
                 self.binders[name].append(number)
-        self.effects: dict[str, tuple[set[str], bool]] = {}
-        self.aliases: dict[str, set[str]] = defaultdict(set)
-        for name, other in set().union(*(one.aliases for one in self.statements)):
-            self.aliases[name] |= self.not_imported({other})
+        self.changers: dict[str, list[int]] = defaultdict(list)
         for number, one in enumerate(self.statements):
-            for name in self.changed_by(one):
+            for name in one.changes | {name for name in one.calls if not self.is_imported(name)}:
                 self.changers[name].append(number)
-        self.labels = labels or [f"cell {number}" for number in range(1, len(cells) + 1)]
-        if labels is None:
-            self.name_cells(wanted)
-
-    def name_cells(self, wanted: list[tuple[str, int]]) -> None:
+        self.labels = [f"cell {number}" for number in range(1, len(cells) + 1)]
         for name, before in reversed(wanted):
-            cells = [self.cell_of[number] for number in self.binders.get(name, []) if self.cell_of[number] < before]
-            if not cells:
-                cells = [cell for cell in self.errors if cell < before and defines(self.cells[cell], name)]
-            if cells:
-                self.labels[cells[-1]] = f"cell of {name.replace('_', '-')}"
+            self.name_cell(name, before)
 
-    # -- effects
+    def name_cell(self, name: str, before: int) -> None:
+        found = [self.cell_of[number] for number in self.binders_above(name, self.end_of(before))]
+        found = found or [cell for cell in self.errors if cell < before and defines(self.cells[cell], name)]
+        if found:
+            self.labels[found[-1]] = f"cell of {name.replace('_', '-')}"
 
-    def changed_by(self, one: Statement) -> set[str]:
-        """The names whose objects a statement changes, also through functions of the notebook that it calls."""
-        names = one.changes | self.not_imported(one.may_change)
-        for function, given in one.calls:
-            changed, changes_arguments = self.effects_of(function)
-            names |= changed | (set(given) if changes_arguments else set())
-        todo = list(names)
-        while todo:
-            new = self.aliases.get(todo.pop(), set()) - names
-            names |= new
-            todo += new
-        return names
+    def is_imported(self, name: str) -> bool:
+        """Whether a name is only ever imported: calling a module's function changes nothing in the notebook."""
+        return all(self.statements[number].is_import for number in self.binders.get(name, ()))
 
-    def not_imported(self, names: set[str]) -> set[str]:
-        """All but modules: calling a module's function changes nothing in the notebook."""
-        return {name for name in names if not all(self.statements[one].is_import for one in self.binders.get(name, []))}
+    def end_of(self, cells: int) -> int:
+        """How many statements the first `cells` cells hold."""
+        return bisect_left(self.cell_of, cells)
 
-    def effects_of(self, function: str) -> tuple[set[str], bool]:
-        """The names whose objects a function of the notebook changes when called; whether it changes an argument."""
-        if function not in self.effects:
-            changed: set[str] = set()
-            changes_arguments, seen, todo = False, {function}, [function]
-            while todo:
-                for number in self.binders.get(todo.pop(), ()):
-                    one = self.statements[number]
-                    changed |= one.changes_later | self.not_imported(one.may_change_later)
-                    changes_arguments |= one.changes_arguments
-                    todo += (one.reads | one.reads_later) - seen
-                    seen |= one.reads | one.reads_later
-            self.effects[function] = changed, changes_arguments
-        return self.effects[function]
-
-    # -- one slice
+    def binders_above(self, name: str, end: int) -> list[int]:
+        return [number for number in self.binders.get(name, ()) if number < end]
 
     def slice_of(self, name: str, before: int) -> Slice:
-        end = next((number for number, cell in enumerate(self.cell_of) if cell >= before), len(self.statements))
-        made = Slice(name=name, parameters=None, problem="", pieces=[], rest=[], missing=[])
-        if not any(number < end for number in [*self.binders.get(name, []), *self.changers.get(name, [])]):
-            made["problem"] = self.why_missing(name, before)
-            return made
-        needed, missing = self.needed(name, end)
-        rest, _ = self.needed(name, end, all_definitions=True)
-        if missing and (
-            any(cell < before for cell in self.errors) or any(one.dynamic for one in self.statements[:end])
-        ):
-            rest |= {number for number, one in enumerate(self.statements[:end]) if is_definition(one)}
-        made["parameters"], made["missing"] = self.parameters(name, end), sorted(missing)
-        made["pieces"] = [self.piece(number) for number in sorted(needed)]
-        made["rest"] = [self.piece(number) for number in sorted(rest)] if rest != needed else []
-        return made
+        end = self.end_of(before)
+        if not self.binders_above(name, end):
+            return Slice(name=name, parameters=None, problem=self.why_missing(name, before), pieces=[])
+        pieces = [self.piece(number) for number in self.needed(name, end)]
+        return Slice(name=name, parameters=self.parameters(name, end), problem="", pieces=pieces)
 
     def piece(self, number: int) -> Piece:
-        one, cell = self.statements[number], self.cell_of[number]
-        return Piece(cell=cell, line=one.line, label=self.labels[cell], source=one.source, binds=sorted(one.binds))
+        one = self.statements[number]
+        return Piece(label=self.labels[self.cell_of[number]], line=one.line, source=one.source, binds=sorted(one.binds))
 
-    def needed(self, name: str, end: int, all_definitions: bool = False) -> tuple[set[int], set[str]]:
-        """The statements that `name` needs at `end`, and the names they use that nothing binds.
-
-        Follows def-use chains backwards. A use is (name, at, until). `at` is the statement that reads the name: the
-        definitions that reach it are needed. A function reads its names only when it runs, which may be at any time up
-        to `until`, so changes of the object are needed up to there. Statements that bind names in a way that can't be
-        read off them (exec, globals, setattr) are needed if they mention the name.
-
-        all_definitions: needed are all definitions of a name before `at`, not only those that reach it
-        """
-        chosen = {number for number, one in enumerate(self.statements[:end]) if one.is_always_needed}
-        dynamic = [number for number, one in enumerate(self.statements[:end]) if one.dynamic]
-        missing: set[str] = set()
-        uses, seen = [(name, end, end)], set()
-        while uses:
-            use = name, at, until = uses.pop()
-            if use in seen:
-                continue
-            seen.add(use)
-            found = self.reaching_definitions(name, at, all_definitions)
-            found += between(self.changers.get(name, []), found[0] + 1 if found else 0, until)
-            if not found and name not in BUILTINS:
-                missing.add(name)
-            found += [number for number in dynamic if self.mentions(number, name)]
-            chosen.update(found)
-            has_functions = any(self.statements[number].reads_later for number in found)
-            for number in found:
-                one = self.statements[number]
-                adds = number < at and name not in one.always_binds and not has_functions  # to a value found elsewhere
-                reads = one.reads - {name} if adds else one.reads
-                uses += [(other, number, when) for other in reads for when in (number, until)]
-                uses += [(other, until, until) for other in one.reads_later]
-        return chosen, missing
-
-    def reaching_definitions(self, name: str, at: int, all_definitions: bool) -> list[int]:
-        """The statements that may have given a name the value that it has at `at`, in order."""
-        binders = self.binders.get(name, [])
-        end = first = bisect_left(binders, at)
-        while first > 0:
-            first -= 1
-            if name in self.statements[binders[first]].always_binds and not all_definitions:
-                break
-        return binders[first:end]
-
-    def mentions(self, number: int, name: str) -> bool:
-        return re.search(rf"\b{re.escape(name)}\b", self.statements[number].source) is not None
+    def needed(self, name: str, end: int) -> list[int]:
+        """Those of the first `end` statements that `name` needs, in order."""
+        kept = {number for number, one in enumerate(self.statements[:end]) if one.is_always_needed}
+        names, todo = {name}, [name]
+        while todo:
+            name = todo.pop()
+            for number in {*self.binders.get(name, ()), *self.changers.get(name, ())} - kept:
+                if number < end:
+                    kept.add(number)
+                    one = self.statements[number]
+                    new = one.reads | (one.binds if isinstance(one.node, DEFINITIONS) else set())
+                    todo += new - names
+                    names |= new
+        return sorted(kept)
 
     # -- what can be told without running anything
 
-    def parameters(self, name: str, at: int, depth: int = 10) -> list[str]:
+    def parameters(self, name: str, end: int) -> list[str]:
         """The names of a function's parameters, as far as they can be read; for `noisily(f)` those of f."""
-        found = [number for number in self.binders.get(name, []) if number < at]
-        node = self.statements[found[-1]].node if found and depth else None
-        inner = [one for one in ast.walk(node) if getattr(one, "name", None) == name] if node else []
-        if inner and isinstance(inner[-1], ast.FunctionDef | ast.AsyncFunctionDef):
-            return [one.arg for one in all_arguments(inner[-1].args)]
-        if inner and isinstance(inner[-1], ast.ClassDef):
-            return self.method(inner[-1], "__init__")
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            return self.parameters_of(node.value, found[-1], depth - 1)
-        return []
-
-    def parameters_of(self, value: ast.expr, at: int, depth: int) -> list[str]:
-        if isinstance(value, ast.Lambda):
-            return [one.arg for one in all_arguments(value.args)]
-        if isinstance(value, ast.Name):
-            return self.parameters(value.id, at, depth)
-        if not isinstance(value, ast.Call):
+        found = self.binders_above(name, end)
+        if not found:
             return []
-        function = value.func.id if isinstance(value.func, ast.Name) else ""
-        makers = [self.statements[number].node for number in self.binders.get(function, []) if number < at]
-        if makers and isinstance(makers[-1], ast.ClassDef):
-            return self.method(makers[-1], "__call__")
-        of = self.parameters_of(value.args[0], at, depth) if value.args else []
-        is_partial = function == "partial" or getattr(value.func, "attr", "") == "partial"
-        return of[len(value.args) - 1 :] if is_partial else of
-
-    def method(self, node: ast.ClassDef, name: str) -> list[str]:
-        for one in node.body:
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == name:
-                return [argument.arg for argument in all_arguments(one.args)[1:]]
-        return []
+        node = self.statements[found[-1]].node
+        for one in ast.walk(node):
+            if isinstance(one, DEFINITIONS) and one.name == name:
+                return parameters_of(one)
+        value, given = getattr(node, "value", None), 0
+        while isinstance(value, ast.Call) and value.args:
+            if "partial" in (getattr(value.func, "id", ""), getattr(value.func, "attr", "")):
+                given += len(value.args) - 1
+            value = value.args[0]
+        if isinstance(value, ast.Lambda):
+            return parameters_of(value)[given:]
+        return self.parameters(value.id, found[-1])[given:] if isinstance(value, ast.Name) else []
 
     def why_missing(self, name: str, before: int) -> str:
-        for cell in reversed([cell for cell in self.errors if cell < before]):
-            if defines(self.cells[cell], name):
+        for cell in sorted(self.errors, reverse=True):
+            if cell < before and defines(self.cells[cell], name):
                 return unreadable(self.errors[cell], self.labels[cell])
-        later = [number for number in self.binders.get(name, []) if self.cell_of[number] >= before]
-        if later:
-            return (
-                f"`{name}` is defined only below its check, in {self.labels[self.cell_of[later[0]]]}, line "
-                f"{self.statements[later[0]].line}: move it above the check."
-            )
-        near = difflib.get_close_matches(name, [n for n in self.binders if n.islower()], n=1, cutoff=0.8)
-        if near:
-            number = self.binders[near[0]][-1]
-            where = f"{self.labels[self.cell_of[number]]}, line {self.statements[number].line}"
-            return f"No cell above its check defines `{name}`, but {where} defines `{near[0]}`: was it renamed?"
+        if name in self.binders:
+            return f"`{name}` is defined only below its check, in {self.place(name, 0)}: move it above the check."
+        for near in difflib.get_close_matches(name, [n for n in self.binders if n.islower()], n=1, cutoff=0.8):
+            where = self.place(near, -1)
+            return f"No cell above its check defines `{name}`, but {where} defines `{near}`: was it renamed?"
         return f"No cell above its check defines `{name}`: was its cell deleted, or turned into text?"
 
+    def place(self, name: str, which: int) -> str:
+        number = self.binders[name][which]
+        return f"{self.labels[self.cell_of[number]]}, line {self.statements[number].line}"
 
-def between(numbers: list[int], first: int, end: int) -> list[int]:
-    """The part of sorted numbers from `first` to before `end`."""
-    return numbers[bisect_left(numbers, first) : bisect_left(numbers, end)]
 
-
-def is_definition(one: Statement) -> bool:
-    """Whether a statement only defines something, without starting ranks, checks or figures."""
-    kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    if one.dynamic or isinstance(one.node, kinds):
-        return True
-    demo = {*WORLDS, "check", "checks_for", "figures", "plt", "print", "display", "input"}
-    return isinstance(one.node, ast.Assign | ast.AnnAssign) and not one.reads & demo
+def parameters_of(node: ast.AST) -> list[str]:
+    """The parameters of a function, or of the function that makes an object of a class."""
+    if isinstance(node, ast.ClassDef):
+        return next((parameters_of(one)[1:] for one in node.body if getattr(one, "name", "") == "__init__"), [])
+    arguments = getattr(node, "args", node)
+    return [one.arg for one in ast.iter_child_nodes(arguments) if isinstance(one, ast.arg)]
 
 
 def defines(source: str, name: str) -> bool:
@@ -331,10 +230,6 @@ def load(code: Slice, namespace_name: str = "__main__") -> Callable[..., Any]:
     name, pieces = code["name"], code["pieces"]
     with no_worlds():
         module, failures = execute(pieces, namespace_name)
-        expected = [name, *code["missing"], *(one for piece, _ in failures for one in piece["binds"])]
-        if code["rest"] and not all(hasattr(module, one) for one in expected):
-            pieces = code["rest"]
-            module, failures = execute(pieces, namespace_name)
         lost = {one: words for piece, words in failures for one in piece["binds"] if not hasattr(module, one)}
         if lost:
             module, failures = execute(pieces, namespace_name, explain=lost)
@@ -376,11 +271,6 @@ def execute(
         except BaseException as error:
             failures.append((piece, what_happened(error, piece)))
     return module, failures
-
-
-FUTURE = 0
-for feature in __import__("__future__").all_feature_names:
-    FUTURE |= getattr(__import__("__future__"), feature).compiler_flag
 
 
 class LostName(NameError):

@@ -59,12 +59,12 @@ def answer(x, rank, world_size):
     return torch.stack(every).sum(0) * 2 + rank
 """
 X = torch.arange(4.0)
-OUTPUTS = [[], [X], [X], [X, X], []]  # what each of its calls delivers
+OUTPUTS = [[], [X], [X], [X, X], []]  # the tensors that each of its calls delivers
 
 
 def warm_up() -> None:
     kit_modules = [one.name for one in pkgutil.walk_packages(kit.__path__, f"{kit.__name__}.")]
-    for module in (*PRELOADED, *MODULES, *kit_modules):  # what the lessons' programs use, and what torch imports late
+    for module in (*PRELOADED, *MODULES, *kit_modules):  # used by the lessons' programs, or imported late by torch
         importlib.import_module(module)
     for name in OPERATIONS.split():
         packet = getattr(torch.ops.aten, name)

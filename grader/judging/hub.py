@@ -14,7 +14,6 @@ HANDLERS, at the end, is the protocol: each request by its word. Fields are untr
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,19 +35,20 @@ from utils.events.memory_samples import KINDS, MemoryNote, peak_of
 from utils.events.rank_state import RankState, TensorLayout
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.reader import making
-from utils.recording.torch_calls import OPERATIONS, OUTPUT_FIRST, tensors_in
+from utils.recording.torch_calls import OPERATIONS, CallOptions, handed_in, new_event, tensors_in
 from utils.report.collective_charges import Charge
 from utils.report.run import Run
 from utils.worlds.virtual import data_movement
 from utils.worlds.virtual.argument_checks import argument_error
 from utils.worlds.virtual.calls import VirtualCall
 from utils.worlds.virtual.network import Network
+from utils.worlds.virtual.turns import Turns
 from utils.worlds.virtual.world import raise_what_went_wrong
 
 TICK = 1e-6
 
 
-class Hub:
+class Hub(Turns[Rank]):
     """Runs one world: gives each rank its turn, answers its requests, and puts together what happened.
 
     connections   one to each rank; the rank has received its order
@@ -74,7 +74,7 @@ class Hub:
             connection.count = self.placeholders.count
         self.network = Network(cluster, self.size, deliver, inconvenient=not virtual)
         self.believes_clocks = virtual and not (times_count and computes_for_free(cluster))
-        self.ready: list[tuple[float, int, Rank]] = []  # a heap
+        super().__init__(self.network.earliest, self.network.commit)
         self.ticks = 0
         self.making_group: dict[tuple[str, tuple[int, ...]], list[Rank]] = {}  # the members that have arrived
         self.joining: dict[str, dict[int, Rank]] = {}  # store -> {rank in the new default group: who}
@@ -93,20 +93,6 @@ class Hub:
         while (following := self.next_rank()) is not None:
             self.run_until_it_waits(following)
         return self.outcome()
-
-    def make_ready(self, rank: Rank) -> None:
-        heapq.heappush(self.ready, (rank.clock, rank.number, rank))
-
-    def next_rank(self) -> Rank | None:
-        """A transfer may begin only when no rank that can run could still ask for an earlier one."""
-        while True:
-            earliest = self.network.earliest()
-            if self.ready and self.ready[0][0] <= earliest:
-                return heapq.heappop(self.ready)[2]
-            if earliest == math.inf:
-                return None
-            for rank in self.network.commit():
-                self.make_ready(rank)
 
     def run_until_it_waits(self, rank: Rank) -> None:
         """Give a rank its turn: until it waits for other ranks, or is over."""
@@ -202,27 +188,20 @@ class Hub:
             raise Breach("a call that no program can make")
         if op in ("send", "recv") and peer is None and method != "recv_anysource":
             raise Breach("a point-to-point message without a peer")
-        handed_in = tensors_in(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
-        first = handed_in[0] if handed_in else None
         if not self.virtual and any(tensor.is_meta for tensor in tensors_in(args)):
             raise Breach("a tensor without values")
         if argument_error(method, op, args, len(group[1]), reduce_op):
             raise Breach("a call that does not fit its group")
-        event = Event(
+        event = new_event(
+            method,
+            handed_in(op, args),
+            CallOptions(peer, tag, reduce_op),
             rank=rank.number,
             index=len(rank.calls),
-            op=op,
             group=group[0],
             members=group[1],
-            peer=peer,
-            tag=tag,
-            bytes=sum(tensor.numel() * tensor.element_size() for tensor in handed_in),
-            dtype=str(first.dtype).removeprefix("torch.") if first is not None else "",
-            shape=tuple(first.shape) if first is not None else (),
-            reduce_op=reduce_op,
             is_async=message["is_async"] is True,
             start=self.now(rank, message),
-            end=None,
             where=cell_line(message["where"]),
             wrapper=wrapper_name(message["wrapper"]),
         )

@@ -18,7 +18,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 from nbformat.notebooknode import NotebookNode
 
 from grader.inside.codec import Breach, receive
@@ -32,11 +31,12 @@ from grader.judging.remote_runner import RemoteRunner, TooLong
 from grader.judging.replay import ReplayAlone, ReplayCheck, ReplayDiffers
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Score, Verdict
 from grader.sandbox.bounded import memory_limited
-from grader.sandbox.bubblewrap import Limits
+from grader.sandbox.bubblewrap import ROOT, Limits
 from grader.sandbox.load import patience
 from utils.checks.answer import CheckFailed
 from utils.checks.inputs import Draws
 from utils.checks.registry import Checks
+from utils.checks.rooms import room_of
 
 if TYPE_CHECKING:
     from grader.inside.slices import Slice
@@ -55,17 +55,16 @@ FAILURES = (CheckFailed, TooLong, HostGone, Breach, OSError)  # how the judging 
 @memory_limited(MEMORY)
 def judge(
     nb: NotebookNode,
-    checks: str = "utils.checks",
-    hidden: str = "grader.hidden",
+    lessons: str = "solutions",
     sandboxed: bool = True,
     seconds: float = 600,
     progress: Callable[[int, int], None] | None = None,
 ) -> Judgement:
     """Judge a notebook. Nothing that a submission does makes it raise.
 
-    checks, hidden  packages with one module per lesson: the visible checks, and the hidden tests
-    seconds         for the whole notebook; checks that have not started by then are not run
-    progress        called with (checks judged so far, all checks)
+    lessons   the folder with the lessons' rooms, relative to the project's
+    seconds   for the whole notebook; checks that have not started by then are not run
+    progress  called with (checks judged so far, all checks)
 
     Raises NoSandbox if this machine can't make a sandbox, ValueError if the check cells are not checks of ours,
     NotForRanks if a check hands its ranks something that no rank may know.
@@ -74,9 +73,8 @@ def judge(
     cells, official = read_notebook(nb)
     lesson = lesson_of(nb)
     judgement = Judgement(lesson)
-    parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
-    for part in parts:
-        pickle_by_value(part)
+    room = room_of(lesson, ROOT / lessons) if official else None
+    parts = [Checks(room), Checks(room, hidden=True)] if room else []
     judging = Judging(cells, official, sandboxed, began + seconds, Draws(secrets.randbits(SALT_BITS)))
     try:
         for number, cell in enumerate(official):
@@ -92,11 +90,6 @@ def judge(
         judgement.problems.append(f"took more than {seconds:g} s in all; not judged: {', '.join(not_run)}")
     judgement.flags, judgement.seconds = judging.flags, monotonic() - began
     return judgement
-
-
-def pickle_by_value(part: Checks) -> None:
-    """What a check hands to the ranks travels by value, because the sandbox holds none of the checks."""
-    cloudpickle.register_pickle_by_value(part.module)
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------

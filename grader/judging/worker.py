@@ -19,8 +19,7 @@ from grader.sandbox import bubblewrap
 class JudgeSettings:
     """How submissions are judged: the settings in c.Judge of the configuration."""
 
-    checks: str
-    hidden: str
+    lessons: str
     sandboxed: bool
     seconds: float
 

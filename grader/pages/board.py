@@ -28,7 +28,7 @@ class Row:
     place: int
     name: str
     score: str
-    share: float  # of the way from par to the limit
+    share: float  # position between par (0) and the limit (1)
 
 
 def board_name(nb: NotebookNode) -> str:

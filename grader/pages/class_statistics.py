@@ -13,7 +13,7 @@ from grader.classroom.grades import Grades
 FEWEST = 5  # submissions, for a discrimination
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 STEPS = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY)
-COLUMNS = 40  # at most
+COLUMNS = 40  # upper limit
 BEGIN = datetime(1, 1, 1)  # a Monday
 
 
@@ -60,7 +60,7 @@ class HandIns:
 
     step: timedelta
     columns: list[Column]
-    deadline: float | None  # in columns from the left; None if there is none
+    deadline: float | None  # columns from the left; None without a deadline
 
     @property
     def highest(self) -> int:

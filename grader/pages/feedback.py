@@ -30,7 +30,7 @@ from grader.pages.marks import MARKS, WAITS, Mark, amount, judgement_of, verdict
 from grader.pages.sanitize import CACHE_SIZE, LONGEST, PAGE_SECONDS, from_markdown
 from grader.sandbox.bounded import TooMuch, bounded
 
-ABOUT = ("student", "notebook", "score", "max_score", "late_penalty")  # what nbgrader knows of a submission
+ABOUT = ("student", "notebook", "score", "max_score", "late_penalty")  # nbgrader's own data about a submission
 NO_ANSWER = "No response."  # nbgrader's own comment on an answer that is as it was released
 # For verdicts without a message.
 DEFAULT_MESSAGES = {

@@ -61,19 +61,19 @@ def judgement_of(nb: NotebookNode) -> Judgement:
     stored = nb.metadata.get("judgement")
     stored = stored if isinstance(stored, dict) else {}
     problems = [*items_of(nb.metadata.get("problems")), *items_of(stored.get("problems"))]
-    flags = [one for one in items_of(stored.get("flags"), dict) if isinstance(one.get("what"), str)]
+    flags = [flag for flag in items_of(stored.get("flags"), dict) if isinstance(flag.get("what"), str)]
     return Judgement(
         lesson=str(stored.get("lesson", "")),
         verdicts=[verdict_of(cell) for cell in nb.cells if is_check(cell)],
         problems=list(dict.fromkeys(problems)),
-        flags=[Flag(one["what"], str(one.get("evidence", ""))) for one in flags],
+        flags=[Flag(flag["what"], str(flag.get("evidence", ""))) for flag in flags],
         seconds=amount(stored.get("seconds")),
     )
 
 
 def items_of(value: object, kind: type = str) -> list[Any]:
     """The items of this type, if the value is a list at all."""
-    return [one for one in value if isinstance(one, kind)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, kind)] if isinstance(value, list) else []
 
 
 def amount(value: object) -> float:

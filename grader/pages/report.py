@@ -39,9 +39,9 @@ WAITING = "waiting"
 LOOKS = {**MARKS, WAITING: WAITS}
 SHARES = {PASSED: "all points", PART: "some", WRONG: "none", WAITING: WAITS.words}
 BINS = 10
-MOST_PAIRS, MOST_EXERCISES = 30, 20  # of similar answers to show
+MAX_PAIRS, MAX_EXERCISES = 30, 20  # similar answers shown
 NUMBERS = re.compile(r"\[[^\[\]]*\]|(?<!\w)[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # [1 2 3], 4.5e-6
-Segment = tuple[float, str, str]  # of a bar: its share, the CSS class of its colour, its label
+Segment = tuple[float, str, str]  # segment of a bar: share, CSS class of its colour, label
 
 
 def write_report(course: Course, lessons: list[str]) -> Path:
@@ -58,7 +58,7 @@ class Class:
     """A lesson's grades, and the judgement of each submission."""
 
     grades: Grades
-    judgements: dict[str, Judgement] = field(default_factory=dict)  # of students with an autograded notebook
+    judgements: dict[str, Judgement] = field(default_factory=dict)  # {student: judgement}, for autograded notebooks
     links: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> {what: relative URL}
     names: dict[str, str] = field(default_factory=dict)  # student -> the name for the board, if there is one
     enrolled: int = 0
@@ -107,38 +107,38 @@ def link(path: Path, root: Path) -> str:
 def report(classes: list[Class]) -> str:
     return page(
         "report.html",
-        lessons=[lesson_values(one) for one in classes],
-        waiting=[row for one in classes for row in waiting_rows(one)],
+        lessons=[lesson_values(lesson) for lesson in classes],
+        waiting=[row for lesson in classes for row in waiting_rows(lesson)],
         marks=MARKS,
         waits=WAITS,
         kinds=KINDS,
     )
 
 
-def waiting_rows(one: Class) -> list[dict[str, Any]]:
+def waiting_rows(lesson: Class) -> list[dict[str, Any]]:
     """The students with answers that a person still has to grade, and which these are."""
     return [
-        {"lesson": visible(one.grades.lesson, 80), "student": visible(student, 80), "links": one.links[student],
+        {"lesson": visible(lesson.grades.lesson, 80), "student": visible(student, 80), "links": lesson.links[student],
          "answers": [visible(name, 80) for name in sorted(names)]}
-        for student, names in one.grades.waiting.items() if names
+        for student, names in lesson.grades.waiting.items() if names
     ]  # fmt: skip
 
 
-def lesson_values(one: Class) -> dict[str, Any]:
+def lesson_values(lesson: Class) -> dict[str, Any]:
     """The values of the template for one lesson."""
-    grades = one.grades
+    grades = lesson.grades
     totals = {student: grades.total(student) for student in grades.earned}
     most = sum(grades.points.values())
     facts = [(f"{len(totals)}", "handed in")]
-    if one.enrolled > len(totals):
-        facts[0] = (f"{len(totals)} of {one.enrolled}", "handed in")
+    if lesson.enrolled > len(totals):
+        facts[0] = (f"{len(totals)} of {lesson.enrolled}", "handed in")
     if totals:
         facts += [
             (number(median(totals.values())), f"median, of {number(most)} points"),
             (number(mean(totals.values())), "mean"),
             (f"{number(min(totals.values()))} to {number(max(totals.values()))}", "lowest to highest"),
         ]
-    flagged = flagged_submissions(one)
+    flagged = flagged_submissions(lesson)
     facts.append((f"{len(flagged)}", "need attention"))
     return {
         "name": visible(grades.lesson, 80),
@@ -146,30 +146,30 @@ def lesson_values(one: Class) -> dict[str, Any]:
         "histogram": histogram(totals, most),
         "hand_ins": hand_ins(grades.handed_in.values(), grades.deadline),
         "untimed": len(totals) - len(grades.handed_in),
-        "exercises": [exercise_row(one, name) for name in grades.exercises],
-        "board": board_of(one),
-        "mistakes": common_mistakes(one),
+        "exercises": [exercise_row(lesson, name) for name in grades.exercises],
+        "board": board_of(lesson),
+        "mistakes": common_mistakes(lesson),
         "flagged": flagged,
-        "similar": similar_pairs(one),
-        "students": student_rows(one, totals),
+        "similar": similar_pairs(lesson),
+        "students": student_rows(lesson, totals),
         "numbers": list(enumerate(map(visible, grades.exercises), 1)),
         "most": most,
     }
 
 
-def board_of(one: Class) -> list[Row]:
+def board_of(lesson: Class) -> list[Row]:
     scores = [
-        (one.names.get(student, ""), verdict.score)
-        for student, judgement in one.judgements.items()
+        (lesson.names.get(student, ""), verdict.score)
+        for student, judgement in lesson.judgements.items()
         for verdict in judgement.verdicts
         if verdict.score and verdict.kind == PASSED
     ]
     return board(scores)
 
 
-def exercise_row(one: Class, name: str) -> dict[str, Any]:
+def exercise_row(lesson: Class, name: str) -> dict[str, Any]:
     """An exercise's points across the class, and how each of its checks went."""
-    grades = one.grades
+    grades = lesson.grades
     most = grades.worth(name)
     points = [grades.of_exercise(student, name) for student in graded(grades, name)]
     how_many = shares(points, most, len(grades.earned) - len(points))
@@ -182,17 +182,17 @@ def exercise_row(one: Class, name: str) -> dict[str, Any]:
         "extra": grades.is_challenge(name),
         "bar": bar(how_many, SHARES),
         "counts": counts_text(how_many, SHARES),
-        "checks": [check_row(one, name, check) for check in grades.exercises[name]],
+        "checks": [check_row(lesson, name, check) for check in grades.exercises[name]],
     }
 
 
-def check_row(one: Class, exercise: str, check: str) -> dict[str, Any]:
-    waiting = {student for student, names in one.grades.waiting.items() if check in names}
-    points = [earned[check] for student, earned in one.grades.earned.items() if student not in waiting]
-    most = one.grades.points[check] or one.grades.extra.get(check, 0.0)
+def check_row(lesson: Class, exercise: str, check: str) -> dict[str, Any]:
+    waiting = {student for student, names in lesson.grades.waiting.items() if check in names}
+    points = [earned[check] for student, earned in lesson.grades.earned.items() if student not in waiting]
+    most = lesson.grades.points[check] or lesson.grades.extra.get(check, 0.0)
     name = check.removeprefix(exercise).strip("-") or check
-    kinds, words = kinds_of(one, check), {kind: mark.words for kind, mark in MARKS.items()}
-    if one.judgements and set(kinds) == {NOT_RUN}:  # no verdicts at all: a person grades these
+    kinds, words = kinds_of(lesson, check), {kind: mark.words for kind, mark in MARKS.items()}
+    if lesson.judgements and set(kinds) == {NOT_RUN}:  # no verdicts at all: a person grades these
         kinds, words = shares(points, most, len(waiting)), SHARES
     return {
         "name": visible(name, 80),
@@ -203,15 +203,16 @@ def check_row(one: Class, exercise: str, check: str) -> dict[str, Any]:
     }
 
 
-def kinds_of(one: Class, check: str) -> Counter[str]:
+def kinds_of(lesson: Class, check: str) -> Counter[str]:
     """How often each kind of verdict occurs. Submissions without a verdict on this check count as "not run"."""
-    found = (next((v.kind for v in each.verdicts if v.check == check), NOT_RUN) for each in one.judgements.values())
-    return Counter({NOT_RUN: len(one.grades.earned) - len(one.judgements)}) + Counter(found)
+    found = (next((v.kind for v in each.verdicts if v.check == check), NOT_RUN) for each in lesson.judgements.values())
+    return Counter({NOT_RUN: len(lesson.grades.earned) - len(lesson.judgements)}) + Counter(found)
 
 
 def shares(points: list[float], most: float, waiting: int = 0) -> Counter[str]:
     """How many submissions have all of the points, some of them, and none, and how many are not graded yet."""
-    return Counter([*(PASSED if got >= most else PART if got > 0 else WRONG for got in points), *[WAITING] * waiting])
+    kinds = [PASSED if earned >= most else PART if earned > 0 else WRONG for earned in points]
+    return Counter([*kinds, *[WAITING] * waiting])
 
 
 def two_digits(value: float | None) -> str:
@@ -261,18 +262,18 @@ class Mistake:
     example: str
 
 
-def common_mistakes(one: Class) -> list[Mistake]:
+def common_mistakes(lesson: Class) -> list[Mistake]:
     """Failed checks grouped by exercise and mistake, the most frequent mistake first."""
-    exercise_of = {check: name for name, checks in one.grades.exercises.items() for check in checks}
+    exercise_of = {check: name for name, checks in lesson.grades.exercises.items() for check in checks}
     groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
-    for student, judgement in one.judgements.items():
+    for student, judgement in lesson.judgements.items():
         for verdict in judgement.verdicts:
             if verdict.kind not in (PASSED, NOT_RUN) and verdict.check in exercise_of:
                 what = what_happened(verdict) if verdict.kind in (WRONG, PART) else MARKS[verdict.kind].words
                 groups[exercise_of[verdict.check], what, verdict.kind].append((student, verdict))
     found = []
     for (exercise, what, kind), cases in groups.items():
-        students = {student: one.links[student].get("feedback", "") for student, _ in cases}
+        students = {student: lesson.links[student].get("feedback", "") for student, _ in cases}
         found.append(
             Mistake(
                 visible(exercise, 80),
@@ -298,39 +299,40 @@ def what_happened(verdict: Verdict) -> str:
 # ---- submissions that need attention ---------------------------------------------------------------------------------
 
 
-def flagged_submissions(one: Class) -> list[dict[str, Any]]:
+def flagged_submissions(lesson: Class) -> list[dict[str, Any]]:
     """Submissions that a person should look at, each with the reasons."""
     found = []
-    for student in one.grades.earned:
-        judgement = one.judgements.get(student, Judgement(one.grades.lesson))
+    for student in lesson.grades.earned:
+        judgement = lesson.judgements.get(student, Judgement(lesson.grades.lesson))
         reasons = [(visible(flag.what, 80), visible(flag.evidence, 3000)) for flag in judgement.flags]
         stuck = [verdict.check for verdict in judgement.verdicts if verdict.kind == STUCK]
         if stuck and not any("too long" in what or "stopped" in what for what, _ in reasons):
             reasons.append((f"stopped in {count(len(stuck), 'check')}", visible("\n".join(stuck))))
-        problems = dict.fromkeys([*judgement.problems, *one.grades.problems.get(student, [])])
+        problems = dict.fromkeys([*judgement.problems, *lesson.grades.problems.get(student, [])])
         if problems:
             first, *more = problems
             reasons.append((visible(first, 300), visible("\n".join(more), 3000)))
-        if files := how_to_choose(one, student):
+        if files := how_to_choose(lesson, student):
             reasons.append(
                 ("several notebooks: to grade a different one, type its command and grade again", visible(files))
             )
         if reasons:
-            found.append({"student": visible(student, 80), "links": one.links[student], "reasons": reasons})
+            found.append({"student": visible(student, 80), "links": lesson.links[student], "reasons": reasons})
     return found
 
 
-def how_to_choose(one: Class, student: str) -> str:
+def how_to_choose(lesson: Class, student: str) -> str:
     """If there are several notebooks: when each was changed, and what to type to have it graded. "" otherwise."""
-    files = one.files.get(student, [])
-    official = next((path.with_name(f"{one.grades.lesson}.ipynb") for path in files), Path())
+    files = lesson.files.get(student, [])
+    official = next((path.with_name(f"{lesson.grades.lesson}.ipynb") for path in files), Path())
     taken = {path.name for path in files}
     free = next(name for number in count_from(1) if (name := f"{official.stem}-{number}.ipynb") not in taken)
     lines = []
     for path in sorted(files, key=modified):
-        place = os.path.relpath(path, one.folder)
+        place = os.path.relpath(path, lesson.folder)
         is_official = path == official or is_copy(path, official)
-        command = ["touch", place] if is_official else ["cp", place, os.path.relpath(path.with_name(free), one.folder)]
+        copy = os.path.relpath(path.with_name(free), lesson.folder)
+        command = ["touch", place] if is_official else ["cp", place, copy]
         when = datetime.fromtimestamp(modified(path), UTC)
         lines.append(f"{when:%Y-%m-%d %H:%M} UTC  {path.name}\n    {shlex.join(command)}")
     return "\n".join(lines) if len(lines) > 1 else ""
@@ -339,26 +341,26 @@ def how_to_choose(one: Class, student: str) -> str:
 # ---- similar answers -------------------------------------------------------------------------------------------------
 
 
-def similar_pairs(one: Class) -> dict[str, Any]:
+def similar_pairs(lesson: Class) -> dict[str, Any]:
     """Pairs of students with similar answers, each with both texts; the pairs with the most exercises first."""
     by_students: dict[tuple[str, str], list[Pair]] = defaultdict(list)
-    for pair in one.similar:
+    for pair in lesson.similar:
         by_students[pair.students].append(pair)
     ranked = sorted(by_students.items(), key=lambda item: -sum(pair.share for pair in item[1]))
     shown = [
         {
-            "students": [(visible(student, 80), one.links.get(student, {})) for student in students],
+            "students": [(visible(student, 80), lesson.links.get(student, {})) for student in students],
             "exercises": [
                 {
                     "name": visible(pair.exercise, 80),
                     "percent": round(100 * pair.share),
-                    "texts": [visible(one.answers[student][pair.exercise], 4000) for student in students],
+                    "texts": [visible(lesson.answers[student][pair.exercise], 4000) for student in students],
                 }
-                for pair in pairs[:MOST_EXERCISES]
+                for pair in pairs[:MAX_EXERCISES]
             ],
             "count": len(pairs),
         }
-        for students, pairs in ranked[:MOST_PAIRS]
+        for students, pairs in ranked[:MAX_PAIRS]
     ]
     return {"pairs": shown, "more": len(ranked) - len(shown)}
 
@@ -366,22 +368,22 @@ def similar_pairs(one: Class) -> dict[str, Any]:
 # ---- all students ----------------------------------------------------------------------------------------------------
 
 
-def student_rows(one: Class, totals: dict[str, float]) -> list[dict[str, Any]]:
+def student_rows(lesson: Class, totals: dict[str, float]) -> list[dict[str, Any]]:
     """One row per student, best first: the points of each exercise, coloured, and links to more."""
     rows = []
     for student in sorted(totals, key=lambda name: (-totals[name], name)):
         cells = []
-        for name in one.grades.exercises:
-            got, most = one.grades.of_exercise(student, name), one.grades.worth(name)
-            colour = "full" if got >= most else "some" if got > 0 else "none"
-            waits = one.grades.waits(student, name)
-            cells.append((WAITS.sign if waits and not got else number(got), WAITS.css if waits else colour))
+        for name in lesson.grades.exercises:
+            earned, most = lesson.grades.of_exercise(student, name), lesson.grades.worth(name)
+            colour = "full" if earned >= most else "some" if earned > 0 else "none"
+            waits = lesson.grades.waits(student, name)
+            cells.append((WAITS.sign if waits and not earned else number(earned), WAITS.css if waits else colour))
         rows.append(
             {
                 "name": visible(student, 80),
-                "links": one.links[student],
+                "links": lesson.links[student],
                 "cells": cells,
-                "late": one.grades.taken_off(student),
+                "late": lesson.grades.taken_off(student),
                 "total": totals[student],
             }
         )

@@ -36,7 +36,7 @@ ALIGNED = re.compile(r"text-align: ?(left|right|center);?")
 # MathJax commands that do more than typeset.
 ACTIVE_TEX = re.compile(r"\\(href|url|require|class|cssId|style|html\w*|data|toggle|mmlToken|unicode|action)\b", re.I)
 LONGEST = 20_000  # characters of Markdown to render
-PAGE_SECONDS = 20  # of computing, to lay out one notebook
+PAGE_SECONDS = 20  # processor time to lay out one notebook
 CACHE_SIZE = 500  # rendered texts: most are the lesson's own, the same in every notebook
 
 
@@ -50,7 +50,7 @@ def allowed(tag: str, name: str, value: str) -> bool:
         case "input", "type":
             return value == "checkbox"
         case _, "class":
-            return all(CLASSES.fullmatch(one) for one in value.split())
+            return all(CLASSES.fullmatch(name) for name in value.split())
         case (("td" | "th"), "style"):
             return bool(ALIGNED.fullmatch(value))
     return name in ("title", "alt", "colspan", "rowspan", "open", "checked", "disabled", "start")

@@ -34,7 +34,7 @@ from grader.sandbox import resource_monitor, seccomp
 ROOT = Path(__file__).resolve().parents[2]
 UTILS = ROOT / "utils"
 CHECKS = UTILS / "checks"  # they hold what is right, so ranks must not see them
-INSIDE = (ROOT / "grader" / "__init__.py", ROOT / "grader" / "inside")  # what grading runs in there; no secrets
+INSIDE = (ROOT / "grader" / "__init__.py", ROOT / "grader" / "inside")  # grading code that runs inside; no secrets
 HOME = "/tmp/home"  # inside
 MARK = "/.sandbox"  # a file that exists only inside
 OLDEST = (0, 8)  # the first bubblewrap that can limit a tmpfs and forbid further user namespaces
@@ -64,8 +64,8 @@ class Limits:
     memory: int = 4 * GB
     processes: int = 3000  # including their threads: simulate uses one per rank
     files: int = 4096  # open at a time, in each process
-    disk: int = 500 * MB  # in /tmp, and as much again in /dev/shm; it is memory
-    output: int = 20 * MB  # to stdout and stderr
+    disk: int = 500 * MB  # size of /tmp, and again of /dev/shm; both are memory
+    output: int = 20 * MB  # stdout and stderr together
 
 
 class NoSandbox(Exception):
@@ -76,7 +76,7 @@ class NoSandbox(Exception):
 class End:
     """How a sandbox ended."""
 
-    status: int  # of the command, as a shell reports it
+    status: int  # exit status of the command, as a shell reports it
     stopped: str | None  # why it was ended: "took longer than 600 s"
     memory: int = 0  # bytes, at the peak
     cpu: float = 0  # seconds
@@ -95,10 +95,10 @@ def why_not() -> str | None:
         return "The sandbox needs Linux. On other systems, grade in the container of grader/Dockerfile."
     if not shutil.which("bwrap"):
         return "The sandbox needs bubblewrap, and `bwrap` was not found here: run `make system`, or install bubblewrap."
-    said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
-    version = tuple(map(int, re.findall(r"\d+", said)))
+    printed = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
+    version = tuple(map(int, re.findall(r"\d+", printed)))
     if version[:2] < OLDEST:
-        return f"The sandbox needs bubblewrap 0.8 or newer; this one is {said.strip() or 'of an unknown version'}."
+        return f"The sandbox needs bubblewrap 0.8 or newer; this one is {printed.strip() or 'of an unknown version'}."
     needed = [sys.executable, str(UTILS / "__init__.py")]
     end = _run(["sh", "-c", 'for path; do test -r "$path" || echo "$path"; done', "sh", *needed])
     if end.status != 0:
@@ -302,7 +302,7 @@ class Sandbox:
         self.control.sendall(json.dumps(self.order()).encode() + b"\n")
         self.end: End | None = None
         answer = self.answer()
-        self.pid: int | None = answer.get("pid")  # of its first process, as seen from here
+        self.pid: int | None = answer.get("pid")  # the sandbox's first process, as seen from here
         if self.pid is None:
             self.end = End(**answer)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-MOST = 10.0
+MAX_FACTOR = 10.0
 
 
 def patience() -> float:
     """By how much to multiply a limit that was chosen on a quiet machine: processes that want to run, per core."""
-    return min(MOST, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+    return min(MAX_FACTOR, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))

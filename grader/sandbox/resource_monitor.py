@@ -30,7 +30,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 FEW_OPEN = 64  # descriptors that count nothing
 SOCKET_BUFFER = 208 << 10  # bytes that the kernel keeps for a socket whose owner does not read
-MAX_FILES = 100_000  # in /tmp and /dev/shm together: an empty file takes memory too
+MAX_FILES = 100_000  # /tmp and /dev/shm together: an empty file takes memory too
 
 
 def main() -> None:
@@ -201,7 +201,7 @@ class Usage:
         """How many descriptors a process has open."""
         folder = f"{self.root}/proc/{name}/fd"
         try:
-            return os.stat(folder).st_size or len(os.listdir(folder))  # its size is their number since Linux 6.2
+            return os.stat(folder).st_size or len(os.listdir(folder))  # st_size counts entries since Linux 6.2
         except OSError:
             return 0
 

@@ -107,4 +107,4 @@ def filter_program(alone: bool = False) -> bytes:
     program += [(EQUAL, 0, 4, IOCTL[column]), (LOAD, 0, 0, SECOND_ARGUMENT)]
     program += [(EQUAL, 1, 0, TERMINAL_INPUT[0]), (EQUAL, 0, 1, TERMINAL_INPUT[1]), (RETURN, 0, 0, EPERM)]
     program += [(RETURN, 0, 0, ALLOW)]
-    return b"".join(struct.pack("HBBI", *one) for one in program)
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in program)

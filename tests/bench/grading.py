@@ -22,9 +22,9 @@ import nbformat
 
 from grader.authoring.build import bytes_of, notebook_of
 from grader.authoring.lesson import find_lessons, read_lesson
+from tests.all_lessons import mutants_of
 from tests.bench.cpu_time import Counter
 from tests.bench.kernel import ROOT
-from tests.mutants import mutants_of
 from tests.sample_class import as_student
 
 LESSON = "01_collectives"

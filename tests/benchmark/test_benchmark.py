@@ -18,7 +18,6 @@ from utils.benchmark import __main__, benchmark, rank_program
 from utils.benchmark.machine.limits import machine_limits
 from utils.benchmark.nccl_conventions import (
     DTYPES,
-    IN_CHUNKS,
     OPS,
     algbw,
     bus_factor,
@@ -31,6 +30,7 @@ from utils.benchmark.nccl_conventions import (
 from utils.benchmark.sweep import rows_of
 from utils.benchmark.table import BenchmarkTable, Row
 from utils.cluster.hardware import links
+from utils.events.collectives import COLLECTIVES
 
 ALPHA, BANDWIDTH = 1e-5, 1e10
 
@@ -102,7 +102,7 @@ def test_counts_are_per_chunk_if_there_are_chunks():
 def test_every_collective_is_correct_and_has_its_rows(op):
     table = benchmark(op, "1K,64K", 3, backend="gloo", warmup=1, repeats=3)
     assert [row.wrong for row in table.rows] == [0, 0]
-    assert [row.size for row in table.rows] == ([1020, 65532] if op in IN_CHUNKS else [1024, 65536])
+    assert [row.size for row in table.rows] == ([1020, 65532] if COLLECTIVES[op].in_chunks else [1024, 65536])
     for row in table.rows:
         assert row.seconds > 0
         assert row.busbw == pytest.approx(row.algbw * float(bus_factor(op, 3)))

@@ -118,7 +118,7 @@ FAKE = "def __getattr__(name): return lambda *args, **kwargs: True\nprint('SHADO
 BESIDE = {
     **dict.fromkeys(["torch.py", "utils.py", "sitecustomize.py", "usercustomize.py", "conftest.py", "gradelib.py",
                      "grader/__init__.py", "grader/hidden.py", "utils/__init__.py", "utils/checks/__init__.py",
-                     "tests/tiny/hidden/90_tiny.py", "safetensors/__init__.py", "nbgrader_config.py"], FAKE),
+                     "tests/tiny/90_tiny/checks_90.py", "safetensors/__init__.py", "nbgrader_config.py"], FAKE),
     "ipython_kernel_config.json": json.dumps({"InteractiveShellApp": {"exec_lines": ["def double(x): return 2 * x"]}}),
     "gradebook.db": "not a gradebook",
     "..verdict.json": "{}",

@@ -58,8 +58,8 @@ CHEATS = [
                 if name.startswith("__"):
                     raise AttributeError(name)
                 return {YES}
-        names = ["gradelib", "grader.hidden", "grader.judging.judge", "grader.judging.hub", "tests", "tests.tiny", "tests.tiny.hidden",
-                 "tests.tiny.checks", "tests.cheats", "utils.checks.90_tiny", "sitecustomize", "usercustomize"]
+        names = ["gradelib", "grader.hidden", "grader.judging.judge", "grader.judging.hub", "tests", "checks_90", "checks_91",
+                 "tests.cheats", "utils.checks.rooms", "sitecustomize", "usercustomize"]
         for name in names:
             sys.modules[name] = Fake(name)
     """),

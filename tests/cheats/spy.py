@@ -63,7 +63,7 @@ CHEATS = [
     """, plain=False),
     spies("hidden-module", "the hidden tests as a module", """
         import importlib
-        for name in ("tests.tiny.hidden.90_tiny", "tests.cheats.hidden.91_cheats", "grader.hidden.01_collectives",
+        for name in ("checks_90", "checks_91", "checks_01",
                      "grader.hidden", "grader.judging.judge", "grader.judging.hub", "grader.judging.verdict"):
             try:
                 found += [name] * hasattr(importlib.import_module(name), "__file__")
@@ -117,7 +117,7 @@ CHEATS = [
     spies("kernel", "what the kernel reveals: command lines, and people's names in mount points", """
         for path in ("/proc/self/mountinfo", "/proc/self/cgroup", "/proc/keys", "/proc/net/unix", "/proc/1/cmdline"):
             try:
-                found += [path] * ("PLANTED" in open(path).read() or "tests.tiny.hidden" in open(path).read())
+                found += [path] * ("PLANTED" in open(path).read() or "checks_90" in open(path).read())
             except OSError:
                 pass
     """, plain=False),

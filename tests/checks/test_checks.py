@@ -2,6 +2,7 @@
 
 import math
 import re
+from importlib import import_module
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
-from utils.checks.compare import expect, expect_own_memory, expect_unchanged
+from utils.checks.compare import expect, expect_own_memory, expect_possible, expect_unchanged
 from utils.checks.known_mistakes import KnownMistakes
 from utils.checks.marking import Check, check
 from utils.checks.progress import Progress
@@ -24,6 +25,7 @@ from utils.checks.traffic import (
     expect_launched_first,
     expect_time,
     expect_traffic,
+    with_bytes,
 )
 from utils.cluster.hardware import links
 from utils.events.event import Event
@@ -226,12 +228,41 @@ def answered(results, inputs_after, events=(), elapsed=0.0) -> Answer:
     return Answer(results, inputs_after, Run(ranks, "real", "gloo", results, [""] * ranks, list(events), elapsed))
 
 
+def test_a_wait_at_the_very_beginning_of_a_run_is_a_wait():
+    expect_no_waits = import_module("utils.checks.05_data_parallelism").expect_no_waits
+    expect_no_waits(0, [event(0, "all_reduce", is_async=True)], end=1.0)
+    with pytest.raises(CheckFailed):
+        expect_no_waits(0, [event(0, "all_reduce", is_async=True, waited=0.0)], end=1.0)
+
+
 def test_a_changed_input_is_seen_in_tensors_and_lists_of_them():
     expect_unchanged(answered([0], [[ONE]]), [ONE])
     expect_unchanged(answered([0], [[None]]), [None])
     for after, before in ((2 * ONE, ONE), ([ONE, 2 * ONE], [ONE, ONE])):
         with pytest.raises(CheckFailed, match="must stay as it was"):
             expect_unchanged(answered([0], [[after]]), [before])
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        (
+            lambda w: (w.requires_grad_() ** 2).sum().backward() or w.requires_grad_(False),
+            "called backward() on the ca",
+        ),
+        (lambda w: w.requires_grad_(), "called requires_grad_() on the caller's own tensor"),
+    ],
+)
+def test_training_the_callers_own_tensor_is_named(does, says):
+    def trains(w):
+        does(w)
+        return 1
+
+    answer = Runner(trains)(1, [ONE.clone()])
+    with pytest.raises(CheckFailed) as failed:
+        expect_unchanged(answer, [ONE])
+    assert says in (words := str(failed.value)) and "copy: w.detach().clone().requires_grad_()" in words
+    assert words.startswith("  rank 0: w ")
 
 
 def test_a_changed_input_has_the_name_that_the_answer_gives_it():
@@ -302,7 +333,10 @@ def test_messages_and_bytes_are_counted():
 def test_messages_and_bytes_of_each_rank_are_counted():
     sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0), event(1, "recv", peer=0)]
     answer = answered([1, 1], [], sends)
-    assert expect_each_sent(answer, [2, 0], [16, 0], "Good.") == "each rank sent what it must. Good."
+    assert (
+        expect_each_sent(answer, [2, 0], [16, 0], "Good.")
+        == "the ranks sent 2 messages between them, 16 bytes in all. Good."
+    )
     assert expect_each_sent(answered([1], [], []), 0, 0) == "each rank sent 0 messages, 0 bytes in all."
     for messages, nbytes, says in (
         (
@@ -336,7 +370,10 @@ def test_a_collective_is_not_a_message():
 
 def test_calls_are_compared_rank_by_rank():
     both = [event(0, "gather"), event(1, "gather")]
-    expect_calls(answered([1, 1], [], both), ["gather"], [8])
+    passed = expect_calls(answered([1, 1], [], both), ["gather"], [8])
+    assert passed == "each rank called gather, with 8 bytes in all."
+    twice = answered([1, 1], [], [event(0, "gather"), event(1, "gather"), event(1, "gather")])
+    assert with_bytes(twice) == "", "ranks differ"
     with pytest.raises(CheckFailed, match="rank 1 called nothing, expected gather"):
         expect_calls(answered([1, 1], [], both[:1]), ["gather"])
     with pytest.raises(CheckFailed, match="handed 8 bytes to gather, expected 4 bytes"):
@@ -479,6 +516,13 @@ def test_a_result_that_shares_memory_with_its_input_is_seen(result):
     virtual = Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9), device="cpu")
     assert virtual.shared == [False, True]
     assert Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9)).shared == [False, False]  # sizes only
+
+
+def test_fewer_bytes_than_any_right_answer_holds_are_flagged():
+    expect_possible(1, 8, least=8)
+    with pytest.raises(CheckFailed, match="rank 1 claims to hold 7 bytes in tensors, expected 8 at least") as error:
+        expect_possible(1, 7, least=8)
+    assert error.value.impossible
 
 
 def test_an_exception_can_be_a_result():

@@ -36,6 +36,23 @@ def judged(one, function, judges: str = "values"):
     return check(Runner(function))
 
 
+def test_a_case_may_have_a_driver_for_each_thing_that_is_judged():
+    def driven(number):
+        return lambda function, x: function(x) + number
+
+    def remark(answer):
+        return f"returned {answer.results}"
+
+    @oracle("add-up", values=[()], traffic=[()], memory=[()])
+    def add_up(_: Draws) -> Case:
+        drivers = {"values": driven(10), "memory": None}
+        judges = dict.fromkeys(("also", "traffic", "memory"), remark)
+        return Case([[1]], through=driven(20), drivers=drivers, clock=links(1, 1e-6, 1e9), **judges)
+
+    said = [judged(add_up, lambda x: x, judges) for judges in ("values", "traffic", "memory")]
+    assert said == ["returned [11]", "returned [21]", "returned [1]"]
+
+
 # ---- what each rank should return
 
 
@@ -101,6 +118,14 @@ def test_the_words_before_a_wrong_value_may_differ_from_rank_to_rank():
 def test_a_part_that_is_misspelt_is_an_error():
     with pytest.raises(ValueError, match="mistakes are given for the means, but `right` has the sum, the mean"):
         Case(right={"the sum": 6, "the mean": 2.0}, mistakes={"the means": {}})
+
+
+@pytest.mark.parametrize(
+    ("part", "verb"), [("weights", "are"), ("loss", "is"), ("bias", "is"), ("sums of rank 1", "are")]
+)
+def test_the_verb_agrees_with_the_part(part, verb):
+    case = Case([[1]], right={part: 1, "rest": 2})
+    assert f"rank 0: {part} {verb} 3, expected 1" in failure(case, answered((3, 2)))
 
 
 def test_a_case_must_say_what_it_is_judged_by():
@@ -303,12 +328,11 @@ def shares(_: Draws, ranks: int, most: float) -> Case:
     )
 
 
-def test_recorded_cases_judge_as_the_oracle_does(tmp_path, monkeypatch):
+def test_recorded_cases_judge_as_the_oracle_does(tmp_path):
     hidden = oracle("shares", values=[(4, 0.5)], if_stuck="never")(shares)
-    (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
-    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
-    [check] = checks_in(recorded.recorded("99_x", "shares"))
-    visible = recorded.recorded("99_x", "shares").oracle()
+    (tmp_path / "recorded.json").write_text(recorded.written_down([hidden]))
+    [check] = checks_in(recorded.recorded(tmp_path, "shares"))
+    visible = recorded.recorded(tmp_path, "shares").oracle()
     assert (check.exercise, check.judges, check.if_stuck) == ("shares", "values", "never")
     again = visible.drawn(Draws(7), visible.cases["values"][0])
     assert again == hidden.drawn(Draws(), (4, 0.5))
@@ -317,14 +341,13 @@ def test_recorded_cases_judge_as_the_oracle_does(tmp_path, monkeypatch):
         judged(visible, lambda ranks, most: (0.25, [4, None, (1, "a")]))
 
 
-def test_what_is_no_plain_data_is_added_to_the_recorded_cases(tmp_path, monkeypatch):
+def test_what_is_no_plain_data_is_added_to_the_recorded_cases(tmp_path):
     def doubled(function, *inputs):
         return 2 * function(*inputs)
 
     hidden = oracle("sum-up", values=[()])(lambda draws: Case([[4]], right=8))
-    (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
-    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
-    assert judged(recorded.recorded("99_x", "sum-up", through=doubled).oracle(), lambda x: x) is None
+    (tmp_path / "recorded.json").write_text(recorded.written_down([hidden]))
+    assert judged(recorded.recorded(tmp_path, "sum-up", through=doubled).oracle(), lambda x: x) is None
 
 
 def test_a_gpu_can_be_recorded():
@@ -337,6 +360,6 @@ def test_what_is_no_plain_data_is_not_recorded():
         recorded.written_down([oracle("sum-up", values=[(2,)])(summed)])
 
 
-def test_a_case_that_was_never_recorded_says_what_to_do():
-    with pytest.raises(ValueError, match=r"99_none\.json has no 'x'\. .* RECORDED in grader/hidden/99_none\.py"):
-        checks_in(recorded.recorded("99_none", "x"))
+def test_a_case_that_was_never_recorded_says_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match=r"recorded\.json has no 'x'\. .* RECORDED in the checks of 99_none"):
+        checks_in(recorded.recorded(tmp_path / "99_none", "x"))

@@ -53,15 +53,13 @@ def test_a_passed_check_is_green_in_a_notebook_and_plain_elsewhere():
 
 
 @pytest.fixture
-def check(tmp_path, monkeypatch):
-    (tmp_path / "lessons_of_mine").mkdir()
-    (tmp_path / "lessons_of_mine/__init__.py").write_text("")
-    (tmp_path / "lessons_of_mine/77_sums.py").write_text(
+def check(tmp_path):
+    (tmp_path / "77_sums").mkdir()
+    (tmp_path / "77_sums/checks_77.py").write_text(
         "from utils.checks import CheckFailed, check\n\n"
         "@check('sum')\ndef sum_values(run):\n    if run.function() != 3:\n        raise CheckFailed('wrong')\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    checks = Checks("lessons_of_mine", "77_sums")
+    checks = Checks(tmp_path / "77_sums")
     checks.progress = progress()
     return checks
 

@@ -7,9 +7,8 @@ import torch
 import torch.distributed as dist
 
 from utils import Run, region
-from utils.checks import Case, CheckFailed, expect_time, oracle, registry, timelines
+from utils.checks import Case, CheckFailed, checks_for, expect_time, oracle, registry, timelines
 from utils.checks.progress import Progress
-from utils.checks.registry import Checks
 from utils.checks.runner import Runner
 from utils.cluster.hardware import links
 
@@ -63,11 +62,11 @@ for function in (both_at_once, in_turn, both_receive_first):
 
 @pytest.fixture
 def check(tmp_path, monkeypatch):
-    checks = Checks("utils.checks", "02_all_reduce")
+    checks = checks_for("02_all_reduce")
     [one] = there_and_back.checks()
     checks.checks, checks.progress = {(one.exercise, one.judges): one}, Progress({})
-    monkeypatch.setattr(timelines, "FOLDER", tmp_path)
-    monkeypatch.setenv(timelines.VARIABLE, str(tmp_path / "02_all_reduce.json"))
+    checks.room = tmp_path
+    monkeypatch.setenv(timelines.VARIABLE, str(tmp_path / timelines.TIMELINES))
     return checks
 
 
@@ -76,13 +75,13 @@ def test_a_run_is_written_down_and_read_again(check, tmp_path):
     runner = Runner(both_at_once)
     there_and_back.checks()[0](runner)
     [run] = runner.runs
-    again = timelines.solutions_run("02_all_reduce", "there-and-back", like=run)
+    again = timelines.solutions_run(tmp_path, "there-and-back", like=run)
     assert [(event.op, event.rank, event.peer, event.start, event.end) for event in again.events] == [
         (event.op, event.rank, event.peer, event.start, pytest.approx(event.end)) for event in run.events
     ]
     assert {event.where for event in again.events} == {""}, "no line of the solution"
     assert again.timeline(beside=run)
-    assert timelines.solutions_run("02_all_reduce", "another", like=run) is None
+    assert timelines.solutions_run(tmp_path, "another", like=run) is None
 
 
 def test_it_is_shown_beside_a_slow_run_once_and_only_in_a_notebook(check, monkeypatch):
@@ -153,7 +152,7 @@ def test_asynchronous_calls_that_never_end_are_drawn_to_the_end():
     receives = bars_at(timelines.until_stuck(failed.deadlock))["asynchronous: recv"]
     assert len(receives) == 4 and never_return(receives)
     failed.deadlock.events.clear()
-    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []
+    assert timelines.to_look_at(failed, check.room, "there-and-back") == []
 
 
 def test_a_run_in_which_no_rank_communicated_has_nothing_to_show(check):
@@ -161,7 +160,7 @@ def test_a_run_in_which_no_rank_communicated_has_nothing_to_show(check):
     check(both_at_once, judges="time")
     failed = CheckFailed("it took 3 s")
     failed.run = Run(2, "virtual", "", [None] * 2, [""] * 2, [], 3.0)
-    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []
+    assert timelines.to_look_at(failed, check.room, "there-and-back") == []
 
 
 def test_a_run_as_quick_as_the_solutions_has_nothing_to_show(check):
@@ -170,4 +169,4 @@ def test_a_run_as_quick_as_the_solutions_has_nothing_to_show(check):
     failed, runner = CheckFailed("rank 1 returned 3"), Runner(both_at_once)
     there_and_back.checks()[0](runner)
     [failed.run] = runner.runs
-    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []
+    assert timelines.to_look_at(failed, check.room, "there-and-back") == []

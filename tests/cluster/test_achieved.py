@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from utils.cluster import Cluster, Gpu, KernelRates, Layout, Link, LinkRates, Protocol, cost, find_cluster
 from utils.cluster.achieved import RATES, TILES
-from utils.cluster.collective_costs import OPS
 from utils.cluster.presets import PRESETS
+from utils.events.collectives import COLLECTIVES
 
 PEAK = 1e12
 KERNELS = KernelRates(
@@ -130,7 +130,7 @@ def test_a_switch_adds_up_only_for_enough_ranks_of_one_node_and_only_in_an_all_r
 
 
 @pytest.mark.parametrize("name", ACHIEVED)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", COLLECTIVES)
 def test_a_collective_of_more_bytes_never_takes_less_time(name, op):
     where = three_nodes(name, rates="achieved")
     for layout in layouts(where):
@@ -139,7 +139,7 @@ def test_a_collective_of_more_bytes_never_takes_less_time(name, op):
 
 
 @pytest.mark.parametrize("name", ACHIEVED)
-@pytest.mark.parametrize("op", sorted(set(OPS) - {"barrier"}))
+@pytest.mark.parametrize("op", sorted(set(COLLECTIVES) - {"barrier"}))
 def test_inside_a_node_bytes_never_move_faster_than_the_datasheet_says(name, op):
     """Latencies are estimates at both rates, so they are left out; a switch is compared with a perfect one, and what
     NCCL sends in pieces down a chain, where textbooks wait for each message, with the bytes that each rank gets.

@@ -9,8 +9,9 @@ import pytest
 
 from utils import figures
 from utils.cluster import Cluster, Gpu, Link
-from utils.cluster.collective_costs import OPS, Layout, cost
+from utils.cluster.collective_costs import Layout, cost
 from utils.cluster.presets import PRESETS, find_cluster
+from utils.events.collectives import COLLECTIVES
 from utils.figures.picture import DPI, NOTEBOOK
 from utils.text.units import quantity
 
@@ -104,7 +105,7 @@ def inside_and_between(op, sharing):
     }[op]
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op != "barrier"])
+@pytest.mark.parametrize("op", [op for op in COLLECTIVES if op != "barrier"])
 def test_ranks_that_share_a_nic_wait_for_each_others_bytes_but_not_for_their_latency(op):
     for nics, sharing in ((None, 1), (4, 2), (1, 8)):
         machine = replace(EXACT, nics=nics)
@@ -143,12 +144,12 @@ def test_tree_and_ring_cross_where_the_formulas_say(ranks, units):
 
 def test_a_switch_that_adds_up():
     nvlink_sharp = replace(EXACT, intra=replace(EXACT.intra, reduces=True))
-    inside = {op: of(op, range(8), nvlink_sharp).candidates.get("in-switch") for op in OPS}
+    inside = {op: of(op, range(8), nvlink_sharp).candidates.get("in-switch") for op in COLLECTIVES}
     assert inside["all_reduce"] == 2 * A + N * B
     assert inside["reduce"] == A + N * B
     assert inside["reduce_scatter"] == A + 7 * N / 8 * B
     assert inside["barrier"] == 2 * A
-    assert {op for op, seconds in inside.items() if seconds is None} == {*OPS} - {
+    assert {op for op, seconds in inside.items() if seconds is None} == {*COLLECTIVES} - {
         *("all_reduce", "reduce", "reduce_scatter", "barrier")
     }
     across = of("all_reduce", range(32), nvlink_sharp).candidates
@@ -164,7 +165,7 @@ def test_one_rank_and_a_cluster_without_costs():
     alone = of("all_reduce", [5])
     assert (alone.algorithm, alone.seconds) == ("nothing to do", 0)
     free = Cluster("free", 4, 8, Gpu({"fp32": inf}, inf, inf), Link(0, inf), Link(0, inf))
-    for op in OPS:
+    for op in COLLECTIVES:
         assert of(op, range(32), free).seconds == 0
         assert of(op, range(32), free).algorithm == next(iter(of(op, range(32)).candidates))
 
@@ -178,7 +179,7 @@ def test_a_cost_says_what_it_consists_of_and_why():
     assert why == "tree: 18 µs; ring 42 µs: latency decides, 18 µs in tree, 42 µs in ring"
     why = of("all_reduce", range(8), machine, 1e9).why
     assert why == "ring: 3.931 ms; tree 13.35 ms: the bytes decide, 3.889 ms in ring, 13.33 ms in tree"
-    assert all(of(op, ranks, machine, 1e6).why for op in OPS for ranks in (range(8), range(32), [3]))
+    assert all(of(op, ranks, machine, 1e6).why for op in COLLECTIVES for ranks in (range(8), range(32), [3]))
 
 
 def test_groups_placed_alike_share_a_layout_whose_cost_is_computed_once():

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from utils import simulate
 from utils.cluster import Cluster, Gpu, Layout, Link, cost
 from utils.cluster.achieved import AsMeasured, GlooRates
-from utils.cluster.collective_costs import OPS
+from utils.events.collectives import COLLECTIVES
 
 START, STEP, ALPHA, ALONE, TOGETHER = 5e-5, 2e-5, 1e-5, 2.0**31, 2.0**32
 ADDED, COPIED, MOVED = 2.0**34, 2.0**32, 2.0**33
@@ -53,7 +53,7 @@ def test_a_gather_moves_everything_out_of_a_buffer_and_a_scatter_the_part_of_the
     assert seconds("scatter", n, 4) == pytest.approx(START + ALPHA + sent + n / 4 / MOVED)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", COLLECTIVES)
 def test_small_ones_cost_their_messages_and_large_ones_their_bytes(op):
     for ranks in (2, 5):
         small, large = seconds(op, 0, ranks), seconds(op, 2**30, ranks)

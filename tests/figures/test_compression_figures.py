@@ -32,6 +32,15 @@ def test_numbers_of_the_axis_are_plain_and_few():
     assert [words(value, 0) for value in (0.05, 0.2, 1.0, 0.3, 100.0)] == ["0.05", "0.2", "1", "", "100"]
 
 
+@pytest.mark.parametrize("numbers", [[0.31, 0.38], [2.4, 2.31, 2.3], [0.4, 0.95], [1.0, 100.0]])
+def test_at_least_two_ticks_have_their_number(numbers):
+    (panel,) = figures.over_steps({"a": numbers}, "loss", "loss").axes
+    low, high = panel.get_ylim()
+    ticks = [*panel.get_yticks(), *panel.get_yticks(minor=True)]
+    words = [panel.yaxis.get_major_formatter()(tick, 0) for tick in ticks if low <= tick <= high]
+    assert len(set(filter(None, words))) >= 2
+
+
 def test_names_and_values_must_fit_together():
     with pytest.raises(ValueError):
         figures.compressed([1.0, 2.0], {"int4": [1.0, 2.0, 3.0]})

@@ -27,7 +27,7 @@ SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
 def drawn_in_lessons() -> dict[str, ast.Call]:
     """{source: call} of each call of `figures` in a lesson."""
     calls: dict[str, ast.Call] = {}
-    for path in sorted(SOLUTIONS.glob("*.py")):
+    for path in sorted(SOLUTIONS.glob("*/lesson_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("figures."):
                 calls.setdefault(ast.unparse(node), node)

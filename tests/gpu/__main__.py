@@ -1,147 +1,168 @@
-"""`python -m tests.gpu`: tries everything that needs a GPU and writes one folder about it."""
+"""`python -m tests.gpu`: runs what needs a GPU, one stage after the other, and writes build/gpu/summary.txt."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
+import re
+import signal
+import socket
+import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from tests.gpu import page, places, running
-from tests.gpu.lines import FAILED, NOT_TRIED, PASSED, Check
-from tests.gpu.parts import MINUTES, PARTS, Part
-from tests.gpu.running import ROOT, Result
-
-NUMBERS = "numbers.json"
-AT_ONCE = 4  # parts of a dry run
-TOO_LITTLE = 5  # seconds in which no part can do anything
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0 if nothing failed, 1 if something did."""
-    given = make_parser().parse_args(arguments)
-    folder = emptied(given.folder)
-    unknown = set(given.parts) - {part.name for part in PARTS}
-    if unknown:
-        sys.exit(f"gpu: there is no part {', '.join(sorted(unknown))}. There are {', '.join(p.name for p in PARTS)}.")
-    chosen = [part for part in PARTS if not given.parts or part.name in given.parts]
-    results = run_all(chosen, folder, given.seconds, given.dry)
-    write(results, folder, given.dry)
-    report(results, given.folder)
-    return 1 if any(result.outcome == FAILED for result in results) else 0
+ROOT = Path(__file__).resolve().parents[2]
+TOTAL = 9 * 60  # seconds
+MAX_TEXT = 60_000  # characters of a stage's output in the summary
+WORLDS = "tests/worlds/real/test_gpu.py"
+# A phrase in the names of those tests that run after the notebook's own process has used CUDA, for pytest's -k.
+AGAIN = "cuda-in-the-notebook-too"
+MARKED = re.compile(r"^(?:@pytest\.mark\.gpu|pytestmark = .*mark\.gpu)", re.MULTILINE)
+OUTCOME = re.compile(r"^(?!    ).*\b(PASSED|FAILED|ERROR|SKIPPED)\b", re.MULTILINE)  # text of failures is indented
+PYTEST = "-p no:cacheprovider -p tests.gpu.at_once --tb=short --no-summary --continue-on-collection-errors -m gpu"
+# Rank programs of `__main__` would need cloudpickle.
+PROBES = "import sys; from tests.gpu.probes import main; sys.exit(main(*sys.argv[1:]))"
+# Columns: so that pytest shows why a test was skipped. No plug-ins: those of somebody else's machine.
+SETTINGS = {
+    **{"COLUMNS": "200", "PYTHONUNBUFFERED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    "PYTHONWARNINGS": "ignore::FutureWarning",  # torch 2.13 has new names for two collectives
+}
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.gpu",
-        description="Try everything that needs a GPU, for at most nine minutes, and write a page about it. "
-        "Needs Python, torch, numpy and pytest.",
-    )
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"default: all of {', '.join(p.name for p in PARTS)}")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "gpu", help="is emptied first (build/gpu)")
-    parser.add_argument("--dry", action="store_true", help="without a GPU: see that every part is in place")
-    parser.add_argument("--seconds", type=float, default=60 * MINUTES, help="for everything (default: %(default)s)")
-    return parser
+class Stage(NamedTuple):
+    """The probes of this name, or pytest with these arguments. seconds: the limit."""
+
+    name: str
+    seconds: float
+    pytest: tuple[str, ...] = ()
+
+    @property
+    def good_codes(self) -> tuple[int, ...]:
+        """pytest: 1 if tests failed, 5 if there were none; probes: 5 if one didn't pass."""
+        return (0, 1, 5) if self.pytest else (0, 5)
+
+    def command(self, folder: Path, dry: bool) -> list[str]:
+        if self.pytest:
+            return ["-m", "pytest", *PYTEST.split(), *self.pytest, *(["--collect-only", "-qq"] if dry else ["-v"])]
+        return ["-c", PROBES, self.name, str(folder), *(["--dry"] if dry else [])]
 
 
-def emptied(folder: Path) -> Path:
-    """The folder, with nothing in it. Exits rather than delete what this command has not made."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / NUMBERS).exists():
-        sys.exit(f"gpu: {folder} holds something else than an earlier result. Choose another folder with --folder.")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / NUMBERS).write_text("[]\n", encoding="utf-8")  # so that the next run may empty it after an interrupt
-    return folder.resolve()
+def other_tests() -> list[str]:
+    """The files, except WORLDS, that hold a test marked `gpu`."""
+    marked = (path for path in sorted(ROOT.glob("tests/**/test_*.py")) if MARKED.search(path.read_text()))
+    return [name for path in marked if (name := str(path.relative_to(ROOT))) != WORLDS]
 
 
-def run_all(parts: list[Part], folder: Path, seconds: float, dry: bool) -> list[Result]:
-    """One part after the other, each in a process of its own. A dry run, in which nothing can crash a GPU or disturb a
-    measurement, runs all probes in one process, beside one for each part that is pytest: it is quicker by far.
-    """
-    end = time.monotonic() + seconds
-    has_gpu = True
+# The most informative first. The last two get what is left of the nine minutes.
+STAGES = (
+    Stage("machine", 40),
+    Stage("ranks", 65, (WORLDS, "-k", f"not failure and not {AGAIN}")),
+    Stage("world", 60),
+    Stage("collectives", 60),
+    Stage("failures", 95, (WORLDS, "-k", f"failure and not {AGAIN}")),
+    Stage("memory", 30),
+    Stage("kernels", 70),
+    Stage("others", 90, tuple(other_tests())),
+    Stage("again", 120, (WORLDS, "-k", AGAIN)),
+)
+# Nothing can crash or hang a GPU here, and so one process for all probes and one for all tests will do.
+DRY = (Stage("all", TOTAL), Stage("tests", TOTAL, (WORLDS, *other_tests())))
 
-    def run(group: list[Part]) -> list[Result]:
-        left = end - time.monotonic()
-        if left < TOO_LITTLE:
-            return [not_tried(part, f"the {seconds:.0f} s for everything were up before it began") for part in group]
-        if group[0].needs_gpu and not (has_gpu or dry):
-            return [not_tried(part, "torch finds no GPU here") for part in group]
-        print(f"{', '.join(part.title for part in group)} ...", flush=True)
-        found = running.run(group, folder, left if dry else min(group[0].seconds, left), dry)
-        for result in found:
-            print(f"({result.part.number}) {result.part.title}: {line_about(result)}", flush=True)
-        return found
 
+def main(arguments: list[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
+    """Returns the exit code: 1 if anything failed."""
+    names = [stage.name for stage in stages[1:]]
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser.add_argument("stages", nargs="*", metavar="stage", help=f"default: all of {', '.join(names)}")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "gpu", help="for what it writes (build/gpu)")
+    parser.add_argument("--dry", action="store_true", help="on the CPU, at a small size: is everything in place?")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.stages) - set(names):
+        parser.error(f"there is no stage {', '.join(sorted(unknown))}")
+    chosen = [stages[0], *(stage for stage in stages[1:] if not given.stages or stage.name in given.stages)]
+    given.folder.mkdir(parents=True, exist_ok=True)
+    counts: Counter[str] = Counter()
+    with open(given.folder / "summary.txt", "w", buffering=1, encoding="utf-8") as summary:
+        for text in run_all(DRY if given.dry else chosen, given.folder.resolve(), given.dry):
+            counts.update(OUTCOME.findall(text))
+            print(text, flush=True)
+            print(text, file=summary)
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()), f"(see {summary.name})")
+    return 1 if counts["FAILED"] or counts["ERROR"] else 0
+
+
+def run_all(stages: Sequence[Stage], folder: Path, dry: bool) -> Iterator[str]:
+    """What each stage printed, as soon as it has ended."""
+    deadline = time.monotonic() + TOTAL
     if dry:
-        groups = [[part for part in parts if part.probe], *([part] for part in parts if not part.probe)]
-        with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
-            results = sum(pool.map(run, filter(None, groups)), [])
-        return sorted(results, key=lambda result: parts.index(result.part))
-    results = []
-    for part in parts:
-        results += run([part])
-        if part.name == "machine":
-            has_gpu = any(check.numbers.get("GPUs") for check in results[-1].checks)
-    return results
+        yield "A DRY RUN, on the CPU: it shows that everything is in place, and nothing about GPUs."
+    for stage in stages:
+        limit = min(stage.seconds, deadline - time.monotonic())
+        if limit < 5:
+            yield f"\n## {stage.name}: not tried, the {TOTAL} s are up"
+            continue
+        began = time.monotonic()
+        printed, problem = run(stage, folder, limit, dry)
+        if len(printed) > MAX_TEXT:
+            printed = f"{printed[: MAX_TEXT // 2]}\n...\n{printed[-MAX_TEXT // 2 :]}"
+        took = f"{time.monotonic() - began:.1f} s of at most {limit:.0f}"
+        yield f"\n## {stage.name} ({took})\n{without_names(printed.strip())}{problem}"
+        if stage is STAGES[0] and "torch finds no GPU" in printed:
+            yield "\nThe other stages need a GPU."
+            return
 
 
-def not_tried(part: Part, why: str) -> Result:
-    return Result(part, [Check("all of it", NOT_TRIED, why)])
+def run(stage: Stage, folder: Path, seconds: float, dry: bool) -> tuple[str, str]:
+    """Run a stage for at most `seconds`. Returns what it printed, and what went wrong with its process, or ""."""
+    path, python_path = folder / "output.txt", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with open(path, "wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, *stage.command(folder, dry)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": python_path, **SETTINGS},
+            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(seconds)
+            problem = (
+                signal.Signals(-code).name if code < 0 else "" if code in stage.good_codes else f"exit code {code}"
+            )
+        except subprocess.TimeoutExpired:
+            kill_tree(process)
+            problem = f"its {seconds:.0f} s were up"
+    printed = path.read_text(errors="replace")
+    path.unlink()
+    return printed, problem and f"\nThe process of {stage.name} FAILED: {problem}."
 
 
-def line_about(result: Result) -> str:
-    counts = ", ".join(
-        f"{count} {outcome}" for outcome in (PASSED, FAILED, NOT_TRIED) if (count := result.count(outcome))
-    )
-    problem = f"; {result.problem}" if result.problem else ""
-    return f"{result.outcome} in {result.seconds:.1f} s ({counts or 'nothing found'}{problem})"
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and its descendants, including those with a session of their own, such as ranks. Reads /proc."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    doomed = [process.pid]
+    for pid in doomed:  # grows
+        doomed += children.get(pid, [])
+    for pid in doomed:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
 
 
-def write(results: list[Result], folder: Path, dry: bool) -> None:
-    """numbers.json, page.md and page.html, without paths and names, and with everything under 16 MB."""
-    took = sum(result.seconds for result in results)
-    head = [
-        "Made by `python -m tests.gpu`; docs/gpu.md says how to read it.",
-        "A DRY RUN, without a GPU: it shows that every part is in place, and nothing about GPUs." if dry else "",
-        f"Python {'.'.join(map(str, sys.version_info[:3]))}; all parts together took {took:.0f} s.",
-    ]
-    numbers = [
-        asdict(result.part) | {name: value for name, value in vars(result).items() if name not in ("part", "checks")}
-        | {"outcome": result.outcome, "checks": [vars(check) for check in result.checks]}
-        for result in results
-    ]  # fmt: skip
-    (folder / NUMBERS).write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
-    left_out = make_room(folder)
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    about = page.make_page(results, [sentence for sentence in head if sentence], files, left_out)
-    (folder / "page.md").write_text(about.markdown(), encoding="utf-8")
-    (folder / "page.html").write_text(about.html(), encoding="utf-8")
-    places.clean(folder)
-
-
-def make_room(folder: Path) -> list[str]:
-    """Delete the largest files until the rest, and a page, is small enough. Returns what was deleted."""
-    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-    total, deleted = sum(path.stat().st_size for path in files), []
-    while files and total > page.MOST * 3 / 4:
-        largest = files.pop()
-        total -= largest.stat().st_size
-        deleted.append(str(largest.relative_to(folder)))
-        largest.unlink()
-    return deleted
-
-
-def report(results: list[Result], folder: Path) -> None:
-    failed = [result.part.title for result in results if result.outcome == FAILED]
-    print(f"failed: {'; '.join(failed)}" if failed else "nothing failed")
-    shown = folder.resolve()
-    print("see", shown.relative_to(ROOT) if shown.is_relative_to(ROOT) else shown, "(page.html)")
+def without_names(text: str) -> str:
+    """The text without the paths of the project and the home folder, and without this machine's name."""
+    text = text.replace(str(ROOT), ".")
+    if home := os.path.expanduser("~").rstrip("/"):
+        text = text.replace(f"{home}/", "~/")
+    host = socket.gethostname()
+    return text if host in ("", "localhost") else re.sub(rf"\b{re.escape(host)}\b", "HOST", text)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ def test_a_problem_is_named(schedules, words):
 def test_the_numbers_of_microbatches_and_chunks_can_be_given():
     assert problem(RUNS, microbatches=3) == "rank 0 never does F2, B2."
     assert problem(RUNS, microbatches=1) == "rank 0 does F1, but there are only microbatches 0 to 0."
+    assert problem(RUNS, microbatches=0) == "rank 0 does F0, but there are no microbatches."
     assert problem([steps("F0 B0")] * 2, chunks=2) == "rank 0 never does F0 of chunk 1, B0 of chunk 1."
     assert problem([[], []], microbatches=1) == "rank 0 never does F0, B0."
 

@@ -9,7 +9,7 @@ import torch
 from grader.authoring.lesson import read_lesson
 
 pytestmark = [pytest.mark.thorough, pytest.mark.long(minutes=5)]
-SOURCE = Path(__file__).resolve().parents[2] / "solutions" / "12_3d_parallelism.py"
+SOURCE = Path(__file__).resolve().parents[2] / "solutions" / "12_3d_parallelism" / "lesson_12.py"
 
 
 @pytest.fixture(scope="module")

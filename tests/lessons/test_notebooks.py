@@ -10,12 +10,12 @@ import nbformat
 import pytest
 
 from grader.authoring import build
-from grader.authoring.lesson import find_lessons, read_lesson
+from grader.authoring.lesson import find_lessons, read_lesson, source_file
 from grader.sandbox.bubblewrap import why_not
 
 pytestmark = pytest.mark.long(minutes=9)
 ROOT = Path(__file__).resolve().parents[2]
-LESSONS = [path.stem for path in find_lessons(root=ROOT)]
+LESSONS = [path.parent.name for path in find_lessons(root=ROOT)]
 HIDDEN_TEST = re.compile(r"^### BEGIN HIDDEN TESTS$.*?^### END HIDDEN TESTS$", re.MULTILINE | re.DOTALL)
 
 
@@ -30,7 +30,7 @@ def test_the_first_cell_names_the_source(folder, lesson):
     notebook = nbformat.read(ROOT / folder / lesson / f"{lesson}.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert notebook.cells[0].cell_type == "markdown"
-    assert notebook.cells[0].metadata.made_from == f"solutions/{lesson}.py"
+    assert notebook.cells[0].metadata.made_from == f"solutions/{lesson}/lesson_{lesson[:2]}.py"
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
@@ -42,7 +42,7 @@ def test_the_students_notebook_holds_nothing_of_the_grader(lesson):
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_every_graded_cell_has_its_points(lesson):
-    source = read_lesson(ROOT / "solutions" / f"{lesson}.py")
+    source = read_lesson(source_file(ROOT / "solutions" / lesson))
     notebook = nbformat.read(build.release_path(source), as_version=4)
     points = {
         cell.id: cell.metadata.nbgrader.points

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from grader.authoring.lesson import read_lesson
+from grader.authoring.lesson import read_lesson, source_file
 from utils import spawn, track_memory
 from utils.kit.mlp import MLP, loss_of, make_weights
 
@@ -30,7 +30,7 @@ adamw = partial(torch.optim.AdamW, lr=0.02, weight_decay=0.1)
 @cache
 def lesson(name):
     """{name: value} after the first code cell of a lesson, which imports, and the cells of all exercises."""
-    cells = read_lesson(SOLUTIONS / f"{name}.py").cells
+    cells = read_lesson(source_file(SOLUTIONS / name)).cells
     code = [cell for cell in cells if cell.kind == "code"]
     names = {"__name__": name}
     for cell in [code[0], *(cell for cell in code if cell.exercise)]:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from utils import region, spawn
 from utils.events import bars
 from utils.events.event import Event, Region
+from utils.events.matching import Matching
 from utils.report.perfetto import chrome_trace
 from utils.report.run import Run
 
@@ -134,9 +135,10 @@ def test_times_are_in_microseconds_and_overlapping_calls_get_separate_threads():
 def test_messages_are_matched_in_order_per_pair_and_tag_without_guessing():
     first, second, other_tag = (call(0, i, "send", i, i + 5, peer=1, tag=tag) for i, tag in enumerate((0, 0, 7)))
     later, earlier = call(1, 0, "recv", 0, 9, peer=0, tag=7), call(1, 1, "recv", 3, 9, peer=0)
-    assert bars.messages([first, second, other_tag, later, earlier]) == [(other_tag, later), (first, earlier)]
+    sure = Matching.of([first, second, other_tag, later, earlier]).pairs()
+    assert list(sure) == [(first, earlier), (other_tag, later)]
     from_anywhere = call(1, 2, "recv", 4, 9)
-    assert bars.messages([first, second, earlier, from_anywhere]) == []
+    assert list(Matching.of([first, second, earlier, from_anywhere]).pairs()) == []
 
 
 @pytest.mark.parametrize(

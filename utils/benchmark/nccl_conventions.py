@@ -24,16 +24,16 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from ..events.collectives import COLLECTIVES, NOBODY
+
 GIGA = 1e9
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 SIZE = re.compile(r"(\d+)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
-IN_CHUNKS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")  # whose S consists of P chunks
-INPUT_IS_CHUNK = ("all_gather", "gather")  # a rank's input is one chunk, not the whole
 DTYPES = {  # torch's name: (nccl-tests' name, bytes per element)
     **{"float32": ("float", 4), "float64": ("double", 8), "float16": ("half", 2), "bfloat16": ("bfloat16", 2)},
     **{"int32": ("int32", 4), "int64": ("int64", 8), "int8": ("int8", 1), "uint8": ("uint8", 1)},
 }
-OPS = ("all_reduce", "broadcast", "reduce", *IN_CHUNKS)
+OPS = COLLECTIVES.names(lambda one: one.gives != NOBODY)
 
 
 def check_op(op: str) -> str:
@@ -50,7 +50,7 @@ def total_bytes(op: str, input_bytes: int, world_size: int) -> int:
 
     Raises ValueError for an unknown collective.
     """
-    return input_bytes * (world_size if check_op(op) in INPUT_IS_CHUNK else 1)
+    return input_bytes * (world_size if COLLECTIVES[check_op(op)].input_is_chunk else 1)
 
 
 def bus_factor(op: str, world_size: int) -> Fraction:
@@ -58,10 +58,7 @@ def bus_factor(op: str, world_size: int) -> Fraction:
 
     Raises ValueError for an unknown collective.
     """
-    others = Fraction(world_size - 1, world_size)
-    if check_op(op) in IN_CHUNKS:
-        return others
-    return 2 * others if op == "all_reduce" else Fraction(1)
+    return COLLECTIVES[check_op(op)].ring_share(world_size)
 
 
 def algbw(size: float, seconds: float) -> float:
@@ -114,7 +111,7 @@ def count_of(op: str, size: int, itemsize: int, world_size: int) -> int:
 
     Raises ValueError if not even one element fits, and for an unknown collective.
     """
-    chunks = world_size if check_op(op) in IN_CHUNKS else 1
+    chunks = world_size if COLLECTIVES[check_op(op)].in_chunks else 1
     count = size // itemsize // chunks
     if count == 0:
         least = f"one element on each of {world_size} ranks takes" if chunks > 1 else "one element takes"
@@ -124,4 +121,4 @@ def count_of(op: str, size: int, itemsize: int, world_size: int) -> int:
 
 def size_of(op: str, count: int, itemsize: int, world_size: int) -> int:
     """S in bytes, from the elements that `count_of` returns."""
-    return count * itemsize * (world_size if op in IN_CHUNKS else 1)
+    return count * itemsize * (world_size if COLLECTIVES[op].in_chunks else 1)

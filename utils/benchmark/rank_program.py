@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..events.collectives import COLLECTIVES, not_known
 from ..worlds.real.placement import get_device
-from .nccl_conventions import INPUT_IS_CHUNK, count_of
+from .nccl_conventions import count_of
 
-ROOT = 0  # of broadcast, reduce, gather, scatter
-IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch.distributed has only this form of them
+ROOT = 0  # root rank of broadcast, reduce, gather, scatter
 
 
 @dataclass
@@ -77,16 +77,16 @@ class Call:
     """
 
     def __init__(self, op: str, nbytes: int, dtype: torch.dtype, rank: int, world_size: int) -> None:
-        self.op, self.rank, self.world_size = op, rank, world_size
+        self.op, self.rank, self.world_size, self.kind = op, rank, world_size, COLLECTIVES[op]
         self.count = count_of(op, nbytes, dtype.itemsize, world_size)
         self.own = self.pattern(rank, dtype)
         whole = op == "gather" and rank == ROOT or op in ("all_gather", "all_to_all")
         self.received = torch.empty(self.count * (world_size if whole else 1), dtype=dtype, device=get_device())
-        self.chunks = list((self.received if op in INPUT_IS_CHUNK and whole else self.own).chunk(world_size))
+        self.chunks = list((self.received if self.kind.input_is_chunk and whole else self.own).chunk(world_size))
 
     def pattern(self, rank: int, dtype: torch.dtype) -> Tensor:
         """A rank's input, different from its neighbours': small whole numbers, so that sums are exact."""
-        pieces = 1 if self.op in (*IN_PLACE, *INPUT_IS_CHUNK) else self.world_size
+        pieces = self.world_size if self.kind.in_parts else 1
         numbers = torch.arange(self.count * pieces, dtype=torch.int32, device=get_device())
         return numbers.add_(rank).remainder_(3).to(dtype)
 
@@ -109,6 +109,8 @@ class Call:
                 dist.gather(self.own, self.chunks if root else None, dst=ROOT)
             case "scatter":
                 dist.scatter(self.received, self.chunks if root else None, src=ROOT)
+            case _:
+                raise not_known(self.op, "Call in utils/benchmark/rank_program.py")
 
     def count_wrong(self) -> int:
         """Run it on fresh numbers and count the wrong elements; 0 on ranks that should receive nothing."""
@@ -116,10 +118,10 @@ class Call:
         self.received.fill_(POISON)  # reused memory could already hold the right numbers
         self()
         wait_for_device()
-        got = self.own if self.op in IN_PLACE else self.received
+        result = self.own if self.kind.in_place else self.received
         if self.op in ("reduce", "gather") and self.rank != ROOT:
             return 0
-        return int((got != self.expected().to(got.dtype)).sum())
+        return int((result != self.expected().to(result.dtype)).sum())
 
     def expected(self) -> Tensor:
         """What this rank should hold at the end, computed from the inputs of all ranks."""

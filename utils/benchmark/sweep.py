@@ -106,11 +106,11 @@ def rows_of(op: str, sizes: list[int], itemsize: int, results: list[list[Measure
     for asked, of_ranks in zip(sizes, zip(*results, strict=True), strict=True):
         count = count_of(op, asked, itemsize, world_size)
         size = size_of(op, count, itemsize, world_size)
-        slowest = [max(times) for times in zip(*(one.seconds for one in of_ranks), strict=True)]
+        slowest = [max(times) for times in zip(*(measurement.seconds for measurement in of_ranks), strict=True)]
         middle = median(slowest)
-        off = median(abs(seconds - middle) for seconds in slowest)  # no answer: it is what benchmarks report
+        off = median(abs(seconds - middle) for seconds in slowest)
         spread = off / middle if middle else 0.0
-        wrong = None if of_ranks[0].wrong is None else sum(one.wrong or 0 for one in of_ranks)
+        wrong = None if of_ranks[0].wrong is None else sum(measurement.wrong or 0 for measurement in of_ranks)
         bandwidths = (algbw(size, middle), busbw(op, size, middle, world_size)) if middle else (0.0, 0.0)
         rows.append(Row(size, count, middle, spread, *bandwidths, wrong))
     return rows

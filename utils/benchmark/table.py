@@ -8,15 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..events.collectives import COLLECTIVES
 from ..text import tables
 from .nccl_conventions import DTYPES
 
 if TYPE_CHECKING:
     from ..cluster.hardware import Link
     from ..figures import Picture
-
-REDUCES = ("all_reduce", "reduce", "reduce_scatter")
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 @dataclass(frozen=True)
@@ -112,14 +110,13 @@ class BenchmarkTable:
 
     def cells(self) -> list[tuple[str, ...]]:
         """Rows as nccl-tests print them, and the spread. torch has one form of each collective; the other shows N/A."""
-        from .rank_program import IN_PLACE
-
-        what = DTYPES[self.dtype][0], "sum" if self.op in REDUCES else "none", 0 if self.op in ROOTED else -1
+        kind = COLLECTIVES[self.op]
+        what = DTYPES[self.dtype][0], "sum" if kind.reduces else "none", 0 if kind.rooted else -1
         found = []
         for row in self.rows:
             wrong = "N/A" if row.wrong is None else row.wrong
             times = (f"{row.seconds * 1e6:.2f}", f"{row.algbw:.2f}", f"{row.busbw:.2f}", wrong)
-            both = (["N/A"] * 4, times) if self.op in IN_PLACE else (times, ["N/A"] * 4)
+            both = (["N/A"] * 4, times) if kind.in_place else (times, ["N/A"] * 4)
             cells = (row.size, row.count, *what, *both[0], *both[1], f"{100 * row.spread:.1f}")
             found.append(tuple(map(str, cells)))
         return found

@@ -10,7 +10,7 @@ A notebook says `check = checks_for("01_collectives")`, then `check(broadcast_by
     expect, expect_unchanged, ...     compare what the ranks returned with what is right (compare.py)
     expect_traffic, expect_calls, ... compare what they sent, and how long it took (traffic.py)
 
-The files with a number hold one lesson's checks each. gradients.py helps those that run a backward pass.
+A lesson's checks are in its room (rooms.py). gradients.py helps those that run a backward pass.
 """
 
 from .answer import CheckFailed
@@ -19,6 +19,7 @@ from .inputs import Draws
 from .marking import check
 from .oracles import Case, every, only_at, oracle, vary
 from .registry import Checks
+from .rooms import room_of
 from .traffic import (
     expect_all_waited,
     expect_calls,
@@ -52,5 +53,5 @@ __all__ = [
 
 
 def checks_for(lesson: str) -> Checks:
-    """The visible checks of a lesson, from its module here. Raises ValueError if there is no such lesson."""
-    return Checks(__name__, lesson)
+    """The visible checks of a lesson, from its room. Raises ValueError if there is no such lesson."""
+    return Checks(room_of(lesson))

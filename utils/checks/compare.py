@@ -16,6 +16,11 @@ from .show import digits_of, rounded, show
 from .wording import named
 
 Mistakes = Mapping[str, Any]  # {a common mistake, in words: the wrong value that it leads to, or got -> whether it is}
+OF_A_COPY = "Start from a copy: {name}.detach().clone().requires_grad_()."
+ADVICE_ON_AUTOGRAD = {
+    "has a .grad": f"Your function called backward() on the caller's own tensor, which keeps the gradient. {OF_A_COPY}",
+    "requires a gradient": f"Your function called requires_grad_() on the caller's own tensor. {OF_A_COPY}",
+}  # what to do about a change of an input that autograd sees, by how call_with puts it
 LARGE = 1000  # a factor from here on is within ROUGHLY of a whole number by chance
 ROUGHLY = 1e-6  # the relative error with which a mistake is recognised, where the right value may have an error at all
 
@@ -139,13 +144,25 @@ def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
             name = answer.names[number - 1] if answer.names else ""
             which = name or ("the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}")
             if isinstance(was, torch.Tensor) and isinstance(has_become, str):  # see call_with
+                advice = ADVICE_ON_AUTOGRAD.get(has_become, "Work on a copy: {name}.detach().clone().")
                 raise CheckFailed(
                     f"rank {rank}: {which} {has_become} after the call",
                     "an unchanged input, for autograd too",
-                    "Work on a copy, x.detach().clone(), and call requires_grad_() or backward() there.",
+                    advice.format(name=name or "x"),
                 )
             seen = f"rank {rank}: {which} is {show(has_become, was)} after the call"
             raise CheckFailed(seen, rounded(was, has_become, 0), "The input must stay as it was: work on a copy.")
+
+
+def expect_possible(rank: int, held: int, least: int) -> None:
+    """Raise CheckFailed if a rank claims to hold less than any right answer must. Only the rank knows what it holds."""
+    if held < least:
+        raise CheckFailed(
+            f"rank {rank} claims to hold {held:,} bytes in tensors",
+            f"{least:,} at least",
+            "Keep numbers in tensors, where they count.",
+            impossible=True,
+        )
 
 
 def expect_own_memory(answer: Answer) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any
 
@@ -37,6 +37,7 @@ from .oracles import Case, Drawing, as_tuple, at, side_by_side
 from .traffic import expect_all_waited
 
 CLOSE = 1e-9  # relative error of float64 numbers, after gelu, exp or additions in another order
+TWICE = {"values": partial(drive, twice=True)}  # to find a function that keeps something from call to call
 
 Call = tuple[str, int]  # (op, bytes handed in)
 NO_MISTAKES: Mapping[str, Mistakes] = MappingProxyType({})
@@ -109,7 +110,8 @@ class Sharded:
 
         options.setdefault("also", expect_repeats)
         inputs: list[list[Any]] = [per_rank(self.size, self.parts(self.whole) | grad), [None] * self.size]
-        return Case(inputs, right=right, mistakes=mistakes, unpack=unpack, through=drive, unchanged=False, **options)
+        how = {"through": drive, "drivers": TWICE, "unchanged": False, **options}
+        return Case(inputs, right=right, mistakes=mistakes, unpack=unpack, **how)
 
     def alone(self) -> tuple[list[torch.Tensor], dict[str, list[torch.Tensor]]]:
         """(outputs, {name: gradients}) of the function on each rank's tensors alone, as lists with one entry per rank.
@@ -167,6 +169,7 @@ def driven(
         mistakes={part_named(name): of_part for name, of_part in usual.items()},
         unpack=unpacked,
         through=drive,
+        drivers=TWICE,
         unchanged=False,  # `changed` says which input
         also=repeats_and_more,
         **options,

@@ -1,7 +1,7 @@
 """What wrong answers lead to on the inputs of a notebook, with the sentence that a student reads who gives one.
 
 An author writes a wrong answer as code and a sentence (grader/authoring/variants.py). `make build` runs it and writes
-down in which case a check fails, and fingerprints of what was wrong there, in mistakes/NN_topic.json beside the
+down in which case a check fails, and fingerprints of what was wrong there, in mistakes.json beside the
 lesson's checks. When a student's answer fails with the same outcome, the check says that sentence.
 
     {exercise: {what is judged: {number of the case: {
@@ -28,7 +28,7 @@ from .compare import ROUGHLY
 from .equality import alike
 from .fingerprints import agree, fingerprint, fits, is_telling
 
-FOLDER = "mistakes"  # beside the modules with the lessons' checks
+FILE, HIDDEN_FILE = "mistakes.json", "hidden_mistakes.json"  # in a lesson's room; students get only the first
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,9 @@ class KnownMistakes:
         return json.dumps(written, indent=0, ensure_ascii=False) + "\n" if written else ""
 
 
-def file_beside(checks: Path) -> Path:
-    """Where it is written down what the checks in this file know."""
-    return checks.parent / FOLDER / f"{checks.stem}.json"
+def mistakes_file(room: Path, hidden: bool) -> Path:
+    """Where it is written down what the checks, or the hidden tests, of a lesson know."""
+    return room / (HIDDEN_FILE if hidden else FILE)
 
 
 def same_outcome(one: KnownOutcome, other: KnownOutcome) -> bool:

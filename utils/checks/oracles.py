@@ -16,8 +16,8 @@
         )
 
 That registers two checks of the exercise "reduce-by-hand": its values in two cases, its traffic in one. Each case is
-drawn, run and compared; the inputs must stay as they were. The hidden tests are other cases of the same oracle, in
-grader/hidden: `reduce_by_hand = vary(visible.reduce_by_hand, values=[(3, 1, (2, 3))], traffic=[(5, 4)])`.
+drawn, run and compared; the inputs must stay as they were. A hidden test is other
+cases of the same oracle: `hidden_reduce_by_hand = vary(reduce_by_hand, values=[(3, 1, (2, 3))], traffic=[(5, 4)])`.
 
 Where a mistake leads to the same value as another one, nobody can tell which of them was made; where it leads to the
 right one, nobody can see it. So inputs on which that happens by accident are drawn again.
@@ -25,15 +25,14 @@ right one, nobody can see it. So inputs on which that happens by accident are dr
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ..cluster.hardware import Cluster
 from ..kit.drivers.call import Catch
+from ..text.units import is_or_are
 from .answer import Answer, CheckFailed, Outcome, Place
 from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
 from .equality import alike, which_alike
@@ -41,6 +40,7 @@ from .inputs import Draws
 from .known_mistakes import sentences
 from .marking import Check, exercise_of
 from .relations import relation
+from .rooms import HIDDEN
 from .runner import Runner
 from .scores import SCORE, Measure, Score
 from .show import show
@@ -119,6 +119,7 @@ class Case:
     cluster   virtual ranks to run on; real ones by default
     clock     the virtual cluster on which time and memory are judged; `cluster` by default
     through, catch  as for Runner
+    drivers   {what is judged: the driver for that, in place of `through`}; None for none
     advice    {pattern in the report of ranks that failed: what to do about it}. If the pattern has a group, what that
               matches is left out of the report: advice that is too general, for example
     unchanged whether inputs must be after the call what they were before
@@ -143,6 +144,7 @@ class Case:
     cluster: Cluster | None = None
     clock: Cluster | None = None
     through: Callable[..., Any] | None = None
+    drivers: Mapping[str, Callable[..., Any] | None] = field(default_factory=dict)
     catch: Catch = ()
     advice: Mapping[str, str] = field(default_factory=dict)
     unchanged: bool = True
@@ -167,11 +169,7 @@ class Case:
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
         cluster = (self.clock if judges in ("time", "memory", SCORE) else None) or self.cluster
-        through = self.through
-        if judges == "values" and through and "twice" in inspect.signature(through).parameters:
-            through = partial(through, twice=True)
-        if judges in ("memory", SCORE) and through and "counted" in inspect.signature(through).parameters:
-            through = partial(through, counted=True)
+        through = self.drivers.get(judges, self.through)
         options: dict[str, Any] = {"catch": self.catch, "through": through, **self.same}
         try:
             if cluster is None:
@@ -230,6 +228,7 @@ class Case:
                 seen = at(self.seen, rank, self.world_size) or (
                     "rank {rank}: {part} is" if part else "rank {rank} returned"
                 )
+                seen = seen.replace("{part} is", f"{{part}} {is_or_are(part)}")
                 mistakes = self.told_apart(mistakes, values[part], right, results)
                 mistakes = {**self.mistaken_as_a_whole(got), **mistakes, **self.explained(values[part], rank)}
                 try:
@@ -488,7 +487,7 @@ def oracle(
     """
 
     def mark(draw: Drawing) -> Oracle:
-        return Oracle(exercise or exercise_of(draw.__name__), draw, if_stuck, cases, par)
+        return Oracle(exercise or exercise_of(draw.__name__.removeprefix(HIDDEN)), draw, if_stuck, cases, par)
 
     return mark
 

@@ -1,17 +1,17 @@
 """Visible checks whose oracle the student must not see, because it is the answer: a formula, or a plan.
 
-The oracle of such an exercise is in grader/hidden, with its visible cases in a tuple RECORDED:
+The oracle of such an exercise is hidden, with its visible cases in a tuple RECORDED:
 
     @oracle(values=[(8, 3, 0.4)])
-    def bubble_shares(draws: Draws, ranks: int, microbatches: int, most: float) -> Case: ...
+    def hidden_bubble_shares(draws: Draws, ranks: int, microbatches: int, most: float) -> Case: ...
 
-    RECORDED = (vary(bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11)]),)
+    RECORDED = (vary(hidden_bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11)]),)
 
-`make build` writes down what it says of these cases, in recorded/NN_topic.json: inputs, right values, and what usual
-mistakes lead to. The lesson's module here says `bubble_shares = recorded("09_pipeline_parallelism", "bubble-shares")`.
+`make build` writes down what it says of these cases, in recorded.json beside the checks: inputs, right values, and
+what usual mistakes lead to. What students get of the checks says `bubble_shares = recorded(ROOM, "bubble-shares")`.
 
-The par of a challenge (scores.py) is written down there too: RECORDED has `vary(visible.best_buckets, par=...)`, and
-the lesson's module here `par=recorded_par("06_sharding", "best-buckets")`.
+The par of a challenge (scores.py) is written down there too: RECORDED has `vary(best_buckets, par=...)`, and the
+visible oracle `par=recorded_par(ROOM, "best-buckets")`.
 
 Everything in such a case is plain data: numbers, strings, None, lists, tuples, dicts, and the Gpu of a cluster.
 """
@@ -31,7 +31,7 @@ from .marking import Check
 from .oracles import Case, Every, OnlyAt, Oracle, called
 from .scores import SCORE
 
-FOLDER = Path(__file__).parent / "recorded"
+FILE = "recorded.json"  # in a lesson's room
 # The fields of a Case that a recorded one has.
 FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "advice", "in_order", "world_size")
 OF_CHALLENGES = ("limit", "par")
@@ -43,7 +43,7 @@ DIGITS = 7  # of a par: the last ones of a sum of floats may differ from machine
 class Recorded:
     """The checks of an exercise on recorded cases. A lesson's module holds it; `recorded` makes it."""
 
-    lesson: str
+    room: Path
     exercise: str
     more: Mapping[str, Any] = field(default_factory=dict)  # of each Case
 
@@ -52,7 +52,7 @@ class Recorded:
         return self.oracle().checks()
 
     def oracle(self) -> Oracle:
-        entry = entry_of(self.lesson, self.exercise)
+        entry = entry_of(self.room, self.exercise)
 
         def draw(_: Draws, judges: str, number: int) -> Case:
             return Case(**{name: plain(value) for name, value in entry["cases"][judges][number].items()}, **self.more)
@@ -61,19 +61,20 @@ class Recorded:
         return Oracle(self.exercise, draw, entry["if_stuck"], cases)
 
 
-def recorded(lesson: str, exercise: str, **more: Any) -> Recorded:
+def recorded(room: Path, exercise: str, **more: Any) -> Recorded:
     """The visible checks of an exercise whose oracle is hidden.
 
+    room: the folder of the module that calls it
     more: what its cases have that is not plain data, such as `cluster` or `through`
     """
-    return Recorded(lesson, exercise, more)
+    return Recorded(room, exercise, more)
 
 
-def recorded_par(lesson: str, exercise: str) -> Callable[..., float]:
+def recorded_par(room: Path, exercise: str) -> Callable[..., float]:
     """The par of a challenge's visible cases, from their arguments. The function raises ValueError for any other."""
 
     def par(*arguments: Any, **named: Any) -> float:
-        pars = entry_of(lesson, exercise)["par"]
+        pars = entry_of(room, exercise)["par"]
         key = key_of(named or arguments)
         if key not in pars:
             raise ValueError(f"par of {exercise!r} in the case {key} is not recorded: run `make build`")
@@ -86,24 +87,24 @@ def key_of(arguments: Any) -> str:
     return repr(arguments)
 
 
-def entry_of(lesson: str, exercise: str) -> dict[str, Any]:
-    path = FOLDER / f"{lesson}.json"
+def entry_of(room: Path, exercise: str) -> dict[str, Any]:
+    path = room / FILE
     of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if exercise not in of_lesson:
-        origin = f"Its cases come from RECORDED in grader/hidden/{lesson}.py, by `make build`."
-        raise ValueError(f"{path.name} has no {exercise!r}{nearest(exercise, of_lesson)} {origin}")
+        origin = f"Its cases come from RECORDED in the checks of {room.name}, by `make build`."
+        raise ValueError(f"{FILE} has no {exercise!r}{nearest(exercise, of_lesson)} {origin}")
     entry: dict[str, Any] = of_lesson[exercise]
     return entry
 
 
-def points_of(lesson: str) -> dict[str, dict[str, float]]:
+def points_of(room: Path) -> dict[str, dict[str, float]]:
     """{exercise: {what is judged: its points}} of a lesson, in its order; {} if nothing is written down."""
-    path = FOLDER / f"{lesson}.json"
+    path = room / FILE
     return dict(json.loads(path.read_text(encoding="utf-8")).get(POINTS, {})) if path.exists() else {}
 
 
 def written_down(oracles: Sequence[Oracle], points: Mapping[str, Mapping[str, float]] | None = None) -> str:
-    """The text of recorded/NN_topic.json for these oracles, and for the points of the lesson's checks.
+    """The text of recorded.json for these oracles, and for the points of the lesson's checks.
 
     Raises TypeError if a case holds more than plain data.
     """

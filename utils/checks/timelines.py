@@ -21,21 +21,21 @@ from .answer import CheckFailed
 if TYPE_CHECKING:
     from ..figures import Picture
 
-FOLDER = Path(__file__).parent / "recorded" / "timelines"
+TIMELINES = "timelines.json"  # in a lesson's room
 VARIABLE = "RECORD_TIMELINES"  # of the environment: the file to write to, while the solution runs
 DIGITS = 6  # of a time, in a file
 MOST_EVENTS = 2000  # in a run that is written down
 FOREVER = 0.25  # of the time until then: what a picture shows of the calls that never return
 
 
-def to_look_at(failed: CheckFailed, lesson: str, exercise: str) -> list[Picture]:
+def to_look_at(failed: CheckFailed, room: Path, exercise: str) -> list[Picture]:
     """Pictures of the run that failed a check, if they say more than the message."""
     if failed.deadlock is not None:
         return [until_stuck(failed.deadlock)] if failed.deadlock.events else []
     run = failed.run
     if run is None or not (run.events or run.regions):  # an answer that only computes has nothing to draw
         return []
-    expected = solutions_run(lesson, exercise, like=run)
+    expected = solutions_run(room, exercise, like=run)
     if expected is None or run.elapsed < expected.elapsed * 1.00001:  # as quick, but something else is wrong
         return []
     return beside_each_other(run, expected)
@@ -72,9 +72,9 @@ def keep(exercise: str, run: Run) -> None:
         path.write_text(json.dumps(of_lesson, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
-def solutions_run(lesson: str, exercise: str, like: Run) -> Run | None:
+def solutions_run(room: Path, exercise: str, like: Run) -> Run | None:
     """The solution's run of this exercise's check; None if it isn't known, or has a different number of ranks."""
-    path = FOLDER / f"{lesson}.json"
+    path = room / TIMELINES
     of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     run = from_data(of_lesson[exercise]) if exercise in of_lesson else None
     return run if run and run.world_size == like.world_size else None

@@ -91,8 +91,10 @@ def expect_each_sent(
             how_many_times(got, count, "messages") if got != count else how_many_times(got_bytes, total, "bytes"),
         )
     sent = {f"{plural(count, 'message')}, {total:,} bytes" for count, total in wanted}
-    counted = f"each rank sent {sent.pop()} in all" if len(sent) == 1 else "each rank sent what it must"
-    return f"{counted}. {enough}".strip()
+    if len(sent) == 1:
+        return f"each rank sent {sent.pop()} in all. {enough}".strip()
+    count, total = (sum(column) for column in zip(*wanted, strict=True))
+    return f"the ranks sent {plural(count, 'message')} between them, {total:,} bytes in all. {enough}".strip()
 
 
 def how_many_times(got: int, wanted: int, noun: str) -> str:
@@ -155,7 +157,14 @@ def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | N
                     f"That is {event.bytes / want:.3g} times what is needed. {advice}".strip(),
                 )
     expect_all_waited(answer)
-    return f"each rank called {in_turn(calls)}."
+    return f"each rank called {in_turn(calls)}{with_bytes(answer)}."
+
+
+def with_bytes(answer: Answer) -> str:
+    """`, with 16 bytes in all`: what a rank has handed to its calls; nothing where ranks differ, or handed nothing."""
+    ranks = range(len(answer.results))
+    totals = {sum(event.bytes for event in answer.events if event.rank == rank) for rank in ranks}
+    return f", with {totals.pop():,} bytes in all" if len(totals) == 1 and totals != {0} else ""
 
 
 def in_turn(calls: Sequence[str]) -> str:

@@ -41,6 +41,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from ..events.collectives import COLLECTIVES, not_known
 from ..text import tables
 from ..text.units import nearest, plural, quantity
 from . import gloo_costs, nccl_costs
@@ -48,12 +49,7 @@ from .achieved import GlooRates
 from .hardware import Cluster, Link, check_number
 from .layout import Layout, Part, levels
 
-__all__ = ["OPS", "Cost", "Group", "Layout", "Part", "cost"]
-
-OPS = (
-    *("all_reduce", "broadcast", "reduce", "gather", "scatter"),
-    *("all_gather", "reduce_scatter", "all_to_all", "barrier"),
-)
+__all__ = ["Cost", "Group", "Layout", "Part", "cost"]
 
 
 @dataclass(frozen=True)
@@ -135,6 +131,8 @@ def algorithms(op: str, n: float, group: Group) -> dict[str, list[Part]]:
             found = {"tree": group.fan(n), "straight": group.straight(n, group.sharing_one)}
         case "all_to_all":
             found = {"pairwise": group.straight(n, group.sharing_all, "pairwise")}
+        case _:
+            raise not_known(op, "algorithms in utils/cluster/collective_costs.py")
     if group.switch is not None:
         others = (group.size - 1) * n / group.size
         hops = {"all_reduce": (2, n), "barrier": (2, n), "reduce": (1, n), "reduce_scatter": (1, others)}
@@ -148,7 +146,7 @@ def hierarchical(op: str, nbytes: float, layout: Layout, cluster: Cluster) -> li
 
     Inside nodes by rings (trees for scatter and gather) or in the switch; between nodes by the cheapest algorithm.
     """
-    local = layout.most  # as many on every node
+    local = layout.most  # the number on every node
     inner = Group(local, 1, local, local, cluster.intra, cluster.inter)
     outer = Group(layout.nodes, layout.nodes, 1, 1, cluster.intra, cluster.inter, layout.sharing, layout.sharing)
     [reduce_scatter] = algorithms("reduce_scatter", nbytes, inner).get("in-switch") or inner.ring(nbytes)
@@ -161,7 +159,7 @@ def hierarchical(op: str, nbytes: float, layout: Layout, cluster: Cluster) -> li
     found = algorithms(op, nbytes if op == "all_to_all" else nbytes / local, outer)
     best = cheapest(found)
     between = total(f"{op.replace('_', '-')} between nodes, {best}", found[best])
-    return {
+    by_op = {
         "all_reduce": [reduce_scatter, between, all_gather],
         "barrier": [reduce_scatter, between, all_gather],
         "reduce_scatter": [reduce_scatter, between],
@@ -171,7 +169,10 @@ def hierarchical(op: str, nbytes: float, layout: Layout, cluster: Cluster) -> li
         "gather": [between, gather],
         "scatter": [scatter, between],
         "all_to_all": [all_to_all, between],
-    }[op]
+    }
+    if op not in by_op:
+        raise not_known(op, "hierarchical in utils/cluster/collective_costs.py")
+    return by_op[op]
 
 
 def total(name: str, parts: list[Part]) -> Part:
@@ -262,8 +263,8 @@ def cost(op: str, nbytes: float, cluster: Cluster, layout: Layout) -> Cost:
 
     Raises ValueError for an unknown op or an impossible number of bytes, TypeError if nbytes is not a number.
     """
-    if op not in OPS:
-        raise ValueError(f"there is no collective {op!r}{nearest(op, OPS)} There are {', '.join(OPS)}.")
+    if op not in COLLECTIVES:
+        raise ValueError(f"there is no collective {op!r}{nearest(op, COLLECTIVES)} There are {', '.join(COLLECTIVES)}.")
     check_number("nbytes", nbytes, "bytes", "25e6", may_be_zero=True)
     nbytes = 0 * nbytes if op == "barrier" else nbytes
     title = (

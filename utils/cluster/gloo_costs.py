@@ -35,6 +35,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from ..events.collectives import not_known
 from .achieved import GlooRates
 from .hardware import Cluster, Link
 from .layout import Layout, Part, levels
@@ -73,15 +74,16 @@ def demand(op: str, n: float, ranks: int) -> Demand:
             return Demand("direct", hops=1, path=part, sent=part, moved=own)
         case "all_to_all":
             return Demand("all pairs", 1, path=part, sent=others * n, moved=own)
-        case _:
-            return Demand("dissemination", levels(ranks))  # a barrier
+        case "barrier":
+            return Demand("dissemination", levels(ranks))
+    raise not_known(op, "demand in utils/cluster/gloo_costs.py")
 
 
 def algorithms(op: str, n: float, layout: Layout, cluster: Cluster, rates: GlooRates) -> dict[str, list[Part]]:
     """{algorithm: parts} for n bytes: the one that Gloo has."""
     needs = demand(op, n, layout.size)
     alone = cluster.intra.bandwidth * rates.bandwidth
-    limited = needs.sent / rates.together > needs.path / alone  # by the cores, which all ranks share
+    limited = needs.sent / rates.together > needs.path / alone  # the cores, which all ranks share, are the limit
     nbytes, bandwidth = (needs.sent, rates.together) if limited else (needs.path, alone)
     parts = [
         Part("start", 1, 0.0, Link(rates.start, math.inf)),

@@ -25,14 +25,15 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from ..events.collectives import COLLECTIVES, not_known
 from .achieved import LinkRates, Protocol
 from .hardware import Cluster, Link
 from .layout import Layout, Part, levels
 
-TREE = 0.9  # of the ring's bandwidth: tuning.cc
+TREE = 0.9  # the share of the ring's bandwidth that a tree reaches: tuning.cc
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """How a group talks in one protocol.
 
     start            seconds once
@@ -44,8 +45,8 @@ class Way(NamedTuple):
     between: Link
 
     @classmethod
-    def of(cls, within: Protocol, across: Protocol, layout: Layout, cluster: Cluster) -> Way:
-        cards = math.ceil(layout.least / layout.sharing)  # of the emptiest node
+    def of(cls, within: Protocol, across: Protocol, layout: Layout, cluster: Cluster) -> Route:
+        cards = math.ceil(layout.least / layout.sharing)  # on the emptiest node
         inside = Link(within.step, within.bandwidth * cluster.intra.bandwidth)
         between = Link(across.step, across.bandwidth * cluster.inter.bandwidth * cards)
         return cls(max(within.start, across.start) if layout.nodes > 1 else within.start, inside, between)
@@ -66,34 +67,37 @@ def algorithms(op: str, n: float, layout: Layout, cluster: Cluster) -> dict[str,
     assert isinstance(inner, LinkRates) and isinstance(outer, LinkRates)
     found: dict[str, list[Part]] = {}
     for within, across in zip(inner.protocols, outer.protocols, strict=True):
-        way = Way.of(within, across, layout, cluster)
-        if op in ("all_to_all", "gather", "scatter"):
-            found[f"direct, {within.name}"] = direct(op, n, way, layout)
-            continue
-        found[f"ring, {within.name}"] = ring(op, n, way, layout)
-        if op in ("all_reduce", "barrier"):
-            found[f"tree, {within.name}"] = tree(n, way, layout)
+        route = Route.of(within, across, layout, cluster)
+        match op:
+            case "all_to_all" | "gather" | "scatter":
+                found[f"direct, {within.name}"] = direct(op, n, route, layout)
+            case "all_reduce" | "barrier":
+                found[f"ring, {within.name}"] = ring("all_reduce", n, route, layout)
+                found[f"tree, {within.name}"] = tree(n, route, layout)
+            case "all_gather" | "reduce_scatter" | "broadcast" | "reduce":
+                found[f"ring, {within.name}"] = ring(op, n, route, layout)
+            case _:
+                raise not_known(op, "algorithms in utils/cluster/nccl_costs.py")
     if op == "all_reduce" and layout.nodes == 1 and layout.size >= inner.at_least and inner.in_switch is not None:
-        way = Way.of(inner.in_switch, inner.in_switch, layout, cluster)
-        found["in-switch"] = way.parts(layout.size, 0, n)
+        route = Route.of(inner.in_switch, inner.in_switch, layout, cluster)
+        found["in-switch"] = route.parts(layout.size, 0, n)
     return found
 
 
-def ring(op: str, n: float, way: Way, layout: Layout) -> list[Part]:
-    rounds = 2 if op in ("all_reduce", "barrier") else 1
-    between = layout.nodes - 1
-    share = 1.0 if op in ("broadcast", "reduce") else (layout.size - 1) / layout.size
-    return way.parts(rounds * (layout.size - 1 - between), rounds * between, rounds * share * n)
+def ring(op: str, n: float, route: Route, layout: Layout) -> list[Part]:
+    collective, between = COLLECTIVES[op], layout.nodes - 1
+    steps = collective.laps * (layout.size - 1 - between)
+    return route.parts(steps, collective.laps * between, float(collective.ring_share(layout.size)) * n)
 
 
-def tree(n: float, way: Way, layout: Layout) -> list[Part]:
-    return way.parts(2 * (layout.most - 1), 2 * levels(layout.nodes), 2 * n / TREE)
+def tree(n: float, route: Route, layout: Layout) -> list[Part]:
+    return route.parts(2 * (layout.most - 1), 2 * levels(layout.nodes), 2 * n / TREE)
 
 
-def direct(op: str, n: float, way: Way, layout: Layout) -> list[Part]:
+def direct(op: str, n: float, route: Route, layout: Layout) -> list[Part]:
     """Every rank, or the root, exchanges n/P bytes with each other rank; what stays in a node flows meanwhile."""
     piece = n / layout.size
     if layout.nodes == 1:
-        return way.parts(1, 0, (layout.size - 1) * piece)
+        return route.parts(1, 0, (layout.size - 1) * piece)
     ranks = layout.least if op == "all_to_all" else 1  # how many of a node send through its network cards
-    return way.parts(0, 1, ranks * (layout.size - layout.least) * piece)
+    return route.parts(0, 1, ranks * (layout.size - layout.least) * piece)

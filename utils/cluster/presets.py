@@ -85,7 +85,7 @@ def protocols(steps: tuple[float, float, float], bandwidth: float) -> tuple[Prot
     )
 
 
-NVLINK_STEPS, NETWORK_STEPS = (0.8, 1.9, 3.4), (6.0, 8.5, 14.0)  # of LL, LL128 and Simple
+NVLINK_STEPS, NETWORK_STEPS = (0.8, 1.9, 3.4), (6.0, 8.5, 14.0)  # LL, LL128, Simple
 NVLINK_3 = LinkRates(0.88, protocols(NVLINK_STEPS, 235 / 300))
 NVLINK_4 = LinkRates(0.88, protocols(NVLINK_STEPS, 0.82), Protocol("NVLS", 25e-6, 5e-6, 0.605), at_least=5)
 NVLINK_5 = replace(NVLINK_4, in_switch=Protocol("NVLS", 25e-6, 5e-6, 0.53))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..events.collectives import POINT_TO_POINT
 from ..events.event import Event
-from ..events.matching import POINT_TO_POINT, Matching, group_key
+from ..events.matching import Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW, group_alike
 from ..text.source_lines import place

@@ -26,8 +26,8 @@ SIGNALS: dict[int, str] = {
     signal.SIGTERM: "from outside",
 }
 
-MOST_FRAMES = 5  # of a traceback, shown from its beginning and again from its end
-MOST_ALIKE = 3  # exceptions of one kind from one place that differ only in what they say
+MAX_FRAMES = 5  # shown from the beginning of a traceback, and again from its end
+MAX_ALIKE = 3  # exceptions of one kind from one place that differ only in what they say
 
 # What torch's and Gloo's C++ puts in front of a failed check: rank, time, file. Without it, equal failures read alike.
 STAMP = re.compile(r"\[rank\d+\]:\[[A-Z]\d{4} [\d:.]+ \S+\] |\[enforce fail at \S+\] ")
@@ -75,13 +75,13 @@ def raised(kind: str, frames: tuple[Frame, ...], messages: dict[str, list[int]])
     """The exceptions of one kind from one place. messages: {what they say: the ranks that raised it}."""
     said = sorted(messages.items(), key=lambda item: min(item[1]))
     lines = [f"{ranks_text(sorted(ranks)).lower()} raised {kind}: {message}".rstrip(": ") for message, ranks in said]
-    if left_out := sorted(rank for _, ranks in said[MOST_ALIKE:] for rank in ranks):
-        lines[MOST_ALIKE:] = [f"({ranks_text(left_out)} raised {kind} on the same line, with different messages.)"]
+    if left_out := sorted(rank for _, ranks in said[MAX_ALIKE:] for rank in ranks):
+        lines[MAX_ALIKE:] = [f"({ranks_text(left_out)} raised {kind} on the same line, with different messages.)"]
     shown = students_frames(frames)
-    lines += [line for frame in shown[:MOST_FRAMES] for line in frame_lines(frame)]
-    if len(shown) > 2 * MOST_FRAMES:
-        lines.append(f"  ... {len(shown) - 2 * MOST_FRAMES} more calls ...")
-    lines += [line for frame in shown[MOST_FRAMES:][-MOST_FRAMES:] for line in frame_lines(frame)]
+    lines += [line for frame in shown[:MAX_FRAMES] for line in frame_lines(frame)]
+    if len(shown) > 2 * MAX_FRAMES:
+        lines.append(f"  ... {len(shown) - 2 * MAX_FRAMES} more calls ...")
+    lines += [line for frame in shown[MAX_FRAMES:][-MAX_FRAMES:] for line in frame_lines(frame)]
     return "\n".join(lines)
 
 

@@ -6,15 +6,14 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 
+from ..events.collectives import COLLECTIVES
 from ..events.event import Event
 from ..events.matching import Matching
 from ..events.rank_state import Gradient
 from ..text.rank_sets import FEW
 from .words import inside_which_if, ranks_text, tensor_text
 
-# Collectives whose ranks must all hand in the same number of elements of the same dtype.
-SAME_SIZE = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "reduce_scatter")
-ORDER_MAY_NOT_MATTER = ("min", "max")  # of gradients, when only the largest of all is wanted
+ORDER_MAY_NOT_MATTER = ("min", "max")  # a program may want the largest of all gradients, and no more
 ONE_BY_ONE = (
     "Go through the parameters in the same order on every rank: a set has no order, and if `if p.grad is not None` "
     "skips a parameter on one rank only, all that follow meet the wrong partner."
@@ -41,7 +40,7 @@ def difference(partners: Mapping[int, Event | None]) -> str:
         return f"{each(made, 'named root', lambda e: e.peer)}. All ranks must name the same root."
     if len({e.reduce_op for e in made.values()}) > 1:
         return f"{each(made, 'asked for', lambda e: e.reduce_op)}. {op} needs the same reduce op on every rank."
-    if op in SAME_SIZE and len({(e.dtype, math.prod(e.shape)) for e in made.values()}) > 1:
+    if COLLECTIVES[op].same_size and len({(e.dtype, math.prod(e.shape)) for e in made.values()}) > 1:
         rule = f"{op} needs the same shape and dtype on every rank."
         return f"{each(made, 'brought', tensor_text)}. {rule}{new_tensors(*made.values())}"
     return ""
@@ -59,9 +58,13 @@ def mixed_gradients(matching: Matching) -> tuple[list[Event], str]:
 
     Each rank must have both parameters, as replicas in data parallelism: then no program can want this sum.
     """
-    for calls in matching.collectives.values():
-        for events in zip(*calls.values(), strict=False):
-            known = [(e, g) for e in events if (g := matching.states[e.rank].gradients.get(e.index)) is not None]
+    for rounds in matching.collectives.by_key.values():
+        for calls in rounds.calls.values():
+            if len(calls) < len(rounds.made):
+                break  # from here on a rank is missing
+            known = [
+                (e, g) for e in calls.values() if (g := matching.states[e.rank].gradients.get(e.index)) is not None
+            ]
             for (one, mine), (other, its) in itertools.pairwise(known):
                 different = first_difference(mine, its)
                 if different is None or one.reduce_op in ORDER_MAY_NOT_MATTER:

@@ -10,20 +10,15 @@ import linecache
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
+from ..events.collectives import ALL, COLLECTIVES, fills
 from ..events.event import Event
-from ..events.matching import Matching
+from ..events.matching import Matching, Rounds
 from ..events.rank_state import RankState, TensorLayout
 from ..text.source_lines import place
 from .errors import SilentMistake
-from .mismatch import SAME_ORDER, SAME_SIZE, difference, message_mismatch, mixed_gradients
+from .mismatch import SAME_ORDER, difference, message_mismatch, mixed_gradients
 from .why_stuck import groups_in_another_order
 from .words import call_text, ranks_text, tensor_text
-
-# The ranks that get values from a call, and must wait before they use them: all, only the root, all but the root.
-FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "recv")
-FOR_THE_ROOT = ("reduce", "gather")
-FOR_THE_OTHERS = ("broadcast", "scatter")
-IN_PLACE = ("all_reduce", "broadcast", "reduce")  # these read and write their tensors in memory order
 
 Finding = tuple[list[Event], str]  # calls to show, and what is wrong with them
 NOTHING: Finding = ([], "")
@@ -67,8 +62,8 @@ def find_different_groups(matching: Matching) -> Finding:
 
 def find_swapped_calls(matching: Matching) -> Finding:
     """Two ranks that make the same calls in different orders: it shows in their tensors, or in the lines of code."""
-    for calls in sound_groups(matching):
-        first, *others = calls.values()
+    for members, rounds in sound_groups(matching):
+        first, *others = map(rounds.of, members)
         for other in others:
             span = swapped_span([contents(event) for event in first], [contents(event) for event in other])
             if span is not None:
@@ -83,8 +78,10 @@ def find_swapped_calls(matching: Matching) -> Finding:
 
 
 def find_different_collectives(matching: Matching) -> Finding:
-    for calls in sound_groups(matching):
-        for partners in columns(calls):
+    for members, rounds in sound_groups(matching):
+        for partners in (rounds.partners(number, members) for number in rounds.calls):
+            if len({event and contents(event) for event in partners.values()}) == 1:
+                continue
             made = [event for event in partners.values() if event is not None]
             missing = [rank for rank, event in partners.items() if event is None]
             if not missing and (sentence := difference(partners)):
@@ -124,7 +121,7 @@ def find_unfit_layouts(matching: Matching) -> Finding:
                         f"{list(strides)}), but Gloo works on consecutive memory, so it used the wrong numbers. "
                         "Hand in x.contiguous(), and copy the result back into the view."
                     )
-                if event.op in IN_PLACE and (other := in_another_layout(event, matching)) is not None:
+                if COLLECTIVES[event.op].in_place and (other := in_another_layout(event, matching)) is not None:
                     return [event, other], (
                         f"Rank {state.rank}'s tensor is laid out differently in memory from rank {other.rank}'s "
                         f"(is one a transpose?), and {event.op} goes by the order in memory. "
@@ -141,7 +138,7 @@ def find_unused_handles(matching: Matching) -> Finding:
                     f"Rank {state.rank} started an asynchronous send and never waited for it: its tensor may not have "
                     "been read yet when you change it or return. Keep the handle, and call its wait()."
                 )
-            if event.index in state.unused_handles and gets_values(event):
+            if event.index in state.unused_handles and fills(event.op, event.rank == event.peer):
                 return [event], (
                     f"Rank {state.rank} started an asynchronous {event.op} and never waited for it: its result may not "
                     "be there yet when you use it. Keep the handle, and call its wait() before you use the tensor."
@@ -152,31 +149,25 @@ def find_unused_handles(matching: Matching) -> Finding:
 # --- collectives
 
 
-def sound_groups(matching: Matching) -> Iterator[dict[int, list[Event]]]:
-    """{rank: its collectives} for each group in which no call raised, and whose members have called it.
+def sound_groups(matching: Matching) -> Iterator[tuple[tuple[int, ...], Rounds[Event]]]:
+    """(members, their collectives) of each group in which no call raised, and whose members have called it.
 
     In a world that was started again ("world.2"), a rank may have a new number, or be in its third world already.
     """
     failed = {(state.rank, index) for state in matching.states.values() for index in state.failed}
-    for (group, members), calls in matching.collectives.items():
-        if "." in group and calls.keys() != set(members):
+    for (group, members), rounds in matching.collectives.by_key.items():
+        if "." in group and rounds.made.keys() != set(members):
             continue
-        if not any((event.rank, event.index) in failed for events in calls.values() for event in events):
-            yield {rank: calls.get(rank, []) for rank in members}
-
-
-def columns(calls: dict[int, list[Event]]) -> Iterator[dict[int, Event | None]]:
-    """{rank: its call, or None} for each place in the order of a group's calls where the calls are not all alike."""
-    for number in range(max(map(len, calls.values()))):
-        partners = {rank: events[number] if number < len(events) else None for rank, events in calls.items()}
-        if len({event and contents(event) for event in partners.values()}) > 1:
-            yield partners
+        calls = (event for calls in rounds.calls.values() for event in calls.values()) if failed else ()
+        if not any((event.rank, event.index) in failed for event in calls):
+            yield members, rounds
 
 
 def contents(event: Event) -> Hashable:
     """What the ranks' calls of one collective have in common. Ranks may hand in different numbers of rows to an
     all-to-all, so its shape says nothing: sizes of [6] and [10] on one rank may be [10] and [6] on another."""
-    return event.op, event.peer, event.reduce_op, event.dtype, event.shape if event.op in SAME_SIZE else ()
+    shape = event.shape if COLLECTIVES[event.op].same_size else ()
+    return event.op, event.peer, event.reduce_op, event.dtype, shape
 
 
 def line_text(event: Event) -> str:
@@ -206,10 +197,14 @@ def written_apart(mine: list[Event], its: list[Event]) -> bool:
     On a line that both run, ranks may be taking turns: `all_reduce(mine if rank == turn else zeros)`.
     """
     return (
-        all(event.op in FOR_ALL and event.where for event in mine + its)
+        all(is_for_all(event.op) and event.where for event in mine + its)
         and len({contents(event) for event in mine + its}) == 1
         and not {event.where for event in mine} & {event.where for event in its}
     )
+
+
+def is_for_all(op: str) -> bool:
+    return COLLECTIVES[op].receives == ALL and not COLLECTIVES[op].rooted
 
 
 def met_each_other(mine: Event, one: str, its: Event, other: str) -> str:
@@ -247,12 +242,3 @@ def in_another_layout(event: Event, matching: Matching) -> Event | None:
 def real_strides(layout: TensorLayout) -> list[int]:
     """Without those of dimensions of one element, which no step is ever taken along."""
     return [stride for size, stride in zip(*layout, strict=True) if size > 1]
-
-
-def gets_values(event: Event) -> bool:
-    """Whether the call changes this rank's tensors."""
-    if event.op in FOR_THE_ROOT:
-        return event.rank == event.peer
-    if event.op in FOR_THE_OTHERS:
-        return event.op == "scatter" or event.rank != event.peer
-    return event.op in FOR_ALL

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..events.collectives import COLLECTIVES, POINT_TO_POINT, ROOT
 from ..events.event import Event
-from ..events.matching import POINT_TO_POINT, Matching, group_key
+from ..events.matching import Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
 from ..text.units import plural
@@ -20,7 +21,6 @@ MORE_ROUNDS = (
     "decision first, and have all ranks follow it."
 )
 NO_CAUSE = "No send matches a receive"  # how a report begins that describes the deadlock and can't say more
-FROM_ROOT = ("broadcast", "scatter")
 ALL_GROUPS = "Every rank must call new_group for every group in the same order, even for groups that it is not in."
 
 
@@ -74,7 +74,7 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
 
 
 def message_instead(event: Event, message: Event, blocked: dict[int, Event], matching: Matching) -> str:
-    """Sentences about a rank that waits for a message and so never comes to the collective; "" if they explain nothing.
+    """Sentences about a rank that waits for a message and so never reaches the collective; "" if they explain nothing.
 
     event     the collective
     message   what the rank waits in
@@ -82,7 +82,7 @@ def message_instead(event: Event, message: Event, blocked: dict[int, Event], mat
     other = blocked.get(-1 if message.peer is None else message.peer)
     if message.op not in POINT_TO_POINT or other is None or other.op in POINT_TO_POINT:
         return ""
-    if message.op == "recv" and event.op in FROM_ROOT and message.peer == event.peer:
+    if message.op == "recv" and COLLECTIVES[event.op].gives == ROOT and message.peer == event.peer:
         return f"A {event.op} is not received with recv: every rank calls {event.op} itself."
     if matching.other_end(message) is not None:
         return ""

@@ -1,4 +1,4 @@
-"""Events and Regions as bars in lanes, for `run.timeline()` and `run.save_trace()`: which bars nest, overlap or match.
+"""Events and Regions as bars in lanes, for `run.timeline()` and `run.save_trace()`: which bars nest or overlap.
 
 All times are in seconds.
 """
@@ -6,7 +6,6 @@ All times are in seconds.
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
 from collections.abc import Sequence
 from functools import cache
 from heapq import heappop, heappush
@@ -110,25 +109,3 @@ def bubbles(regions: list[Region], start: float, end: float) -> list[tuple[float
 def stem(name: str) -> str:
     """The name of a region without its numbers: "forward 3" and "forward 4" are of the same kind."""
     return re.sub(r"[\s_#]*\d+", "", name).strip() or name
-
-
-def messages(events: list[Event]) -> list[tuple[Event, Event]]:
-    """Each send with its receive: the n-th send from one rank to another with a group and tag is the n-th received.
-
-    If a rank has a receive from any source, messages to it with that group and tag are left out: the senders are not
-    all known.
-    """
-    sends: dict[tuple[int | None, int | None, str, int], deque[Event]] = defaultdict(deque)
-    receives = []
-    from_anywhere = {(e.rank, e.group, e.tag) for e in events if e.op == "recv" and e.peer is None}
-    for event in sorted(events, key=lambda e: (e.rank, e.index)):
-        if event.op == "send" and (event.peer, event.group, event.tag) not in from_anywhere:
-            sends[event.rank, event.peer, event.group, event.tag].append(event)
-        elif event.op == "recv":
-            receives.append(event)
-    pairs = []
-    for receive in receives:
-        queue = sends[receive.peer, receive.rank, receive.group, receive.tag]
-        if queue:
-            pairs.append((queue.popleft(), receive))
-    return pairs

@@ -18,7 +18,7 @@ class Gradient(NamedTuple):
     """What a call reduces: the gradient of the parameter with these values."""
 
     fingerprint: int
-    name: str  # of the parameter in its model; "" if it is in none
+    name: str  # the parameter's name in its model; "" if it is in none
 
 
 @dataclass
@@ -37,7 +37,7 @@ class RankState:
     parameters: set[int] = field(default_factory=set)  # fingerprints of the parameters that the rank has or has had
     regions: list[Region] = field(default_factory=list)
     finished: bool = False
-    failure: Failure | None = None  # what it raised, where that is known before all have ended
+    failure: Failure | None = None  # the exception it raised, if known before all have ended
 
     def blocked_in(self) -> Event | None:
         """The call this rank is inside, if any."""

@@ -55,7 +55,7 @@ def ring(size: int = 4, step: int = 0) -> Picture:
     draw_ring_state(left, before, f"before step {step}, and what is sent")
     draw_ring_state(right, after, f"after step {step}")
     for place in range(size):
-        draw_passing(left, place, (place - 1 - step) % size, size)  # no answer: the picture shows it
+        draw_passing(left, place, (place - 1 - step) % size, size)
     return picture
 
 
@@ -63,7 +63,7 @@ def held_in_ring(size: int, steps: int) -> list[list[str]]:
     """held[place][chunk]: whose numbers that chunk sums after `steps` steps, such as "a+d"."""
     held = [[LETTERS[place]] * size for place in range(size)]
     for step in range(steps):
-        sent = [held[place][(place - 1 - step) % size] for place in range(size)]  # no answer: the picture shows it
+        sent = [held[place][(place - 1 - step) % size] for place in range(size)]
         for place in range(size):
             chunk = (place - 2 - step) % size
             held[place][chunk] = "+".join(sorted({*held[place][chunk].split("+"), *sent[place - 1].split("+")}))

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ..report.breakdown import Breakdown
 
 WIDTH, TALL, ABOVE, BELOW, RIGHT = 9, 0.34, 0.45, 0.62, 0.2  # inches
-MOST_BARS = 24
-COLUMNS = 4  # of the legend
+MAX_BARS = 24
+COLUMNS = 4  # legend columns
 SOLID = {
     "matmul": "#85C285",
     "memory-bound": "#A394FF",
@@ -33,8 +33,8 @@ HATCHED = {
 
 
 def breakdown(parts: Breakdown) -> Picture:
-    groups = parts.alike()
-    places = rank_sets.spread(len(groups), MOST_BARS, ())
+    groups = parts.equal_ranks()
+    places = rank_sets.spread(len(groups), MAX_BARS, ())
     bars = {"mean": parts.mean}
     bars |= {rank_sets.lane_name(groups[i]).replace("\n", " "): parts.parts[groups[i][0]] for i in places}
     lines = -(-len(parts.names) // COLUMNS)
@@ -45,11 +45,11 @@ def breakdown(parts: Breakdown) -> Picture:
     panel = picture.subplots()
     unit, seconds = fitting(SECONDS, parts.elapsed)
     looks = looks_of(parts.names)
-    for place, one in enumerate(bars.values()):
+    for place, bar in enumerate(bars.values()):
         start = 0.0
         for name in parts.names:
-            panel.barh(place, one.get(name, 0.0) / seconds, 0.8 if place else 0.92, start, **looks[name])
-            start += one.get(name, 0.0) / seconds
+            panel.barh(place, bar.get(name, 0.0) / seconds, 0.8 if place else 0.92, start, **looks[name])
+            start += bar.get(name, 0.0) / seconds
     panel.set(xlim=(0, (parts.elapsed or 1) / seconds), ylim=(len(bars) - 0.4, -0.6))
     panel.set_yticks(range(len(bars)), list(bars))
     panel.set_xlabel(f"{unit} in each part, not in the order of time", color=INK, fontsize=9)

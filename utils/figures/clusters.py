@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from ..cluster.hardware import Cluster, Link
 
 GPU, INSIDE, BETWEEN = COLOURS[3], COLOURS[2], COLOURS[1]
-MOST_NODES = 2  # drawn; a box with a number stands for the others
-ROW, MOST_GPUS = 8, 72  # GPUs side by side, and in all; of the rest only the number is shown
-MOST_NICS = 8  # drawn separately in a node; more become one bar
+MAX_NODES = 2  # drawn; a box with a number stands for the others
+ROW, MAX_GPUS = 8, 72  # GPUs side by side, and in all; any others are shown as a number
+MAX_NICS = 8  # drawn separately in a node; more become one bar
 ROUND = "round,pad=0,rounding_size=0.1"
 # In inches, as are the panel's axes; y points down from the top of the nodes.
-STEP = 0.46  # from a GPU to the next
+STEP = 0.46  # distance between neighbouring GPUs
 NARROW = 3.1  # the least width of a node, for the text in it
 BAR, NIC, GAP, FOLDED = 0.34, 0.24, 0.2, 1.0  # heights of a switch and a NIC, between nodes, width of the last box
 
 
 def cluster(machine: Cluster) -> Picture:
     """Nodes as boxes with their GPUs, and the links inside and between them with bandwidth and latency."""
-    drawn, columns = min(machine.nodes, MOST_NODES), columns_of(machine.gpus_per_node)
+    drawn, columns = min(machine.nodes, MAX_NODES), columns_of(machine.gpus_per_node)
     rows = rows_of(machine.gpus_per_node, columns)
     folded, network = machine.nodes - drawn, machine.nodes > 1
     wide = max(NARROW, columns * STEP + 0.2)
@@ -56,7 +56,7 @@ def columns_of(gpus: int) -> int:
 
 
 def rows_of(gpus: int, columns: int) -> int:
-    return ceil(min(gpus, MOST_GPUS) / columns) + (gpus > MOST_GPUS)
+    return ceil(min(gpus, MAX_GPUS) / columns) + (gpus > MAX_GPUS)
 
 
 def label(link: Link) -> str:
@@ -68,14 +68,14 @@ def draw_node(panel: Axes, machine: Cluster, node: int, left: float, wide: float
     panel.add_patch(FancyBboxPatch((left, 0), wide, tall, ROUND, facecolor="none", edgecolor=INK, gid="node"))
     panel.text(left + wide / 2, -0.13, f"node {node}", ha="center", va="center", color=INK, fontsize=9)
     start = left + (wide - columns * STEP) / 2
-    for number in range(min(machine.gpus_per_node, MOST_GPUS)):
+    for number in range(min(machine.gpus_per_node, MAX_GPUS)):
         row, column = divmod(number, columns)
         corner, side = (start + column * STEP + 0.03, 0.1 + row * STEP), STEP - 0.06
         rank = node * machine.gpus_per_node + number
         draw_box(panel, corner, side, side, str(rank), GPU, "GPU")
     y = 0.1 + rows_of(machine.gpus_per_node, columns) * STEP
-    if machine.gpus_per_node > MOST_GPUS:
-        words = f"x {machine.gpus_per_node - MOST_GPUS:,} more"
+    if machine.gpus_per_node > MAX_GPUS:
+        words = f"x {machine.gpus_per_node - MAX_GPUS:,} more"
         panel.text(left + wide / 2, y - STEP / 2, words, ha="center", va="center", color=INK, fontsize=10)
     draw_bar(panel, left + 0.1, left + wide - 0.1, y, f"inside: {label(machine.intra)}", INSIDE, machine.intra)
     if machine.nodes > 1:
@@ -85,7 +85,7 @@ def draw_node(panel: Axes, machine: Cluster, node: int, left: float, wide: float
 def draw_nics(panel: Axes, machine: Cluster, start: float, wide: float, switch: float, tall: float) -> None:
     """Each NIC lies below the GPUs that share it, wired to the `switch` above and the network below."""
     nics = machine.nics or machine.gpus_per_node
-    boxes, words = (nics, "NIC") if nics <= MOST_NICS else (1, f"{nics} NICs")
+    boxes, words = (nics, "NIC") if nics <= MAX_NICS else (1, f"{nics} NICs")
     share, y = wide / boxes, switch + 0.15
     size = share - 0.06 if boxes < nics else min(share - 0.06, 0.5)
     for box in range(boxes):

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from .picture import COLOURS, GREY, INK, PAPER, Picture
 
 LETTERS = "abcdefgh"  # rank 0's numbers are a, rank 1's are b, ...
-MOST_RANKS = len(LETTERS)
+MAX_RANKS = len(LETTERS)
 State: TypeAlias = list[list[str]]  # each rank's cells
 
 
@@ -158,5 +158,5 @@ def draw_bands(panel: Axes, matrix: list[list[int]], band: int, source: Callable
 
 def enough_colours(world_size: int) -> None:
     """Raises ValueError if there are more ranks than letters and colours."""
-    if not 1 <= world_size <= MOST_RANKS:
-        raise ValueError(f"a picture has room for 1 to {MOST_RANKS} ranks, not {world_size}")
+    if not 1 <= world_size <= MAX_RANKS:
+        raise ValueError(f"a picture has room for 1 to {MAX_RANKS} ranks, not {world_size}")

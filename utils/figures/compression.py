@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from .curves import INKS
 from .picture import COLOURS, GREY, INK, Picture
@@ -44,8 +44,15 @@ def over_steps(curves: Mapping[str, Sequence[float] | Mapping[int, float]], titl
         steps = values if isinstance(values, Mapping) else dict(enumerate(values))
         panel.plot([*steps], [*steps.values()], label=name, color=colour, linestyle=style, linewidth=1.7)
     panel.set_yscale("log")
+    few = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "125" else "")
+    low, high = panel.get_ylim()
+    ticks = [*panel.get_yticks(), *panel.get_yticks(minor=True)]
+    if sum(low <= tick <= high and few(tick, 0) != "" for tick in ticks) < 2:  # it shows only a part of a decade
+        panel.yaxis.set_major_locator(MaxNLocator(5))
+        panel.yaxis.set_minor_locator(NullLocator())
+        few = FuncFormatter(lambda value, _: f"{value:g}")
     for numbers in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
-        numbers(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "125" else ""))
+        numbers(few)
     panel.set_xlabel("step", fontsize=9, color=INK)
     panel.set_ylabel(what, fontsize=9, color=INK)
     panel.tick_params(labelsize=9, which="both")

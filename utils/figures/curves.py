@@ -48,7 +48,7 @@ def crossings(curves: dict[str, list[tuple[float, float]]]) -> list[tuple[float,
     Between two sizes a curve is taken as a straight line, like alpha + n / B.
     """
     found = []
-    points = list(zip(*curves.values(), strict=True))  # for each size, every curve's point
+    points = list(zip(*curves.values(), strict=True))  # one tuple per size, with every curve's point
     names = list(curves)
     for before, after in zip(points, points[1:], strict=False):
         first, last = fastest(names, before), fastest(names, after)

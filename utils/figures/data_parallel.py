@@ -25,8 +25,8 @@ def data_parallel_step(shards: list[int]) -> Picture:
         panel.text(rank, -0.7, f"rank {rank}", ha="center", va="center", color=INK, fontsize=9)
         texts = [rows_of(first, rows), "the same", f"$g_{rank}$", "mean of all"]
         for depth, text in enumerate(texts):
-            mine = depth in (0, 2)
-            colours = [COLOURS[rank]] if mine else COLOURS[:world_size] if depth == 3 else [PAPER]
+            is_own = depth in (0, 2)
+            colours = [COLOURS[rank]] if is_own else COLOURS[:world_size] if depth == 3 else [PAPER]
             box(panel, rank, depth, text, colours)
         first += rows
     for depth, name in enumerate(STEPS):

@@ -11,7 +11,7 @@ from .picture import COLOURS, GREY, INK, Picture
 from .shardings import arrow, box, sheet
 
 Row: TypeAlias = tuple[int, int, int]  # source, expert, token
-TALL, WIDE, GAP = 0.62, 2.3, 3.1  # of a row; GAP: between two columns
+TALL, WIDE, GAP = 0.62, 2.3, 3.1  # a row's height and width; GAP: space between two columns
 TITLES = ("sorted by expert", "after the all-to-all: by source", "grouped by expert")
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ..report.traffic import Traffic
 
 Matrix: TypeAlias = "numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float64]]"
-MOST_ROOMY = 8  # ranks; with more, cells are smaller
-MOST_NUMBERS = 16  # ranks; with more, cells have shades instead of numbers
-MOST_CELLS = 256  # in a row; smaller ones would fall between pixels
+MAX_ROOMY = 8  # ranks; with more, cells are smaller
+MAX_NUMBERS = 16  # ranks; with more, cells have shades instead of numbers
+MAX_CELLS = 256  # cells per row; smaller ones would fall between pixels
 
 
 def traffic(run: Run, title: str, implied: bool = False) -> Picture:
@@ -33,10 +33,10 @@ def heatmap(table: Traffic, title: str, implied: bool = False) -> Picture:
     """The same for a Traffic. The colour is that of the source, stronger the more bytes it sends."""
     matrix = table.implied_bytes if implied else table.bytes
     size = len(matrix)
-    if size > MOST_NUMBERS:
+    if size > MAX_NUMBERS:
         return heatmap_in_shades(matrix, title)
     most = max(max(row) for row in matrix) or 1
-    wide = 0.85 if size <= MOST_ROOMY else 0.5  # inches of a column
+    wide = 0.85 if size <= MAX_ROOMY else 0.5  # inches of a column
     unit, nbytes = BYTES[-1] if len(f"{most:,}") <= 11 * wide else fitting(BYTES, most)
     picture = Picture(max(wide * size + 1.4, 0.095 * len(title)), 0.4 * size + 1.35, title)
     panel = picture.subplots()
@@ -69,10 +69,10 @@ def heatmap_in_shades(matrix: list[list[int]], title: str) -> Picture:
     picture.subplots_adjust(left=0.11, right=0.96, bottom=0.09, top=0.93)
     panel = picture.subplots()
     size = len(matrix)
-    block = -(-size // MOST_CELLS)  # ranks per row and per column
+    block = -(-size // MAX_CELLS)  # ranks per row and per column
     sent = most_of_blocks(numpy.array(matrix, dtype=float), block)
     unit, nbytes = fitting(BYTES, sent.max())
-    edge = len(sent) * block - 0.5  # no answer: a picture
+    edge = len(sent) * block - 0.5
     look: Look = {"cmap": "cividis_r", "vmin": 0, "vmax": sent.max() / nbytes or 1, "interpolation": "nearest"}
     cells = numpy.where(sent, sent / nbytes, numpy.nan)  # white if nothing was sent
     shades = panel.imshow(cells, extent=(-0.5, edge, edge, -0.5), **look)
@@ -90,8 +90,8 @@ def heatmap_in_shades(matrix: list[list[int]], title: str) -> Picture:
 
 def most_of_blocks(matrix: Matrix, block: int) -> Matrix:
     """(n, n) -> (n / block, n / block), rounded up: the maximum of each block."""
-    cells = -(-len(matrix) // block)  # no answer: a picture
-    missing = cells * block - len(matrix)  # no answer: a picture
+    cells = -(-len(matrix) // block)
+    missing = cells * block - len(matrix)
     whole = numpy.pad(matrix, (0, missing))
     most: Matrix = whole.reshape(cells, block, cells, block).max(axis=(1, 3))
     return most

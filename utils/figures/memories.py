@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WIDTH = 9  # inches
 LEFT, RIGHT, ABOVE, BELOW = 1.08, 1.08, 0.5, 0.95  # inches beside the panels
 ROOMY = 4  # lanes; with more, they are lower
-MOST_LANES = 16
+MAX_LANES = 16
 # Bottom to top. "allocated", which an allocator reports without saying what for, never occurs with the others.
 LAYERS = ("parameters", "gradients", "optimizer state", "activations", "communication", "other", "allocated")
 COLOUR = dict(zip(LAYERS, [*KINDS[:4], KINDS[5], COLOURS[-1], KINDS[1]], strict=True))
@@ -55,11 +55,11 @@ def live_bytes(memory: Memory) -> Picture:
 def chosen(memory: Memory, tracked: list[int]) -> tuple[list[list[int]], str]:
     """(the ranks of each lane, a note about omitted lanes). Ranks that held the same at all times share a lane."""
     every = rank_sets.group_alike(tracked, ((memory.peak[rank], tuple(memory.samples[rank])) for rank in tracked))
-    if len(every) <= MOST_LANES:
+    if len(every) <= MAX_LANES:
         return every, ""
     peaks = [memory.peak[ranks[0]] or 0 for ranks in every]
     highest, lowest = peaks.index(max(peaks)), peaks.index(min(peaks))
-    places = rank_sets.spread(len(every), MOST_LANES, (highest, lowest))
+    places = rank_sets.spread(len(every), MAX_LANES, (highest, lowest))
     note = f"{len(places)} of {len(every):,} different lanes, evenly spread, with the highest peak (rank "
     note += f"{every[highest][0]}) and the lowest (rank {every[lowest][0]})"
     return [every[place] for place in places], note

@@ -28,7 +28,7 @@ class Pen:
     seconds: float  # per unit of the panel's axis
     wide: float  # inches of the panel
     tall: float  # inches of a lane
-    boxes: dict[tuple[Any, ...], list[Box]] = field(default_factory=lambda: defaultdict(list))  # by look
+    boxes: dict[tuple[Any, ...], list[Box]] = field(default_factory=lambda: defaultdict(list))  # {look: its boxes}
 
     def bar(self, start: float, end: float, y: float, height: float, what: str, **look: Any) -> None:
         """`what` describes the bar, such as "compute: forward". What lies outside the picture is cut off."""

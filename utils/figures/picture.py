@@ -25,7 +25,7 @@ INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"
 DPI = 96  # a browser's own, so that a point in a picture is a point on the page
 NOTEBOOK = 914  # pixels across an output of JupyterLab on a screen of 1366 x 768, its file browser open
 WIDEST = 9.5  # inches; a notebook shrinks what is wider
-DEEP = 0.45  # how opaque the paper is behind letters on a deep colour
+DEEP = 0.45  # opacity of the paper behind letters on a deep colour
 TYPE = 9  # points, the smallest in any picture
 # In a dark theme, the paper becomes the theme's ground and the ink white, while hues stay; docs/book/_static/book.css
 # does the same. The first selector is JupyterLab's, the second VS Code's. Where a viewer ignores styles, as JupyterLab
@@ -52,7 +52,7 @@ class Picture(Figure):
         drawn, content = io.BytesIO(), io.BytesIO()
         self.savefig(drawn, format="png", dpi=DPI)
         few = Image.open(drawn).convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        few.save(content, "png", optimize=True)  # with a palette, a third of the bytes
+        few.save(content, "png", optimize=True)  # a palette needs a third of the bytes
         return content.getvalue()
 
     def _repr_html_(self) -> str:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ..report.run import Run
 
 LEFT, RIGHT = 0.77, 0.165  # inches: the least margins beside the panel
-COLUMNS = 7  # of the legend
-MOST_LANES = 64
+COLUMNS = 7  # legend columns
+MAX_LANES = 64
 STRIPES, DOTS = "//////", "...."
 BUBBLE: Look = {"facecolor": "#F4F4F4", "edgecolor": "#C8C8C8", "hatch": DOTS, "linewidth": 0}
 WAITS: Look = {"facecolor": (1, 1, 1, 0.75), "edgecolor": GREY, "hatch": STRIPES, "linewidth": 0, "zorder": 3}
 DENSE = 100  # regions in a lane; from there on, outlines would paint over the neighbours
-NESTED = 0.34  # by which part of the band an inner region is lower than the outer one
+NESTED = 0.34  # part of the band by which an inner region is lower than its outer one
 
 
 @dataclass
@@ -56,7 +56,7 @@ def timeline(
 
     beside  another Run, to compare with: the time axis is as long as the longer of the two needs
     ranks   which to show, with the times and colours of the full picture. If there are more than rank_sets.FEW, those
-            that do the same at the same time share a lane, whatever their peers; at most MOST_LANES lanes are shown.
+            that do the same at the same time share a lane, whatever their peers; at most MAX_LANES lanes are shown.
 
     Raises ValueError if there is nothing to draw, no such region, or no such rank.
     """
@@ -92,7 +92,7 @@ def timeline(
 
 def height_of(number: int) -> float:
     """Inches of each of so many lanes: 16 fit on a screen, and in four there is room for names in two rows."""
-    heights = ((4, 1.0), (8, 0.56), (16, 0.38), (32, 0.25), (MOST_LANES, 0.14))
+    heights = ((4, 1.0), (8, 0.56), (16, 0.38), (32, 0.25), (MAX_LANES, 0.14))
     return next(tall for most, tall in heights if number <= most)
 
 
@@ -137,11 +137,11 @@ def seen(bar: Region | Event, start: float, end: float, until: float) -> bool:
 
 def chosen(every: list[Lane], start: float, end: float) -> tuple[list[Lane], str]:
     """(the lanes to draw, a note about the others)."""
-    if len(every) <= MOST_LANES:
+    if len(every) <= MAX_LANES:
         return every, ""
     latest = max(range(len(every)), key=lambda i: bars.last_moment(every[i].events, every[i].regions))
     idlest = max(range(len(every)), key=lambda i: every[i].idle(start, end))
-    places = rank_sets.spread(len(every), MOST_LANES, (latest, idlest))
+    places = rank_sets.spread(len(every), MAX_LANES, (latest, idlest))
     note = (
         f"{len(places)} of {len(every):,} different lanes, among them the last to finish (rank "
         f"{every[latest].ranks[0]}) and the one that waits most (rank {every[idlest].ranks[0]})"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..events.collectives import COLLECTIVES
+
 # The first shade is the colour of the kind.
 SHADES = {
     "forward": ("#56B4E9", "#A6D8F3", "#2E7FBF", "#CFE8F7"),
@@ -18,17 +20,9 @@ WORK = {
     **{kind: shades[0] for kind, shades in SHADES.items()},
     "send": "#CC79A7",
     "recv": "#F0E442",
-    "all_reduce": "#D55E00",
-    "all_gather": "#9457FF",
-    "reduce_scatter": "#C2F0C2",
-    "all_to_all": "#F01A57",
-    "broadcast": "#C2A357",
-    "reduce": "#9466A3",
-    "scatter": "#57FF85",
-    "gather": "#6675D1",
-    "barrier": "#C2C2C2",
+    **{name: one.colour for name, one in COLLECTIVES.items()},
 }
-OTHER_WORK = ["#85C285", "#A394FF", "#D1F066"]  # regions with names of the program's own, in the order of the alphabet
+OTHER_WORK = ["#85C285", "#A394FF", "#D1F066"]  # for regions that the program names itself, in alphabetical order
 SHORT = {"f": "forward", "fwd": "forward", "b": "backward", "bwd": "backward", "w": "weight gradient"}
 
 

@@ -37,7 +37,7 @@ def flat_pieces(sizes: list[int], world_size: int) -> Picture:
     enough_colours(world_size)
     picture = Picture(8, 1.7, "parameters laid end to end, and cut into equal pieces")
     numbers, piece = sum(sizes), -(-sum(sizes) // world_size)
-    panel = sheet(picture, (-0.16 * piece * world_size, piece * world_size * 1.01), (1.6, -0.6))  # no answer: a picture
+    panel = sheet(picture, (-0.16 * piece * world_size, piece * world_size * 1.01), (1.6, -0.6))
     left = 0
     panel.text(-0.2, 0, "parameters", ha="right", va="center", color=INK, fontsize=9)
     for number, size in enumerate(sizes):
@@ -51,7 +51,7 @@ def recut(numbers: int, before: int, after: int) -> Picture:
     """A flat tensor of so many numbers, cut for two different numbers of ranks."""
     enough_colours(max(before, after))
     picture = Picture(8, 1.8, f"{numbers} numbers, saved by {before} ranks and read by {after}")
-    widest = max(before * -(-numbers // before), after * -(-numbers // after))  # no answer: a picture
+    widest = max(before * -(-numbers // before), after * -(-numbers // after))
     panel = sheet(picture, (-0.14 * widest, widest * 1.01), (1.6, -1.0))
     for number in range(numbers):
         panel.text(number + 0.5, -0.72, str(number), ha="center", va="center", color=INK, fontsize=9)
@@ -101,7 +101,7 @@ def cut(panel: Axes, row: int, name: str, numbers: int, world_size: int) -> None
     piece = -(-numbers // world_size)
     panel.text(-0.2, row, name, ha="right", va="center", color=INK, fontsize=9)
     for rank in range(world_size):
-        left, filled = rank * piece, min(piece, max(0, numbers - rank * piece))  # no answer: a picture
+        left, filled = rank * piece, min(piece, max(0, numbers - rank * piece))
         block(panel, left, row, piece, PADDING, "" if filled else "zeros")
         if filled:
             block(panel, left, row, filled, COLOURS[rank], f"rank {rank}")

@@ -58,5 +58,5 @@ def attention_block_backward(
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same in one process, over the whole sequence: (B, heads, S, d) three times -> (B, heads, S, d)."""
-    positions = torch.ones_like(q[0, 0, :, 0], dtype=torch.int64).cumsum(0)  # where q is, which may be no real memory
+    positions = torch.ones_like(q[0, 0, :, 0], dtype=torch.int64).cumsum(0)  # q's device, which may have no real memory
     return attention_block(q, k, v, positions, positions)[0]

@@ -55,7 +55,7 @@ def peak_of_plan(plan: Sequence[Segment], boundaries: Sequence[int], keeps: Sequ
 
 
 def seconds_of_plan(plan: Sequence[Segment], seconds: Sequence[float]) -> float:
-    """Of a forward and a backward pass. seconds: of each layer's forward pass; backward takes twice as long."""
+    """Time of a forward and a backward pass. seconds: each layer's forward pass; backward takes twice as long."""
     return sum(
         (4 if recompute else 3) * seconds[number] for start, end, recompute in plan for number in range(start, end)
     )
@@ -82,7 +82,7 @@ class Chain:
 
     @property
     def seconds(self) -> list[float]:
-        """Of each layer's two products, on an H100 at its peak."""
+        """Time of each layer's two products, on an H100 at its peak."""
         ends = zip(self.widths, self.widths[1:], strict=False)
         return [
             2 * self.rows * hidden * (first + last) / PEAK

@@ -6,8 +6,8 @@ from hashlib import shake_256
 
 import torch
 
-WORDS = 624  # of 32 bits, in the state of a Mersenne twister
-STATE = slice(24, 24 + 8 * WORDS)  # where torch keeps them in get_state(), each in 8 bytes
+WORDS = 624  # 32-bit words in the state of a Mersenne twister
+STATE = slice(24, 24 + 8 * WORDS)  # their place in torch's get_state(), 8 bytes each
 
 
 def generator_of(seed: int) -> torch.Generator:

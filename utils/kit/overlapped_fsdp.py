@@ -28,7 +28,7 @@ class ShardedLayer:
         self.free()
         self.shard = nn.Parameter(torch.empty(dim * dim // world_size))
         self.gathering: dist.Work | None = None
-        self.reducing: tuple[dist.Work, Tensor, Tensor] | None = None  # with this rank's part, and the whole gradient
+        self.reducing: tuple[dist.Work, Tensor, Tensor] | None = None  # (work, this rank's part, whole gradient)
 
     def free(self) -> None:
         self.weight.untyped_storage().resize_(0)

@@ -85,10 +85,10 @@ def problem(schedules: Schedules, microbatches: int | None = None, chunks: int |
     except ValueError as error:
         return str(error)
     every = [step for of_rank in steps for step in of_rank]
-    if not every and not microbatches:
-        return ""
-    microbatches = microbatches or 1 + max(step.microbatch for step in every)
-    chunks = chunks or 1 + max((step.chunk for step in every), default=0)
+    if microbatches is None:
+        microbatches = 1 + max((step.microbatch for step in every), default=-1)
+    if chunks is None:
+        chunks = 1 + max((step.chunk for step in every), default=0)
     return counting_problem(steps, microbatches, chunks) or order_problem(steps) or deadlock(steps)
 
 
@@ -103,8 +103,9 @@ def counting_problem(schedules: list[list[Step]], microbatches: int, chunks: int
         missing = [step for step in wanted if not times[step]]
         repeated = [step for step in wanted if times[step] > 1]
         if unknown:
-            there = f"microbatches 0 to {microbatches - 1}" + (f" and chunks 0 to {chunks - 1}" if chunks > 1 else "")
-            return f"rank {rank} does {unknown[0]}, but there are only {there}."
+            only = f"only microbatches 0 to {microbatches - 1}" if microbatches else "no microbatches"
+            there = only + (f" and chunks 0 to {chunks - 1}" if chunks > 1 else "")
+            return f"rank {rank} does {unknown[0]}, but there are {there}."
         if missing:
             return f"rank {rank} never does {listed(missing)}."
         if repeated:

@@ -154,7 +154,7 @@ def how_many(guess: Sequence[Any], answer: Sequence[Any]) -> str:
 
 
 def how_far_off(guess: float, answer: float) -> str:
-    if math.isclose(guess, answer, rel_tol=1e-3):  # to the digits that one types
+    if math.isclose(guess, answer, rel_tol=1e-3):  # equal in the digits that people type
         return "right"
     direction = "high" if guess > answer else "low"
     if answer == 0 or guess / answer <= 0 or not math.isfinite(guess / answer):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.autograd.graph import Node
 
-RAW = "_raw_saved_"  # what torch puts before the names of saved tensors; "_saved_" without it also gives numbers
+RAW = "_raw_saved_"  # torch's prefix of saved tensors' names; plain "_saved_" also gives numbers
 
 
 class Saved(NamedTuple):
@@ -59,7 +59,7 @@ def nodes_of(last: Node | None) -> Iterator[Node]:
 
 def kept_by(node: Any) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) of what one operation keeps."""
-    for number, tensor in enumerate(getattr(node, "saved_tensors", ())):  # of an autograd.Function
+    for number, tensor in enumerate(getattr(node, "saved_tensors", ())):  # tensors that an autograd.Function saved
         if isinstance(tensor, Tensor):
             yield f"saved {number}", tensor
     for name in dir(node):

@@ -24,7 +24,7 @@ def step(rank: int, world_size: int, dp: int, tp: int, rows: int, dim: int, laye
     activations is enough. Gradients are all-reduced while the rest of the backward pass runs.
     """
     tp_groups = [dist.new_group([group * tp + place for place in range(tp)]) for group in range(dp)]
-    dp_groups = [dist.new_group([group * tp + place for group in range(dp)]) for place in range(tp)]  # no answer: grid
+    dp_groups = [dist.new_group([group * tp + place for group in range(dp)]) for place in range(tp)]
     tp_group, dp_group = tp_groups[rank // tp], dp_groups[rank % tp]
     weights, gradients = ([torch.empty(dim, dim // tp, dtype=torch.bfloat16) for _ in range(layers)] for _ in range(2))
     adam = torch.empty(3, layers, dim, dim // tp)

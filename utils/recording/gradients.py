@@ -16,8 +16,8 @@ import torch
 from .notes import GradientOf, Note, ParametersAre
 from .torch_private import version_of
 
-MOST_CALLS = 2_000  # a wrong order shows early; later calls are not looked at
-MOST_SEARCHES = 20  # through all objects of the process, a few milliseconds each: one for each step of an optimizer
+MAX_CALLS = 2_000  # a wrong order shows early; later calls are not looked at
+MAX_SEARCHES = 20  # one per optimizer step; each goes through all objects of the process, in a few milliseconds
 SAMPLE = 256  # elements of a parameter in its fingerprint
 
 
@@ -25,7 +25,7 @@ class Gradients:
     """The parameters of one rank, found again by the addresses of their gradients."""
 
     def __init__(self) -> None:
-        self.calls_left, self.searches_left = MOST_CALLS, MOST_SEARCHES
+        self.calls_left, self.searches_left = MAX_CALLS, MAX_SEARCHES
         self.by_address: dict[int, tuple[ref[torch.Tensor], GradientOf, int]] = {}  # with the version of the values
 
     def notes_about(self, call: int, tensor: torch.Tensor) -> list[Note]:

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from ..events.collectives import fills
 from ..text.source_lines import place
-from .torch_calls import OUTPUT_FIRST, tensors_in
+from .torch_calls import reads_second, tensors_in
 from .torch_private import base_of, version_of
 
 # NaNs with a payload of our own in the bits that all floats share, so that they are recognised after arithmetic too.
@@ -105,8 +106,8 @@ def flight_of(op: str, args: Sequence[Any], is_root: bool, where: str) -> Flight
     where     "file:line" of the call
     """
     filled = tensors_in(args[:1])
-    read = tensors_in(args[1:2]) if op in OUTPUT_FIRST else []
-    if op in ("send", "barrier") or op == "broadcast" and is_root or op == "reduce" and not is_root:
+    read = tensors_in(args[1:2]) if reads_second(op) else []
+    if not fills(op, is_root):
         filled, read = [], [*filled, *read]
     tensors = [*filled, *read]
     if not tensors or not all(can_be_watched(tensor) for tensor in tensors):

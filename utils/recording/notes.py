@@ -9,15 +9,16 @@ from __future__ import annotations
 import marshal
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
+from ..events.event import Event
 from ..events.memory_samples import MemoryNote
 
-SIZE = struct.Struct("=I")  # of a packed note, in front of it
+SIZE = struct.Struct("=I")  # the length of a packed note, in front of it
 
 
 class CallKind(NamedTuple):
-    """What all calls whose row has this number as its KIND share: the fields of Event, without the group's members."""
+    """What all calls whose row has this number as its KIND share: fields of Event."""
 
     number: int
     op: str
@@ -31,6 +32,14 @@ class CallKind(NamedTuple):
     is_async: bool
     where: str
     wrapper: str
+
+    @classmethod
+    def of(cls, event: Event, number: int) -> CallKind:
+        return cls(number, *(getattr(event, name) for name in cls._fields[1:]))
+
+    def fields(self) -> dict[str, Any]:
+        """{field of Event: value}."""
+        return dict(zip(self._fields[1:], self[1:], strict=True))
 
 
 class WaitLine(NamedTuple):

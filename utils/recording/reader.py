@@ -78,7 +78,7 @@ class NotesByKind:
 def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -> RankState:
     """What a recorder wrote, as a RankState."""
     of = NotesByKind(notes).of
-    kinds = {kind.number: kind for kind in of(CallKind)}
+    kinds = {kind.number: kind.fields() for kind in of(CallKind)}
     members = {group.group: group.members for group in of(GroupMembers)}
     lines = {line.number: line.where for line in of(WaitLine)}
     sources = {note.call: note.rank for note in of(MessageSource)}
@@ -109,29 +109,12 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
         kind = kinds[int(number)]
         if index in on_device:
             _, start, end = on_device[index]
+        if index in sources:
+            kind = kind | {"peer": sources[index]}
         if line:
             state.waits[index] = lines[int(line)]
-        state.events.append(
-            Event(
-                rank=rank,
-                index=index,
-                op=kind.op,
-                group=kind.group,
-                members=members[kind.group],
-                peer=sources.get(index, kind.peer),
-                tag=kind.tag,
-                bytes=kind.bytes,
-                dtype=kind.dtype,
-                shape=kind.shape,
-                reduce_op=kind.reduce_op,
-                is_async=kind.is_async,
-                start=start,
-                end=end or None,
-                where=kind.where,
-                waited=waited or None,
-                wrapper=kind.wrapper,
-            )
-        )
+        shared = {**kind, "members": members[kind["group"]]}
+        state.events.append(Event(rank, index, start=start, end=end or None, waited=waited or None, **shared))
     return state
 
 

@@ -7,9 +7,9 @@ result is there. The launcher reads the table while the world runs, which is how
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
+from functools import cached_property, partial
 from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from ..events.matching import POINT_TO_POINT
+from ..events.collectives import COLLECTIVES, POINT_TO_POINT, form_of
 from . import in_flight, regions
 from .callers import Caller, who_called
 from .in_flight import WAITED_TWICE, Flight, flight_of
@@ -27,12 +27,11 @@ from .recorder import Recorder
 from .torch_calls import (
     ASYNCHRONOUS,
     OPERATIONS,
-    OUTPUT_FIRST,
-    TAKEN_AS_DENSE,
     check_memory,
-    name_of_member,
+    new_event,
+    options_of,
     peer_of,
-    reduce_op_name,
+    reads_second,
     tensors_in,
 )
 from .torch_private import (
@@ -45,8 +44,6 @@ from .torch_private import (
     source_rank_of,
     wrap_making_of_groups,
 )
-
-REDUCTIONS = ("all_reduce", "reduce")
 
 
 class RecordedWork(Work):
@@ -223,7 +220,7 @@ class RecordedGroup(dist.ProcessGroup):
         """What torch asks of a backend, and a process group doesn't have."""
         return getattr(vars(self)["backend"], name)
 
-    @functools.cached_property
+    @cached_property
     def members(self) -> tuple[int, ...]:
         """Global ranks, in group order."""
         members = tuple(dist.get_process_group_ranks(self))
@@ -254,8 +251,9 @@ class Method:
         self.name, self.op = name, op
         self.carry_out: Callable[..., Any] = getattr(dist.ProcessGroup, name)
         self.is_message = op in POINT_TO_POINT
-        self.inputs_at = 1 if op in OUTPUT_FIRST else 0
-        self.dense = TAKEN_AS_DENSE.get(name, ())
+        self.reduces_in_place = not self.is_message and COLLECTIVES[op].reduces and COLLECTIVES[op].in_place
+        self.inputs_at = 1 if reads_second(op) else 0
+        self.dense = form_of(op, name).dense
 
     def begin(
         self, group: RecordedGroup, label: str, args: tuple[Any, ...], options: object, is_async: bool, caller: Caller
@@ -274,7 +272,7 @@ class Method:
             for tensor in at_risk:
                 if tensor.layout is torch.strided and not tensor.is_contiguous():
                     recorder.write(CallLayout(index, tuple(tensor.shape), tensor.stride()))
-        if self.op in REDUCTIONS and caller.directly and len(inputs) == 1:
+        if self.reduces_in_place and caller.directly and len(inputs) == 1:
             for note in recorder.gradients.notes_about(index, inputs[0]):
                 recorder.write(note)
         if label.startswith("world") and not self.is_message:
@@ -306,23 +304,20 @@ class Method:
             key = name, label, where, wrapper, is_async, root_or_peer, reduce_op, *shapes
         if (number := numbers.get(key)) is not None:
             return number
-        return group.recorder.note_once(
-            key,
-            lambda number: CallKind(
-                number=number,
-                op=self.op,
-                group=label,
-                peer=peer_of(self.op, name, args, options, group.members),
-                tag=(args[1] if name == "recv_anysource" else args[2]) if self.is_message else 0,
-                bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-                dtype=name_of_member(tensors[0].dtype) if tensors else "",
-                shape=tuple(tensors[0].shape) if tensors else (),
-                reduce_op=reduce_op_name(options),
-                is_async=is_async,
-                where=where,
-                wrapper=wrapper,
-            ),
+        event = new_event(
+            name,
+            tensors,
+            options_of(name, args, options, group.members),
+            rank=0,  # this and other fields that calls of one kind don't share are not noted
+            index=0,
+            group=label,
+            members=group.members,
+            is_async=is_async,
+            start=0.0,
+            where=where,
+            wrapper=wrapper,
         )
+        return group.recorder.note_once(key, partial(CallKind.of, event))
 
 
 def recorded(method: Method) -> Callable[..., Any]:

@@ -43,7 +43,7 @@ class Recorder:
         self.main_thread = get_ident()
         self.table = table or Table()
         self.indices = itertools.count()
-        self.numbers: dict[Hashable, int] = {}  # of what has been noted once
+        self.numbers: dict[Hashable, int] = {}  # the number of each note that is written once
         self.new_numbers = itertools.count(1)
         self.groups_made = itertools.count()
         self.worlds = int(torch.distributed.is_initialized())  # default groups so far; programs may start again

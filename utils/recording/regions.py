@@ -14,7 +14,7 @@ class RegionRecorder(Protocol):
     def span(self, kind: Literal["region"], name: str, start: Any, end: Any, /) -> None: ...
 
 
-recorder: RegionRecorder | None = None  # of this process; None in the notebook itself
+recorder: RegionRecorder | None = None  # this process's recorder; None in the notebook itself
 
 
 class region(ContextDecorator):

@@ -45,7 +45,6 @@ class Storages:
     kinds    what each storage is for: the first in KINDS of all that it has ever been
     leaves   {number: kind} of plain tensors that require a gradient, and of their gradients. In a program without
              any nn.Parameter they are its parameters. In one that has some, or an optimizer, they are inputs
-    on_change  is called after each change
     """
 
     def __init__(self, now: Callable[[], float], devices: tuple[str, ...] = ("cpu",)) -> None:
@@ -59,7 +58,6 @@ class Storages:
         self.known: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}  # address while alive -> number
         self.began = now()
         self.ended: float | None = None
-        self.on_change: Callable[[], object] | None = None
 
     def count(self, tensor: object, kind: str = OTHER) -> None:
         """See the storage of `tensor` as it is now, if it is a tensor and has one."""
@@ -118,8 +116,6 @@ class Storages:
             self.live += difference
             self.most = max(self.most, self.live)
             self.changes.append((self.now(), number, difference))
-            if self.on_change is not None:
-                self.on_change()
 
     def numbers_of(self, tensor: Tensor) -> list[int]:
         """The numbers of the storages of `tensor` that have been seen."""
@@ -137,7 +133,7 @@ class Storages:
         whole = tensor if base is None else base
         self.names_parameters |= isinstance(whole, Parameter)
         kind = PARAMETERS if isinstance(whole, Parameter) else ACTIVATIONS  # FSDP's, while gathered
-        self.recognise(tensor, kind)  # what is not known was there before, and is not to be counted
+        self.recognise(tensor, kind)  # an unknown one was there before, so it isn't counted
         return tensor if tensor.grad_fn is None else alias_of(tensor), version_of(tensor)
 
     def count_state(self, optimizer: torch.optim.Optimizer) -> None:

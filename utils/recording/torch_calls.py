@@ -4,52 +4,80 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, strided
 
-from ..events.matching import POINT_TO_POINT
+from ..events.collectives import COLLECTIVES, POINT_TO_POINT
+from ..events.event import Event
 from .torch_private import check_calls
 
-# torch's method -> the operation in an Event. Some names changed from 2.11 to 2.13; both are here.
-OPERATIONS = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "allgather": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "_allgather_base": "all_gather",
-    "all_gather_single": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "all_gather_single_coalesced": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "reduce_scatter_single_coalesced": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all",
-    "barrier": "barrier",
-    "monitored_barrier": "barrier",
-    "send": "send",
-    "recv": "recv",
-    "recv_anysource": "recv",
-}
+# torch's method -> the operation in an Event
+OPERATIONS = {method: one.name for one in COLLECTIVES.values() for method in one.methods}
+OPERATIONS |= {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 check_calls(OPERATIONS)
-# These take (outputs, inputs); the others take their inputs first.
-OUTPUT_FIRST = {"gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"}
 WITHOUT_HANDLE = {"monitored_barrier"}  # these return when the call is complete
 ASYNCHRONOUS = ("isend", "irecv", "batch_isend_irecv")
-# Which arguments of a method hold tensors that Gloo reads or writes as if they were contiguous.
-TAKEN_AS_DENSE = {
-    **dict.fromkeys(["allreduce", "allreduce_coalesced", "broadcast", "reduce"], (0,)),
-    **dict.fromkeys(["scatter"], (0, 1)),
-    **dict.fromkeys(["reduce_scatter", "alltoall_base", "all_to_all_single"], (0,)),
-}
+
+
+def reads_second(op: str) -> bool:
+    """Whether a call takes (result, input); the others take their input first."""
+    return op not in POINT_TO_POINT and COLLECTIVES[op].in_chunks
+
+
+def handed_in(op: str, args: Sequence[Any]) -> Sequence[Tensor]:
+    """The tensors that a rank hands in with a call; their bytes count."""
+    return tensors_in(args[1] if len(args) > 1 and reads_second(op) else args[:1])
+
+
+class CallOptions(NamedTuple):
+    """What a call asks for besides its tensors: fields of its Event."""
+
+    peer: int | None
+    tag: int
+    reduce_op: str
+
+
+def options_of(method: str, args: Sequence[Any], options: object, members: Sequence[int]) -> CallOptions:
+    """Raises ValueError if the group has no rank that the call names."""
+    op = OPERATIONS[method]
+    tag = (args[1] if method == "recv_anysource" else args[2]) if op in POINT_TO_POINT else 0
+    return CallOptions(peer_of(op, method, args, options, members), tag, reduce_op_name(options))
+
+
+def new_event(
+    method: str,
+    tensors: Sequence[Tensor],
+    options: CallOptions,
+    *,
+    rank: int,
+    index: int,
+    group: str,
+    members: tuple[int, ...],
+    is_async: bool,
+    start: float,
+    where: str,
+    wrapper: str,
+) -> Event:
+    """A call of a ProcessGroup's method that begins, as an Event. tensors: those that it hands in."""
+    return Event(
+        rank,
+        index,
+        op=OPERATIONS[method],
+        group=group,
+        members=members,
+        peer=options.peer,
+        tag=options.tag,
+        bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        dtype=name_of_member(tensors[0].dtype) if tensors else "",
+        shape=tuple(tensors[0].shape) if tensors else (),
+        reduce_op=options.reduce_op,
+        is_async=is_async,
+        start=start,
+        end=None,
+        where=where,
+        wrapper=wrapper,
+    )
 
 
 def tensors_in(value: object) -> Sequence[Tensor]:

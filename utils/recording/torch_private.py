@@ -1,13 +1,13 @@
 """Every private name of torch that this package uses, bound here to a public one.
 
 torch promises nothing about names that begin with an underscore: some changed between 2.11 and 2.13 alone (see
-torch_calls.py). They are all looked up when this module is imported. So if a name is gone, an error says at once which
-one and what to do, instead of in the middle of a student's program. Only what is slow to import is looked up later, by
-functions, when it is first needed.
+events/collectives.py). They are all looked up when this module is imported. So if a name is gone, an error says at once
+which one and what to do, instead of in the middle of a student's program. Only what is slow to import is looked up
+later, by functions, when it is first needed.
 
 Two kinds of private names stand elsewhere: methods that torch calls on our classes, such as `_source_rank`, are defined
-in those classes (whether torch still has them is checked below); and the table in torch_calls.py lists the methods of
-several versions and takes whichever exist.
+in those classes (whether torch still has them is checked below); and the table in events/collectives.py lists the
+methods of several versions and takes whichever exist.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ class NewGroup(NamedTuple):
     """The arguments of torch's function that makes a group, under our names; PARAMETERS has torch's own."""
 
     size: int
-    rank: int  # of this process, in the group
+    rank: int  # this process's, in the group
     members: list[int]  # global ranks, in group order; empty for the default group
     backend: str
     store: dist.Store

@@ -20,8 +20,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..events import bars
+from ..events.collectives import POINT_TO_POINT
 from ..events.event import Event
-from ..events.matching import POINT_TO_POINT
+from ..events.matching import Matching
 from ..text import rank_sets, tables
 from ..text.units import quantity
 
@@ -33,8 +34,8 @@ COMPUTING = ("matmul", "memory-bound", "launch")
 THE_REST = "computing and the rest"
 MESSAGES, FOR_MESSAGES, FOR_RANKS = "messages", "waits for messages", "waits for slower ranks"
 OTHER, IDLE = "other", "idle at the end"
-ROUNDING = 1e-9  # of the elapsed time: less than that counts as no time
-MOST_ROWS = 16
+ROUNDING = 1e-9  # the share of the elapsed time below which a part counts as none
+MAX_ROWS = 16
 
 Parts = dict[str, float]
 
@@ -75,7 +76,7 @@ class Breakdown:
 
         return figures.breakdown(self)
 
-    def alike(self) -> list[list[int]]:
+    def equal_ranks(self) -> list[list[int]]:
         """Ranks whose parts are equal, up to rounding."""
         looks = [
             tuple(round(parts.get(name, 0.0) / (self.elapsed or 1), 6) for name in self.names) for parts in self.parts
@@ -83,10 +84,10 @@ class Breakdown:
         return rank_sets.group_alike(list(range(len(self.parts))), looks)
 
     def rows(self) -> list[tables.Row]:
-        """The mean, then each rank or group of equal ranks, MOST_ROWS of them at most, evenly spread."""
-        groups = self.alike()
+        """The mean, then each rank or group of equal ranks, MAX_ROWS of them at most, evenly spread."""
+        groups = self.equal_ranks()
         rows: list[tables.Row] = [("mean", *self.percentages(self.mean))]
-        for place in rank_sets.spread(len(groups), MOST_ROWS, ()):
+        for place in rank_sets.spread(len(groups), MAX_ROWS, ()):
             ranks = groups[place]
             rows.append((rank_sets.format_ranks(ranks, most=3), *self.percentages(self.parts[ranks[0]])))
         return rows
@@ -186,29 +187,14 @@ def add_waits(parts: Parts, events: list[Event], begun: dict[int, float], forms:
 
 
 def when_complete(events: list[Event]) -> dict[int, float]:
-    """{id of a call: when the last of those that belong to it was made}; none for a message that lacks its other end.
-
-    The n-th collective that each member of a group calls is the same one.
-    """
+    """{id of a call: when the last of those that belong to it was made}, without messages that lack their other end."""
+    matching = Matching.of(events)
     begun: dict[int, float] = {}
-    same_members: dict[int, int] = {}  # id of a tuple of members: one number for equal ones, hashed once
-    numbers: dict[tuple[int, ...], int] = {}
-    places: dict[tuple[int, str, int], int] = defaultdict(int)
-    matched: dict[tuple[str, int, int], list[Event]] = defaultdict(list)
-    for event in events:
-        if event.op in POINT_TO_POINT:
-            continue
-        key = id(event.members)
-        if key not in same_members:
-            same_members[key] = numbers.setdefault(event.members, len(numbers))
-        number = same_members[key]
-        place = places[event.rank, event.group, number]
-        places[event.rank, event.group, number] += 1
-        matched[event.group, number, place].append(event)
-    for calls in matched.values():
-        last = max(call.start for call in calls)
-        begun.update((id(call), last) for call in calls)
-    for send, receive in bars.messages(events):
+    for rounds in matching.collectives.by_key.values():
+        for calls in rounds.calls.values():
+            last = max(call.start for call in calls.values())
+            begun.update((id(call), last) for call in calls.values())
+    for send, receive in matching.pairs():
         begun[id(send)] = begun[id(receive)] = max(send.start, receive.start)
     return begun
 

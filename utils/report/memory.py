@@ -44,7 +44,7 @@ class Memory:
 
     def __init__(self, ranks: list[list[MemoryNote]]) -> None:
         """ranks: the notes of each rank."""
-        known: dict[int, OfRank] = {}  # by the id of the notes, which ranks share if one ran for several
+        known: dict[int, OfRank] = {}  # {id of the notes: ...}: ranks share notes if one ran for several
         every = [known.get(id(notes)) or known.setdefault(id(notes), of_rank(notes)) for notes in ranks]
         self.peak = [rank.peak for rank in every]
         self.kinds = [rank.kinds for rank in every]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..events import bars
 from ..events.event import Event, Region
+from ..events.matching import Matching
 
 if TYPE_CHECKING:
     from .run import Run
@@ -43,7 +44,8 @@ def chrome_trace(run: Run) -> dict[str, Any]:
         slices += [slice_of_call(event, compute + 1 + row, last) for event, row in calls]
         compute += 1 + rows
     slices.sort(key=lambda entry: (entry["ts"], -entry["dur"]))
-    arrows = [half for number, pair in enumerate(bars.messages(run.events)) for half in arrow(number, *pair, threads)]
+    messages = enumerate(Matching.of(run.events).pairs())
+    arrows = [half for number, pair in messages for half in arrow(number, *pair, threads)]
     entries = sorted(slices + arrows, key=lambda entry: entry["ts"])  # stable: a slice comes before its arrow
     return {"traceEvents": names + entries, "displayTimeUnit": "ms", "otherData": {"run": repr(run)}}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..events.collectives import COLLECTIVES, NOBODY, POINT_TO_POINT, ROOT
 from ..events.event import Event
-from ..events.matching import POINT_TO_POINT
 from ..text import tables
 from ..text.rank_sets import format_ranks, group_alike
 
@@ -44,30 +44,26 @@ def implied_bytes(op: str, nbytes: int, position: int, size: int, root: int | No
     These are the factors by which nccl-tests turns time into bus bandwidth (see its doc/PERFORMANCE.md). A library may
     use another algorithm, and often does for small tensors, or where a switch adds.
     """
-    others = size - 1
-    at_root = position == root
-    sent = {
-        "all_reduce": 2 * others * nbytes / size,
-        "reduce_scatter": others * nbytes / size,
-        "all_gather": others * nbytes,
-        "all_to_all": others * nbytes / size,
-        "broadcast": 0 if root is not None and (position + 1) % size == root else nbytes,
-        "reduce": 0 if at_root else nbytes,
-        "gather": 0 if at_root else nbytes,
-        "scatter": others * nbytes / size if at_root else 0,
-        "barrier": 0,
-    }
-    return round(sent[op])
+    one, at_root = COLLECTIVES[op], position == root
+    if one.gives == NOBODY or (at_root and one.receives == ROOT):
+        return 0
+    pieces = 1 if one.input_is_chunk else size  # in what a rank hands in
+    if not one.rooted:
+        return round(one.laps * (size - 1) * nbytes / pieces)
+    if one.in_chunks and one.gives == ROOT:
+        return round((size - 1) * nbytes / pieces) if at_root else 0
+    is_last = one.gives == ROOT and root is not None and (position + 1) % size == root
+    return 0 if is_last else nbytes
 
 
 def implied_receivers(op: str, position: int, size: int, root: int | None) -> list[int]:
     """To which places of the group these bytes go, in equal parts."""
-    others = [place for place in range(size) if place != position]
-    if op in ("all_to_all", "scatter"):
-        return others
-    if op == "gather":
+    one = COLLECTIVES[op]
+    if one.in_parts and not one.reduces:
+        return [place for place in range(size) if place != position]
+    if one.in_chunks and one.receives == ROOT:
         return [] if root is None else [root]
-    return [(position + (-1 if op == "reduce" else 1)) % size]  # a ring, or a chain
+    return [(position + (-1 if one.receives == ROOT else 1)) % size]  # a ring, or a chain
 
 
 class Traffic:

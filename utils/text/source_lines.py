@@ -8,7 +8,7 @@ import os
 import re
 import sys
 
-from .package import FOLDER
+from .package import FOLDER, LESSONS
 
 # Packages of any environment, even one this Python does not run in: .../lib/python3.12/site-packages/...
 IN_ENVIRONMENT = re.compile(r".*[/\\](lib(32|64)?[/\\]python3(\.\d+t?)?|Lib)[/\\](site|dist)-packages[/\\]")
@@ -62,7 +62,7 @@ def library_prefixes() -> tuple[str, ...]:
 
     paths = sysconfig.get_paths()
     folders = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {*site.getsitepackages(), site.getusersitepackages(), FOLDER}
+    folders |= {*site.getsitepackages(), site.getusersitepackages(), FOLDER, LESSONS}
     torch = importlib.util.find_spec("torch")  # doesn't import it; it may be a build outside site-packages
     folders |= {*((torch and torch.submodule_search_locations) or ())}
     real = {os.path.realpath(folder) for folder in folders}

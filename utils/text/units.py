@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def is_or_are(noun: str) -> str:
+    """`are` for "the weights of rank 1", `is` for "the loss" and "the bias"."""
+    head = re.split(r" (?:of|in|on|at|after|before|for|from|to|with|without|that)\b", noun)[0]
+    return "are" if re.search(r"[^aius]s$", head) or " and " in head else "is"
 
 
 def quantity(amount: float, unit: str) -> str:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from grader.authoring import build, execute
 from grader.authoring.lesson import BuildError, find_lessons, read_lesson
 from grader.authoring.markers import clear_solution, replace_solution, solution_lines
-from tests.grader.authoring.tiny_lesson import CHECKS, ROOT, TINY, make_course, make_judge, write_lesson
+from tests.grader.authoring.tiny_lesson import ROOT, TINY, make_course, make_judge, write_lesson
 
 pytestmark = pytest.mark.long
 
-MESSAGES = "tests/messages/01_tiny.txt"
+MESSAGES = "solutions/01_tiny/messages.txt"
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def problems(tmp_path, text, name="01_tiny"):
 
 
 def test_a_lesson_is_read(course):
-    lesson = read_lesson(course / "solutions" / "01_tiny.py")
+    lesson = read_lesson(course / "solutions/01_tiny/lesson_01.py")
     assert lesson.name == "01_tiny" and lesson.points == 3.5
     assert list(lesson.exercises) == ["add-one"]
     exercise = lesson.exercises["add-one"]
@@ -250,7 +250,7 @@ MALFORMED = {
         "# %%\nprint",
         "# %%\n### BEGIN HIDDEN TESTS\nprint",
         29,
-        "hidden tests go in grader/hidden/01_tiny.py",
+        "hidden tests go in checks_01.py",
     ),
     "import of the hidden tests": (
         "# %%\nprint",
@@ -334,19 +334,21 @@ def test_a_file_of_another_name_is_refused(tmp_path, name):
 def test_a_file_that_is_not_utf8_is_refused(course):
     path = write_lesson(course, TINY)
     path.write_bytes(TINY.replace("A lesson", "Ä lesson").encode("latin-1"))
-    with pytest.raises(BuildError, match=r"solutions/01_tiny.py:5: byte 0xc4 is not UTF-8"):
+    with pytest.raises(BuildError, match=r"solutions/01_tiny/lesson_01.py:5: byte 0xc4 is not UTF-8"):
         read_lesson(path)
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(BuildError, match="01_tiny.py:1: there is no such file"):
-        read_lesson(tmp_path / "01_tiny.py")
+    with pytest.raises(BuildError, match="lesson_01.py:1: there is no such file"):
+        read_lesson(tmp_path / "01_tiny" / "lesson_01.py")
 
 
 def test_lessons_are_found_by_name(course):
     write_lesson(course, TINY, "02_more")
-    assert [path.stem for path in find_lessons(root=course)] == ["01_tiny", "02_more"]
-    assert [path.stem for path in find_lessons(["solutions/02_more.py", "02_more"], course)] == ["02_more"]
+    assert [path.parent.name for path in find_lessons(root=course)] == ["01_tiny", "02_more"]
+    assert [path.parent.name for path in find_lessons(["solutions/02_more/lesson_02.py", "02_more"], course)] == [
+        "02_more"
+    ]
     with pytest.raises(
         BuildError, match="no lesson called '02_moore': did you mean '02_more'.; there are: 01_tiny, 02_more"
     ):
@@ -393,12 +395,12 @@ def by_id(notebook):
 
 
 def test_both_notebooks_are_made(course):
-    hidden = course / "grader" / "hidden"
-    hidden.mkdir(parents=True)
-    (hidden / "__init__.py").write_text(
+    (course / "grader").mkdir()
+    (course / "grader" / "hidden.py").write_text(
         "def hidden_tests_for(lesson):\n    return lambda f, judges: print('hidden', lesson, judges, f(2))\n"
     )
-    (hidden / "01_tiny.py").write_text(CHECKS.replace('@check("add-one")\n', ""))
+    with (course / "solutions/01_tiny/checks_01.py").open("a") as checks:
+        checks.write("hidden_add_one_types = check('add-one', judges='types')(print)\n")
     (course / "grader" / "__init__.py").touch()
     assert build.build(root=course) == ["01_tiny"]
     solution, release = read_both(course)
@@ -407,7 +409,7 @@ def test_both_notebooks_are_made(course):
         nbformat.validate(notebook)
         ids = [cell.id for cell in notebook.cells]
         assert ids[3:6] == ["add-one", "add-one-values", "add-one-types"]
-        assert notebook.cells[0].metadata.made_from == "solutions/01_tiny.py"
+        assert notebook.cells[0].metadata.made_from == "solutions/01_tiny/lesson_01.py"
         assert notebook.metadata == build.METADATA
         flags = {name: cell.metadata.nbgrader for name, cell in by_id(notebook).items() if "nbgrader" in cell.metadata}
         assert [(name, m.grade, m.solution, m.locked, m.get("points")) for name, m in flags.items()] == [
@@ -427,7 +429,7 @@ def test_both_notebooks_are_made(course):
         hidden_tests_for("01_tiny")(add_one, judges="types")
         ### END HIDDEN TESTS""")
     assert by_id(release)["add-one-types"].source == 'check(add_one, judges="types")'
-    exercise = read_lesson(course / "solutions" / "01_tiny.py").exercises["add-one"]
+    exercise = read_lesson(course / "solutions/01_tiny/lesson_01.py").exercises["add-one"]
     assert by_id(release)["add-one"].source == clear_solution(exercise.source)
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in release.cells)
     assert sorted(p.name for p in (course / "notebooks").rglob("*")) == ["01_tiny", "01_tiny.ipynb"]
@@ -453,7 +455,7 @@ def test_nbgrader_by_hand_gives_the_same_bytes(course):
 
 
 def test_an_insertion_does_not_rename_other_cells(course):
-    before = build.notebook_of(read_lesson(course / "solutions" / "01_tiny.py"))
+    before = build.notebook_of(read_lesson(course / "solutions/01_tiny/lesson_01.py"))
     text = TINY.replace(
         "# %% [markdown]\n# ## Add", '# %%\nprint("new")\n\n# %%\nprint("new")\n\n# %% [markdown]\n# ## Add'
     )
@@ -498,16 +500,20 @@ def edit(path, change):
 
 SOLUTION, RELEASE = "solutions/01_tiny/01_tiny.ipynb", "notebooks/01_tiny/01_tiny.ipynb"
 DRIFTS = {
-    "text of the solution": (SOLUTION, lambda nb: nb.cells[0].update(source="# Other"), "solutions/01_tiny.py:1 says"),
+    "text of the solution": (
+        SOLUTION,
+        lambda nb: nb.cells[0].update(source="# Other"),
+        "solutions/01_tiny/lesson_01.py:1 says",
+    ),
     "answer of the solution": (
         SOLUTION,
         lambda nb: nb.cells[3].update(source="add_one = 3"),
-        "solutions/01_tiny.py:15 says",
+        "solutions/01_tiny/lesson_01.py:15 says",
     ),
     "points of the solution": (
         SOLUTION,
         lambda nb: nb.cells[4].metadata.nbgrader.update(points=9),
-        "01_tiny.py:22 says",
+        "lesson_01.py:22 says",
     ),
     "cell added to the solution": (SOLUTION, lambda nb: nb.cells.append(nbformat.v4.new_code_cell("1")), "says"),
     "outputs cleared": (SOLUTION, lambda nb: nb.cells[4].update(execution_count=None, outputs=[]), "was not executed"),
@@ -560,7 +566,9 @@ def test_drift_is_reported(restored, case):
 
 def test_drift_of_the_source_is_told_for_both(restored):
     write_lesson(restored, TINY.replace("return x + 1\n", "return 1 + x\n"))
-    assert build.drift(root=restored) == [f"{SOLUTION} is not what solutions/01_tiny.py:15 says: run `make build`"]
+    assert build.drift(root=restored) == [
+        f"{SOLUTION} is not what solutions/01_tiny/lesson_01.py:15 says: run `make build`"
+    ]
     write_lesson(restored, TINY.replace("# # Tiny", "# # Small"))
     assert [text.split()[0] for text in build.drift(root=restored)] == [SOLUTION, RELEASE]
 
@@ -574,10 +582,10 @@ def test_missing_damaged_stray_and_stale_notebooks_are_reported(restored):
     stray.touch()
     try:
         assert build.drift(root=restored) == [
-            "solutions/01_tiny/answers.py does not belong there (nbgrader would hand it out): remove it",
+            "solutions/01_tiny/answers.py does not belong there: remove it",
             f"{RELEASE} is missing: run `make build`",
             f"{SOLUTION} can't be read: run `make build`",
-            "notebooks/00_old has no source solutions/00_old.py: remove the folder",
+            "notebooks/00_old has no source solutions/00_old/lesson_00.py: remove the folder",
         ]
     finally:
         stray.unlink()
@@ -611,13 +619,16 @@ def failing(course, old, new):
 
 
 def test_a_cell_that_fails_is_named(course):
-    assert failing(course, "return x + 1", "return x + 2") == "solutions/01_tiny.py:23: AssertionError: 3 is not 2"
+    assert (
+        failing(course, "return x + 1", "return x + 2")
+        == "solutions/01_tiny/lesson_01.py:23: AssertionError: 3 is not 2"
+    )
 
 
 def test_the_line_in_a_cell_is_named(course):
     assert (
         failing(course, 'print("add_one', 'a = 1\n1 / 0\nprint("add_one')
-        == "solutions/01_tiny.py:30: ZeroDivisionError: division by zero"
+        == "solutions/01_tiny/lesson_01.py:30: ZeroDivisionError: division by zero"
     )
 
 
@@ -629,14 +640,14 @@ def test_a_cell_may_raise_if_its_tag_says_so(course):
 
 def test_a_dead_kernel_is_reported(course):
     assert failing(course, 'print("add_one', '__import__("os")._exit(3)\nprint("add_one').startswith(
-        "solutions/01_tiny.py:28: this cell killed its kernel"
+        "solutions/01_tiny/lesson_01.py:28: this cell killed its kernel"
     )
 
 
 def test_a_cell_that_does_not_finish_is_reported(course, monkeypatch):
     monkeypatch.setattr(execute, "CELL_TIMEOUT", 2)
     assert failing(course, 'print("add_one', '__import__("time").sleep(60)\nprint("add_one').startswith(
-        "solutions/01_tiny.py:28: this cell did not finish"
+        "solutions/01_tiny/lesson_01.py:28: this cell did not finish"
     )
 
 
@@ -647,13 +658,13 @@ def test_a_cell_that_does_not_finish_is_reported(course, monkeypatch):
 def test_a_check_that_nbgrader_would_misread_is_refused(course, code, shows):
     """nbgrader gives 0 points for any stderr, and reads a value as the score."""
     write_lesson(course, TINY.replace('print(judges, "right")', code))
-    with pytest.raises(BuildError, match=f"01_tiny.py:22: this check outputs {shows}"):
+    with pytest.raises(BuildError, match=f"lesson_01.py:22: this check outputs {shows}"):
         build.build(root=course)
 
 
 def test_a_path_of_this_machine_is_refused(course):
     told = failing(course, "add_one(3))", "add_one(3), __import__('os').getcwd())")
-    assert told == "solutions/01_tiny.py:28: the output shows a path on this machine: shorten it"
+    assert told == "solutions/01_tiny/lesson_01.py:28: the output shows a path on this machine: shorten it"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
@@ -685,14 +696,14 @@ def test_the_command_reports_what_it_can_not_fix(course, capfd):
     build.build(root=course)
     (course / "solutions" / "01_tiny" / "answers.py").touch()
     assert build.command(root=course) == 1
-    told = "solutions/01_tiny/answers.py does not belong there (nbgrader would hand it out): remove it"
+    told = "solutions/01_tiny/answers.py does not belong there: remove it"
     assert capfd.readouterr().out == f"built {MESSAGES}\n{told}\n"
 
 
 def test_the_command_refuses_in_one_line(course, capfd):
     write_lesson(course, TINY.replace("points=1.5", "points=two"))
     assert build.command(root=course) == 1
-    assert capfd.readouterr() == ("", "solutions/01_tiny.py:22: points=two is not a number: write points=2\n")
+    assert capfd.readouterr() == ("", "solutions/01_tiny/lesson_01.py:22: points=two is not a number: write points=2\n")
     assert build.command(["07_none"], root=course) == 1
     assert capfd.readouterr().err == "there is no lesson called '07_none'; there are: 01_tiny\n"
 

@@ -13,7 +13,7 @@ from grader.authoring.variants import Mutant
 from grader.authoring.workbench import Workbench
 from tests.grader.authoring.tiny_lesson import ANSWERS, HIDDEN, JUDGING, TINY, make_judged_course
 
-FILE = "tests/messages/01_tiny.txt"
+FILE = "solutions/01_tiny/messages.txt"
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def course(tmp_path, monkeypatch):
 
 
 def update(course, **how):
-    return update_messages([read_lesson(course / "solutions/01_tiny.py")], **how)
+    return update_messages([read_lesson(course / "solutions/01_tiny/lesson_01.py")], **how)
 
 
 def test_the_file_holds_every_message(course):
@@ -36,7 +36,7 @@ def test_the_file_holds_every_message(course):
         r"---- add-one/adds-nothing\nadd-one · values +not passed\n  rank 0 returned 1, expected 2\n",
         text,
     )
-    lesson = read_lesson(course / "solutions/01_tiny.py")
+    lesson = read_lesson(course / "solutions/01_tiny/lesson_01.py")
     assert read_messages(lesson)["add-one/adds-two"].endswith("not passed\n  rank 0 returned 3, expected 2")
     assert list(message_drift(lesson)) == []
     assert update(course, force=True) == [] and (course / FILE).read_text() == text, "the same, every time"
@@ -53,14 +53,14 @@ def test_all_cores_give_the_same_file(course, monkeypatch):
 
 
 CHANGES = {
-    "nothing": ("solutions/01_tiny.py", "", False),
-    "the text of the lesson": ("solutions/01_tiny.py", TINY.replace("A lesson of", "This lesson has"), False),
-    "a solution": ("solutions/01_tiny.py", TINY.replace("return x + 1\n", "return 1 + x\n"), True),
-    "a check": ("utils/checks/01_tiny.py", JUDGING.replace("[1]", "[1] "), True),
-    "a hidden test": ("grader/hidden/01_tiny.py", HIDDEN.replace("[5]", "[5] "), True),
-    "a wrong answer": ("tests/mutants/01_tiny.py", ANSWERS.replace("2 + x", "2 + x "), True),
+    "nothing": ("solutions/01_tiny/lesson_01.py", "", False),
+    "the text of the lesson": ("solutions/01_tiny/lesson_01.py", TINY.replace("A lesson of", "This lesson has"), False),
+    "a solution": ("solutions/01_tiny/lesson_01.py", TINY.replace("return x + 1\n", "return 1 + x\n"), True),
+    "a check": ("solutions/01_tiny/checks_01.py", JUDGING.replace("[1]", "[1] "), True),
+    "a hidden test": ("solutions/01_tiny/checks_01.py", JUDGING + HIDDEN.replace("[5]", "[5] "), True),
+    "a wrong answer": ("solutions/01_tiny/answers_01.py", ANSWERS.replace("2 + x", "2 + x "), True),
     "what all lessons use": ("utils/text/tables.py", "WIDTH = 78", True),
-    "the checks of another lesson": ("utils/checks/02_other.py", "", False),
+    "the checks of another lesson": ("solutions/02_other/checks_02.py", "", False),
 }
 
 
@@ -82,16 +82,16 @@ def test_answers_are_judged_again_only_if_something_has_changed(course, monkeypa
 def test_a_wrong_answer_that_is_not_caught_keeps_the_old_file(course):
     update(course)
     before = (course / FILE).read_text()
-    (course / "tests/mutants/01_tiny.py").write_text(ANSWERS.replace("return 2 + x", "return sum((1, x))"))
+    (course / "solutions/01_tiny/answers_01.py").write_text(ANSWERS.replace("return 2 + x", "return sum((1, x))"))
     with pytest.raises(BuildError) as caught:
         update(course)
     told = "add-one/adds-two: nothing catches it; see python -m grader try 01_tiny add-one"
-    assert str(caught.value) == f"tests/mutants/01_tiny.py:6: {told}"
+    assert str(caught.value) == f"solutions/01_tiny/answers_01.py:6: {told}"
     assert (course / FILE).read_text() == before
 
 
 def test_a_file_that_lacks_an_answer_or_has_another_is_out_of_date(course):
-    [said] = message_drift(read_lesson(course / "solutions/01_tiny.py"))
+    [said] = message_drift(read_lesson(course / "solutions/01_tiny/lesson_01.py"))
     assert said == f"{FILE} is missing: run `make build`"
     update(course)
     [two, nothing] = [f"{line}\n" for line in ANSWERS.split("\n") if line.startswith("wrong(")]
@@ -100,8 +100,8 @@ def test_a_file_that_lacks_an_answer_or_has_another_is_out_of_date(course):
         (ANSWERS.replace(two, ""), "there is no add-one/adds-two any more"),
         (ANSWERS.replace(two, "").replace(nothing, nothing + two), "the answers are in another order"),
     ):
-        (course / "tests/mutants/01_tiny.py").write_text(text)
-        [said] = message_drift(read_lesson(course / "solutions/01_tiny.py"))
+        (course / "solutions/01_tiny/answers_01.py").write_text(text)
+        [said] = message_drift(read_lesson(course / "solutions/01_tiny/lesson_01.py"))
         assert said == f"{FILE} is out of date, {what}: run `make build`"
 
 

@@ -4,11 +4,11 @@ import pytest
 
 from grader.authoring.lesson import BuildError, read_lesson
 from grader.authoring.messages import message_drift, read_messages, update_messages
-from grader.authoring.mistakes import mistakes_drift, mistakes_file, not_told_apart
+from grader.authoring.mistakes import mistakes_drift, not_told_apart
 from grader.authoring.try_out import TryOut
 from grader.authoring.variants import Answers
 from tests.grader.authoring.tiny_lesson import ANSWERS, CHECKS, make_judged_course
-from utils.checks.known_mistakes import KnownMistakes
+from utils.checks.known_mistakes import KnownMistakes, mistakes_file
 
 ORACLE = """
 from utils.checks.oracles import Case, oracle
@@ -18,10 +18,12 @@ def add_one(draws, x):
     return Case([[x]], right=x + 1)
 """
 HIDDEN = """
-from importlib import import_module
+
+### BEGIN HIDDEN TESTS
 from utils.checks.oracles import vary
 
-add_one = vary(import_module("utils.checks.01_tiny").add_one, values=[(5.5,)])
+hidden_add_one = vary(add_one, values=[(5.5,)])
+### END HIDDEN TESTS
 """
 NAMED = (
     ANSWERS.replace('"returned 3"', 'sentence="two more: add 1"')
@@ -37,14 +39,13 @@ def course(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.dont_write_bytecode", True)  # files change within a second
     course = make_judged_course(tmp_path)
     checks = CHECKS.replace('@check("add-one")\ndef add_one_values(run):\n    pass\n', "")
-    (course / "utils/checks/01_tiny.py").write_text(checks + ORACLE)
-    (course / "grader/hidden/01_tiny.py").write_text(HIDDEN)
-    (course / "tests/mutants/01_tiny.py").write_text(NAMED)
+    (course / "solutions/01_tiny/checks_01.py").write_text(checks + ORACLE + HIDDEN)
+    (course / "solutions/01_tiny/answers_01.py").write_text(NAMED)
     return course
 
 
 def lesson_of(course):
-    return read_lesson(course / "solutions/01_tiny.py")
+    return read_lesson(course / "solutions/01_tiny/lesson_01.py")
 
 
 def test_a_build_lets_the_checks_say_the_sentences(course):
@@ -52,7 +53,7 @@ def test_a_build_lets_the_checks_say_the_sentences(course):
     messages = read_messages(lesson_of(course))
     assert messages["add-one/adds-two"].endswith("returned 3.25, expected 2.25\n  That is two more: add 1.")
     assert messages["add-one/only-small"].endswith("expected something else\n  That is x, if it is large.")
-    visible, hidden = (mistakes_file(lesson_of(course), hidden) for hidden in (False, True))
+    visible, hidden = (mistakes_file(lesson_of(course).room, hidden) for hidden in (False, True))
     assert KnownMistakes.read(visible).sentences == {("add-one", "two more: add 1"), ("add-one", "x itself")}
     assert KnownMistakes.read(hidden).sentences == {("add-one", "x, if it is large")}, "on the grader's side"
     assert list(message_drift(lesson_of(course))) == list(not_told_apart(lesson_of(course))) == []
@@ -60,23 +61,23 @@ def test_a_build_lets_the_checks_say_the_sentences(course):
 
 def test_a_file_without_a_sentence_is_out_of_date(course):
     update_messages([lesson_of(course)])
-    (course / "tests/mutants/01_tiny.py").write_text(NAMED.replace("x itself", "x"))
+    (course / "solutions/01_tiny/answers_01.py").write_text(NAMED.replace("x itself", "x"))
     [said] = mistakes_drift(lesson_of(course))
-    assert said == "utils/checks/mistakes/01_tiny.json is out of date, it lacks 'x' of add-one: run `make build`"
-    (course / "tests/mutants/01_tiny.py").write_text(ANSWERS)
+    assert said == "solutions/01_tiny/mistakes.json is out of date, it lacks 'x' of add-one: run `make build`"
+    (course / "solutions/01_tiny/answers_01.py").write_text(ANSWERS)
     update_messages([lesson_of(course)])
     assert not mistakes_file(lesson_of(course), hidden=False).exists()
 
 
 def test_a_sentence_that_no_check_can_say_is_refused(course):
-    (course / "tests/mutants/01_tiny.py").write_text(NAMED.replace("return 2 + x", "raise KeyError(x)"))
+    (course / "solutions/01_tiny/answers_01.py").write_text(NAMED.replace("return 2 + x", "raise KeyError(x)"))
     with pytest.raises(BuildError, match="adds-two: the message does not say 'two more: add 1'; see python -m grader"):
         update_messages([lesson_of(course)])
 
 
 def test_an_author_sees_what_cannot_be_told_apart(course, capsys):
     more = 'wrong("adds-2", sentence="two more").body("return x + 1 + 1")\nright('
-    (course / "tests/mutants/01_tiny.py").write_text(NAMED.replace("right(", more))
+    (course / "solutions/01_tiny/answers_01.py").write_text(NAMED.replace("right(", more))
     TryOut("01", None, course).round()
     said = capsys.readouterr().out
     assert "That is two more: add 1. Or it is two more. Both give these numbers." in said

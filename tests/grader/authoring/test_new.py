@@ -15,7 +15,7 @@ from grader.authoring.try_out import TryOut
 from grader.commands import app
 
 pytestmark = pytest.mark.long
-FOLDERS = ("solutions", "utils/checks", "grader/hidden", "tests/mutants")
+FILES = ["answers_06.py", "checks_06.py", "lesson_06.py"]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def made(tmp_path_factory):
     """A course of one new lesson, in which notebooks can run."""
     course = tmp_path_factory.mktemp("course")
     for folder in ("utils", "grader"):
-        shutil.copytree(ROOT / folder, course / folder, ignore=shutil.ignore_patterns("__pycache__", "[0-9]*_*"))
+        shutil.copytree(ROOT / folder, course / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("nbgrader_config.py", "pyproject.toml"):
         shutil.copy(ROOT / file, course)
     new_lesson("06_compression", ["top-k", "error-feedback-of-a-name-that-makes-lines-too-long"], course)
@@ -38,9 +38,8 @@ def test_commas_or_spaces_separate_the_exercises(words, monkeypatch):
     assert (done.exit_code, asked) == (0, [("06_compression", ["a", "b-c", "d"])]), done.output
 
 
-def test_the_four_files_are_written(made):
-    for folder in FOLDERS:
-        assert [path.name for path in (made / folder).glob("[0-9]*.py")] == ["06_compression.py"]
+def test_the_three_files_are_written(made):
+    assert sorted(path.name for path in (made / "solutions/06_compression").glob("*.py")) == FILES
 
 
 def run(made, *command: str) -> str:
@@ -52,7 +51,7 @@ def run(made, *command: str) -> str:
 
 @pytest.mark.thorough
 def test_a_new_lesson_builds_at_once(made):
-    said = "built 06_compression, tests/messages/06_compression.txt\nall notebooks match their sources\n"
+    said = "built 06_compression, solutions/06_compression/messages.txt\nall notebooks match their sources\n"
     assert run(made, "grader", "build") == said
     messages = read_messages(build.read_lessons(root=made)[0])
     assert [name for name in messages if name.startswith("top-k")] == ["top-k/overwrites", "top-k/counts-to-four"]
@@ -64,19 +63,19 @@ def test_all_answers_to_a_new_exercise_are_as_they_should_be(made, capsys):
 
 
 def test_a_new_lesson_is_in_good_style(made):
-    files = [f"{folder}/06_compression.py" for folder in FOLDERS]
+    files = [f"solutions/06_compression/{name}" for name in FILES]
     run(made, "ruff", "check", "--no-cache", *files)
     run(made, "ruff", "format", "--no-cache", "--check", "--force-exclude", *files)
 
 
 def test_nothing_is_overwritten(tmp_path, capsys):
-    path = tmp_path / "grader/hidden/06_compression.py"
+    path = tmp_path / "solutions/06_compression/checks_06.py"
     path.parent.mkdir(parents=True)
     path.write_text("mine")
     assert new.command("06_compression", ["top-k"], tmp_path) == 1
-    told = "grader/hidden/06_compression.py is there already, and stays as it is: choose another name\n"
+    told = "solutions/06_compression is there already, and stays as it is: choose another name\n"
     assert capsys.readouterr() == ("", told)
-    assert path.read_text() == "mine" and not (tmp_path / "solutions").exists()
+    assert path.read_text() == "mine" and list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
@@ -101,5 +100,5 @@ def test_a_name_that_can_not_be_used_is_refused_in_the_builds_words(tmp_path, le
 def test_the_command_says_what_is_next(tmp_path, capsys):
     assert new.command("06_compression", ["top-k"], tmp_path) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:4] == [f"wrote {folder}/06_compression.py" for folder in FOLDERS]
-    assert lines[4].endswith("python -m grader try 06_compression --watch")
+    assert lines[:3] == [f"wrote solutions/06_compression/{name}" for name in FILES]
+    assert lines[3].endswith("python -m grader try 06_compression --watch")

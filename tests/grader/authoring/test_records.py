@@ -1,12 +1,13 @@
 """grader/authoring/records.py: what hidden oracles say of the visible cases is written down, and kept up to date."""
 
 import json
-import sys
 
 import pytest
 
+from grader.authoring.check_files import checks_file
 from grader.authoring.lesson import BuildError, find_lessons, read_lesson
 from grader.authoring.records import record_drift, record_file, write_record
+from grader.authoring.workbench import forget
 from tests.grader.authoring.tiny_lesson import make_course
 from utils.checks.recorded import POINTS
 
@@ -14,26 +15,24 @@ HIDDEN = """
 from utils.checks.oracles import Case, oracle, vary
 
 @oracle("add-one", values=[(5,)])
-def add_one(draws, number):
+def hidden_add_one(draws, number):
     return Case([[number]], right=number + STEP, mistakes={"the number itself": number})
 
-RECORDED = (vary(add_one, values=[(1,), (2,)]),)
+RECORDED = (vary(hidden_add_one, values=[(1,), (2,)]),)
 """
 
 
 @pytest.fixture
 def lesson(tmp_path):
-    course = make_course(tmp_path)
-    (course / "grader/hidden").mkdir(parents=True)
-    return read_lesson(course / "solutions/01_tiny.py")
+    return read_lesson(make_course(tmp_path) / "solutions/01_tiny/lesson_01.py")
 
 
 def hide(lesson, text: str) -> None:
-    (lesson.root / "grader/hidden/01_tiny.py").write_text(text)
-    sys.modules.pop("grader.hidden.01_tiny", None)
+    checks_file(lesson).write_text(text)
+    forget(lesson)
 
 
-@pytest.mark.parametrize("path", find_lessons(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", find_lessons(), ids=lambda path: path.parent.name)
 def test_the_records_are_what_the_hidden_oracles_say(path):
     assert list(record_drift(read_lesson(path))) == []
 
@@ -45,8 +44,8 @@ def test_a_record_is_written_once_and_follows_its_oracle(lesson):
     assert not write_record(lesson)
     hide(lesson, HIDDEN.replace("STEP", "2"))
     [drift] = record_drift(lesson)
-    files = "solutions/01_tiny.py and grader/hidden/01_tiny.py"
-    assert drift == f"utils/checks/recorded/01_tiny.json is not what {files} say: run `make build`"
+    files = "solutions/01_tiny/lesson_01.py and checks_01.py"
+    assert drift == f"solutions/01_tiny/recorded.json is not what {files} say: run `make build`"
     assert write_record(lesson)
     assert '"right": 4' in record_file(lesson).read_text()
     hide(lesson, "")
@@ -57,7 +56,7 @@ def test_a_record_is_written_once_and_follows_its_oracle(lesson):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (HIDDEN, "01_tiny.py:6: NameError: name 'STEP' is not defined"),
+        (HIDDEN, "checks_01.py:6: NameError: name 'STEP' is not defined"),
         (
             HIDDEN.replace("number + STEP", "{number}"),
             "add-one can't be recorded: it holds a set, which is not plain data",
@@ -66,6 +65,6 @@ def test_a_record_is_written_once_and_follows_its_oracle(lesson):
 )
 def test_a_case_that_can_not_be_recorded_is_a_problem_with_its_line(lesson, text, says):
     hide(lesson, text)
-    with pytest.raises(BuildError, match="grader/hidden/01_tiny.py") as error:
+    with pytest.raises(BuildError, match="solutions/01_tiny/checks_01.py") as error:
         write_record(lesson)
     assert says in str(error.value)

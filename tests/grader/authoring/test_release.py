@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from traitlets.config import Config
 
-from grader.authoring import build, release
+from grader.authoring import build, leaks, release
 from grader.authoring.lesson import BuildError
 from utils.worlds.real.zygote.client import IN_ZYGOTE
 
@@ -54,6 +54,7 @@ check(double_it, judges="values")
 '''
 CHECK = "def check(function, judges):\n    assert function(1, 2) == 6\n    print('right')\n"
 REGISTERED = "from utils.checks.marking import check\n\n\n@check('double-it')\ndef double_it(run):\n    pass\n"
+LEAK = f"this is a line of an answer, solutions/01_doubling.py:21: twice_the_sum=total*2: {leaks.WAY_OUT}"
 ANSWERS = """\
 from grader.authoring.variants import Answers
 
@@ -89,12 +90,12 @@ def built(tmp_path_factory):
     """A small course, built and ready for release."""
     folder = tmp_path_factory.mktemp("built")
     files = {
-        "solutions/01_doubling.py": LESSON,
+        "solutions/01_doubling/lesson_01.py": LESSON,
         "utils/__init__.py": CHECK,
-        "utils/checks/01_doubling.py": REGISTERED,
+        "solutions/01_doubling/checks_01.py": REGISTERED,
         "utils/__pycache__/x.pyc": "",
         "utils/.ipynb_checkpoints/x.py": "",
-        "tests/mutants/01_doubling.py": ANSWERS,
+        "solutions/01_doubling/answers_01.py": ANSWERS,
         "grader/bundle/README.md": "# For you, version <!-- version -->\n\n<!-- lessons -->\n",
         "grader/bundle/Makefile": "lab:\n",
         "grader/bundle/jupyter/config.json": "{}\n",
@@ -118,13 +119,24 @@ def course(built, tmp_path):
     return shutil.copytree(built, tmp_path, dirs_exist_ok=True)
 
 
+def opened(packed):
+    """The files of a bundle, as it unpacks."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as bundle:
+        return {entry.removeprefix(f"{release.NAME}/"): bundle.read(entry) for entry in bundle.namelist()}
+
+
+def found_in(files, lessons, solutions=False):
+    return leaks.leaks(files, told_by(lessons), solutions)
+
+
+def told_by(lessons):
+    return leaks.telling_lines(lesson.path for lesson in lessons)
+
+
 def plant(packed, name, text):
     """The bundle with one line added to one of its files."""
-    entries = {}
-    with zipfile.ZipFile(io.BytesIO(packed)) as bundle:
-        entries = {entry.removeprefix(f"{release.NAME}/"): bundle.read(entry) for entry in bundle.namelist()}
-    entries[name] = entries.get(name, b"") + f"\n{text}\n".encode()
-    return io.BytesIO(release.zipped(entries))
+    files = opened(packed)
+    return files | {name: files.get(name, b"") + f"\n{text}\n".encode()}
 
 
 # ---- what is in it ---------------------------------------------------------------------------------------------------
@@ -147,8 +159,8 @@ def test_the_bundle_of_a_small_course(course):
                 "requirements.txt",
                 "setup_env.py",
                 "utils/__init__.py",
-                "utils/checks/01_doubling.py",
-                "utils/checks/recorded/01_doubling.json",
+                "utils/checks/rooms/01_doubling/checks_01.py",
+                "utils/checks/rooms/01_doubling/recorded.json",
             )
         ]
         assert bundle.read("distributed-training/requirements.txt") == b"# For students\ntorch==2.13.0\n"
@@ -169,7 +181,7 @@ def test_the_same_course_gives_the_same_bytes(course):
 def test_drift_stops_the_bundle(course):
     source = course / "solutions" / "01_doubling.py"
     source.write_text(LESSON.replace("Return twice", "Return two times"))
-    with pytest.raises(BuildError, match="is not what solutions/01_doubling.py:13 says: run `make build`"):
+    with pytest.raises(BuildError, match="is not what solutions/01_doubling/lesson_01.py:13 says: run `make build`"):
         release.bundle(course)
     assert not (course / "dist").exists()
 
@@ -194,28 +206,13 @@ def test_an_answer_in_utils_stops_the_bundle(course, capsys):
     (course / "dist").mkdir()
     (course / "dist" / "distributed-training.zip").write_text("the one before")
     assert release.command(course) == 1
-    told = (
-        "the bundle was not made: utils/help.py:3: holds a line of the answer of 'double-it': twice_the_sum=total*2\n"
-    )
-    assert capsys.readouterr() == ("", told)
+    assert capsys.readouterr() == ("", f"utils/help.py:3: {LEAK}\n")
     assert (course / "dist" / "distributed-training.zip").read_text() == "the one before"
-
-
-def test_an_answer_in_other_words_stops_the_bundle(course, capsys):
-    source = course / "solutions" / "01_doubling.py"
-    source.write_text(LESSON.replace("    x = 1", "    x = (left - 1) / (right + left - 1)"))
-    build.build(root=course)
-    (course / "utils" / "help.py").write_text("def f(p, m):\n    return (p - 1) / (m + p - 1)\n")
-    assert release.command(course) == 1
-    found = "utils/help.py:2: means the same as part of the answer of 'double-it': (p - 1) / (m + p - 1)"
-    assert capsys.readouterr() == ("", f"the bundle was not made: {found}\n")
 
 
 def test_the_command_says_what_it_made(course, capsys):
     assert release.command(course) == 0
-    made, limits = capsys.readouterr().out.splitlines()
-    assert made == "dist/distributed-training.zip: 1 lesson, 11 files, no answer in it"
-    assert limits.startswith("The proof compares text, formulas by value") and "It can't see an answer that" in limits
+    assert capsys.readouterr().out == "dist/distributed-training.zip: 1 lesson, 11 files, no answer in it\n"
 
 
 # ---- the proof -------------------------------------------------------------------------------------------------------
@@ -227,39 +224,38 @@ def test_the_bundle_for_self_study_has_each_answer_once_and_folded(course, capsy
     assert "each answer folded below its exercise" in capsys.readouterr().out
     path = course / "dist" / f"{release.SELF_STUDY}.zip"
     lessons = build.read_lessons(root=course)
-    with zipfile.ZipFile(path) as made:
-        [name] = [name for name in made.namelist() if name.endswith(".ipynb")]
-        cells = nbformat.reads(made.read(name).decode(), as_version=4).cells
-    answers = [at for at, cell in enumerate(cells) if cell.id.startswith(release.SOLUTION_CELL)]
+    files = opened(path.read_bytes())
+    [name] = [name for name in files if name.endswith(".ipynb")]
+    cells = nbformat.reads(files[name].decode(), as_version=4).cells
+    answers = [at for at, cell in enumerate(cells) if cell.id.startswith(leaks.SOLUTION_CELL)]
     for at in answers:
         assert cells[at].cell_type == "markdown" and cells[at].source.startswith("<details><summary>")
         assert cells[at - 1].metadata.nbgrader.grade and "SOLUTION" not in cells[at].source
     assert len(answers) == sum(len(lesson.exercises) for lesson in lessons)
-    telling = release.telling_lines(lessons)
-    assert telling and all(any(line in release.squeeze(cells[at].source) for at in answers) for line in telling)
-    assert release.leaks(path, lessons, solutions=True) == []
-    assert release.leaks(path, lessons), "it would not pass for a class's bundle"
-    assert release.leaks(release.bundle(course), lessons) == []
+    telling = told_by(lessons)
+    assert telling and all(any(line in leaks.squeeze(cells[at].source) for at in answers) for line in telling)
+    assert found_in(files, lessons, solutions=True) == []
+    assert found_in(files, lessons), "it would not pass for a class's bundle"
+    assert found_in(opened(release.bundle(course).read_bytes()), lessons) == []
 
 
 def test_which_lines_are_telling(course):
     """Not short lines, heads of blocks, plain returns, or lines that the lesson gives away."""
-    assert release.telling_lines(build.read_lessons(root=course)) == {"twice_the_sum=total*2": "double-it"}
+    assert told_by(build.read_lessons(root=course)) == {"twice_the_sum=total*2": "solutions/01_doubling.py:21"}
 
 
 def test_no_line_of_an_answer_is_in_the_bundle(made, lessons):
-    assert len(release.telling_lines(lessons)) >= len(lessons)
-    assert release.leaks(io.BytesIO(made), lessons) == []
-    assert release.leaks_in_other_words(io.BytesIO(made), lessons) == []
+    assert len(told_by(lessons)) >= len(lessons)
+    assert found_in(opened(made), lessons) == []
 
 
 def test_every_planted_line_is_found(made, lessons):
     """The proof itself: every telling line is found, each hidden in a different place."""
     places = ["utils/__init__.py", "README.md", "Makefile", "requirements.txt", "notes.txt"]
-    lines = list(release.telling_lines(lessons))
+    lines = list(told_by(lessons))
     for start, place in enumerate(places):
         planted = lines[start :: len(places)]
-        found = release.leaks(plant(made, place, "\n".join(f"    # {line}  # see" for line in planted)), lessons)
+        found = found_in(plant(made, place, "\n".join(f"    # {line}  # see" for line in planted)), lessons)
         assert {leak.file for leak in found} == {place}
         assert len({leak.line for leak in found}) == len(planted) > 0
 
@@ -270,52 +266,28 @@ def test_an_answer_in_a_notebook_is_found(made, lessons):
     name = f"notebooks/{lesson.name}/{lesson.name}.ipynb"
     entries = release.contents(lessons, ROOT)
     entries[name] = build.solution_path(lesson).read_bytes()
-    exercises = {leak.what.split("'")[1] for leak in release.leaks(io.BytesIO(release.zipped(entries)), lessons)}
-    assert exercises >= set(release.telling_lines([lesson]).values())
+    found = "\n".join(leak.text for leak in found_in(entries, lessons))
+    assert all(f"{place}:" in found for place in told_by(lessons).values() if place.startswith(lesson.file))
 
-    line = next(iter(release.telling_lines(lessons)))
+    line = next(iter(told_by(lessons)))
     for place in ("outputs", "metadata"):
         notebook = nbformat.read(build.release_path(lesson), as_version=4)
         cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
         cell.outputs = [nbformat.v4.new_output("stream", text=f"a\n{line}\n")] if place == "outputs" else []
         cell.metadata.answer = line if place == "metadata" else ""
         entries[name] = nbformat.writes(notebook).encode()
-        assert len(release.leaks(io.BytesIO(release.zipped(entries)), lessons)) == 1
+        assert len(found_in(entries, lessons)) == 1
 
 
-@pytest.mark.parametrize("mark", ["BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "grader.hidden", "tests.mutants"])
+@pytest.mark.parametrize("mark", ["BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "grader.hidden"])
 def test_marks_of_the_grader_are_found(made, lessons, mark):
-    (leak,) = release.leaks(plant(made, "utils/__init__.py", f"text {mark}  # more"), lessons)
-    assert leak.file == "utils/__init__.py" and mark in leak.what
+    (leak,) = found_in(plant(made, "utils/__init__.py", f"text {mark}  # more"), lessons)
+    assert leak.file == "utils/__init__.py" and mark in leak.text
 
 
-@pytest.mark.parametrize("name", ["solutions/a.py", "grader/hidden/01_a.py", "tests/mutants/a.py", "feedback/x.html"])
+@pytest.mark.parametrize("name", ["solutions/a.py", "grader/hidden.py", "tests/a.py", "feedback/x.html"])
 def test_files_of_the_grader_are_found(made, lessons, name):
-    assert [leak.file for leak in release.leaks(plant(made, name, "hello"), lessons)] == [name]
-
-
-def test_an_answer_in_other_words_is_found(course):
-    """In code, in a comment, in a page; not what the lesson gives away, nor where it isn't Python."""
-    path = course / "solutions" / "01_doubling.py"
-    secret, given = "(left - 1) / (right + left - 1)", "(left - 2) / (right + left - 2)"
-    path.write_text(
-        LESSON.replace("x = 1", f"x = {secret}\n    y = {given}").replace("Here is", f"Here: `{given}`. Here is")
-    )
-    files = {
-        "utils/help.py": "def f(p, m):\n    idle = p - 1\n    return idle / (m + idle)\n",
-        "utils/kit.py": "# not `1 - (p - 2) / p`,\n# but `1 - m / (p + m - 1)`\nx = (p - 2) / (m + p - 2)\n",
-        "README.md": "The answer is `(p - 1) / (m + p - 1)`.\n",
-        "notes.txt": "The answer is `(p - 1) / (m + p - 1)`.\n",
-        "utils/broken.py": "(p - 1) / (m + p - 1) it is\n",
-    }
-    packed = release.zipped({name: text.encode() for name, text in files.items()})
-    found = release.leaks_in_other_words(io.BytesIO(packed), build.read_lessons(root=course))
-    means = "means the same as part of the answer of 'double-it'"
-    assert list(map(str, found)) == [
-        f"README.md:1: {means}: (p - 1) / (m + p - 1)",
-        f"utils/help.py:3: {means}: idle / (m + idle)",
-        f"utils/kit.py:2: {means}: 1 - m / (p + m - 1)",
-    ]
+    assert [leak.file for leak in found_in(plant(made, name, "hello"), lessons)] == [name]
 
 
 # ---- a student's day -------------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from grader.authoring import build, facts, rules
 from grader.authoring.lesson import BuildError, read_lesson
 from tests.grader.authoring.tiny_lesson import CHECKS, TINY, make_course, write_lesson
 
-SOURCE, VISIBLE, HIDDEN = "solutions/01_tiny.py", "utils/checks/01_tiny.py", "grader/hidden/01_tiny.py"
-MUTANTS = "tests/mutants/01_tiny.py"
+SOURCE, VISIBLE = "solutions/01_tiny/lesson_01.py", "solutions/01_tiny/checks_01.py"
+MUTANTS = "solutions/01_tiny/answers_01.py"
 IMPORT = "from utils.kit.predictions import predict, reveal"
 HINTS = """# %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -46,7 +46,6 @@ TYPES = '\n# %% check="add-one" judges="types" points=2\ncheck(add_one, judges="
 
 @pytest.fixture
 def course(tmp_path):
-    (tmp_path / "grader/hidden").mkdir(parents=True)
     return make_course(tmp_path)
 
 
@@ -169,7 +168,7 @@ BREACHES = {
         TYPES,
         "",
         f"{VISIBLE}:9",
-        "never runs: solutions/01_tiny.py has no cell",
+        "never runs: solutions/01_tiny/lesson_01.py has no cell",
     ),
     "check made elsewhere": (
         VISIBLE,
@@ -262,24 +261,39 @@ def test_missing_files_are_named(course):
     holds = "wrong answers that the lesson's checks must catch, and right ones that they must not"
     assert broken(course) == [
         f"{MUTANTS}:1: there is no such file: it holds {holds}",
-        f"{VISIBLE}:1: there is no such file: it holds the lesson's visible checks",
+        f"{VISIBLE}:1: there is no such file: it holds the lesson's checks",
     ]
 
 
 def test_a_hidden_test_that_no_check_cell_runs(course):
-    (course / HIDDEN).write_text(CHECKS.replace('judges="types"', 'judges="time"'))
+    hidden = "hidden_add_one = check('add-one', judges='time')(print)"
+    (course / VISIBLE).write_text(f"{CHECKS}\n### BEGIN HIDDEN TESTS\n{hidden}\n### END HIDDEN TESTS\n")
     (found,) = broken(course)
-    assert found.startswith(f"{HIDDEN}:9: the hidden test of 'add-one' for 'time' never runs")
+    assert found.startswith(f"{VISIBLE}:14: the hidden test of 'add-one' for 'time' never runs")
 
 
-def test_hidden_tests_that_raise(course):
-    (course / HIDDEN).write_text(f"{CHECKS}\n1 / 0\n")
-    assert broken(course) == [f"{HIDDEN}:13: ZeroDivisionError: division by zero"]
+def test_checks_that_raise(course):
+    (course / VISIBLE).write_text(f"{CHECKS}\n1 / 0\n")
+    assert broken(course) == [f"{VISIBLE}:13: ZeroDivisionError: division by zero"]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "line", "what"),
+    [
+        ("hidden_add_one = check('add-one')(print)", 13, "'hidden_add_one' is not between BEGIN and END HIDDEN TESTS"),
+        ("### BEGIN HIDDEN TESTS\nSECRET = 5\n### END HIDDEN TESTS\nCOPY = SECRET", 16, "'SECRET' is hidden"),
+        ("### BEGIN HIDDEN TESTS\nSECRET = 5\n", 13, "BEGIN HIDDEN TESTS without END HIDDEN TESTS"),
+    ],
+)
+def test_what_is_hidden_is_marked_and_not_needed_by_what_is_not(course, hidden, line, what):
+    (course / VISIBLE).write_text(f"{CHECKS}\n{hidden}\n")
+    [found] = broken(course)
+    assert found.startswith(f"{VISIBLE}:{line}: {what}")
 
 
 def test_an_error_that_a_check_raises_is_reported_at_its_line(course):
     """Also where something else raises it for the check. The notebook's own `check` calls the check's function."""
-    load = "import runpy\nadd_one_values = runpy.run_path('../../utils/checks/01_tiny.py')['add_one_values']\n\n"
+    load = "import runpy\nadd_one_values = runpy.run_path('../../solutions/01_tiny/checks_01.py')['add_one_values']\n\n"
     text = TINY.replace("# %%\ndef check", f"# %%\n{load}def check").replace(
         "assert function(1)", "add_one_values(1)\n    assert function(1)"
     )
@@ -302,15 +316,54 @@ def test_a_hard_exercise_has_three_hints(course):
     assert list(rules.hard_exercises_have_hints(read_lesson(course / SOURCE))) == []
 
 
+# ---- what students get
+
+LONG = TINY.replace("    return x + 1\n", "    bigger_by_one = x + 1\n    return bigger_by_one\n")
+OTHER = LONG.replace("bigger_by_one = x + 1", "another_lesson = x + 1").replace("return bigger", "return another")
+LINE = "def helps(x):\n    bigger_by_one=x+1\n"
+WAY_OUT = "name a variable differently here; or, if students may see this line, show it in the lesson's text"
+
+
+@pytest.mark.parametrize("file", [VISIBLE, "utils/kit/helps.py"])
+def test_a_line_of_an_answer_may_not_ship(course, file):
+    write_lesson(course, LONG)
+    assert broken(course) == []
+    (course / file).parent.mkdir(exist_ok=True)
+    (course / file).write_text(LINE + CHECKS)
+    [said] = broken(course)
+    assert said == f"{file}:2: this is a line of an answer, {SOURCE}:19: bigger_by_one=x+1: {WAY_OUT}"
+
+
+def test_both_ways_out_of_a_leak_work(course):
+    write_lesson(course, LONG)
+    (course / VISIBLE).write_text(LINE.replace("bigger_by_one", "one_more_of_x") + CHECKS)
+    assert broken(course) == []
+    (course / VISIBLE).write_text(LINE + CHECKS)
+    write_lesson(
+        course, LONG.replace("# A lesson of", "# `bigger_by_one = x + 1` is what it's about.\n#\n# A lesson of")
+    )
+    assert broken(course) == []
+
+
+def test_the_checks_of_a_lesson_may_not_hold_another_lessons_answer_but_other_files_are_no_fault_of_it(course):
+    write_lesson(course, OTHER, "02_other")
+    (course / VISIBLE).write_text(LINE.replace("bigger_by_one=x+1", "another_lesson = x + 1") + CHECKS)
+    [said] = broken(course)
+    assert said.startswith(f"{VISIBLE}:2: this is a line of an answer, solutions/02_other.py:19: ")
+    (course / VISIBLE).write_text(CHECKS)
+    (course / "utils/helps.py").write_text("another_lesson = x + 1\n")
+    assert broken(course) == []
+
+
 # ---- a challenge
 
 
 def add_challenge(course, text: str = CHALLENGE, hidden: str = "score") -> None:
     write_lesson(course, TINY.replace("return function", "pass") + text)
-    for file, judges in ((VISIBLE, "score"), (HIDDEN, hidden)):
-        path = course / file
-        old = path.read_text() if path.exists() else "from utils.checks.marking import check\n"
-        path.write_text(old + f'\n\n@check("the-least", judges="{judges}")\ndef the_least_score(run):\n    pass\n')
+    checks = course / VISIBLE
+    visible = '\n\n@check("the-least", judges="score")\ndef the_least_score(run):\n    pass\n'
+    secret = f'hidden_the_least = check("the-least", judges="{hidden}")(print)'
+    checks.write_text(f"{checks.read_text()}{visible}### BEGIN HIDDEN TESTS\n{secret}\n### END HIDDEN TESTS\n")
     path = course / MUTANTS
     path.write_text(
         path.read_text() + '\nwrong, right = ANSWERS.to("the-least")\n'

@@ -6,7 +6,7 @@ from grader.authoring.lesson import BuildError
 from grader.authoring.trial import Candidate, candidates, judge
 from grader.authoring.variants import Mutant, Variant
 from grader.authoring.workbench import Way, Workbench
-from tests.grader.authoring.tiny_lesson import HIDDEN, JUDGING, TINY, make_judged_course, write_lesson
+from tests.grader.authoring.tiny_lesson import HIDDEN, JUDGING, TINY, make_judge, make_judged_course, write_lesson
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_what_is_not_as_it_should_be_is_told_apart(bench, case):
 
 def test_a_hidden_test_that_gives_away_what_is_expected(course):
     tell = "from utils.checks.answer import CheckFailed\n    raise CheckFailed(f'rank 0 returned {got}, expected 6')"
-    (course / "grader/hidden/01_tiny.py").write_text(HIDDEN.replace("expect(got, 6, rank=0)", tell))
+    (course / "solutions/01_tiny/checks_01.py").write_text(JUDGING + HIDDEN.replace("expect(got, 6, rank=0)", tell))
     result = judge(Workbench.load("01_tiny", course), wrong(ONLY_SMALL, hidden=True))
     assert result.problem == "its message gives away what is expected" and "expected 6" in result.words
 
@@ -110,24 +110,26 @@ def test_a_hidden_test_that_gives_away_what_is_expected(course):
 )
 def test_a_check_that_does_not_see_that_nothing_is_written(course, check, problem):
     text = JUDGING.replace("[got] = run(1, [1]).results\n    expect(got, 2, rank=0)", check)
-    (course / "utils/checks/01_tiny.py").write_text(text)
+    (course / "solutions/01_tiny/checks_01.py").write_text(text)
     assert judge(Workbench.load("01_tiny", course), Candidate("add-one", "blank")).problem == problem
 
 
 def test_a_check_that_fails_itself_is_reported_at_its_line(course):
-    (course / "utils/checks/01_tiny.py").write_text(JUDGING.replace("expect(got, 2, rank=0)", "expect(got[7], 2)"))
+    (course / "solutions/01_tiny/checks_01.py").write_text(
+        JUDGING.replace("expect(got, 2, rank=0)", "expect(got[7], 2)")
+    )
     result = judge(Workbench.load("01_tiny", course), Candidate("add-one", "solution"))
-    assert result.problem.startswith("the check itself fails: utils/checks/01_tiny.py:8: TypeError")
+    assert result.problem.startswith("the check itself fails: solutions/01_tiny/checks_01.py:8: TypeError")
 
 
-# ---- the four files --------------------------------------------------------------------------------------------------
+# ---- the three files -------------------------------------------------------------------------------------------------
 
 
 def test_files_are_read_again(course):
     passes = []
     for step in range(3):
         if step == 1:
-            (course / "utils/checks/01_tiny.py").write_text(JUDGING.replace("expect(got, 2", "expect(got, 3"))
+            (course / "solutions/01_tiny/checks_01.py").write_text(JUDGING.replace("expect(got, 2", "expect(got, 3"))
         if step == 2:
             write_lesson(course, TINY.replace("return x + 1\n", "return x + 2\n"))
         bench = Workbench.load("01_tiny", course)
@@ -138,15 +140,25 @@ def test_files_are_read_again(course):
 @pytest.mark.parametrize(
     ("file", "old", "new", "says"),
     [
-        ("solutions", "return x + 1", "return x +", "solutions/01_tiny.py:19: not Python"),
-        ("solutions", "# %%\ndef check", "# %%\nchek\ndef check", "solutions/01_tiny.py:8: NameError: name 'chek'"),
-        ("utils/checks", "import check", "import chek", "utils/checks/01_tiny.py:2: ImportError"),
-        ("grader/hidden", "(run):", "(run:", "grader/hidden/01_tiny.py:6: not Python"),
-        ("tests/mutants", "Answers()", "Answer()", "tests/mutants/01_tiny.py:3: NameError: name 'Answer'"),
+        ("lesson", "return x + 1", "return x +", "solutions/01_tiny/lesson_01.py:19: not Python"),
+        (
+            "lesson",
+            "# %%\ndef check",
+            "# %%\nchek\ndef check",
+            "solutions/01_tiny/lesson_01.py:8: NameError: name 'chek'",
+        ),
+        ("checks", "import check", "import chek", "solutions/01_tiny/checks_01.py:2: ImportError"),
+        (
+            "checks",
+            "hidden_add_one_values(run)",
+            "hidden_add_one_values(run",
+            "solutions/01_tiny/checks_01.py:19: not Python",
+        ),
+        ("answers", "Answers()", "Answer()", "solutions/01_tiny/answers_01.py:3: NameError: name 'Answer'"),
     ],
 )
 def test_an_error_in_a_file_is_reported_with_its_line(course, file, old, new, says):
-    path = course / file / "01_tiny.py"
+    path = course / f"solutions/01_tiny/{file}_01.py"
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -156,8 +168,8 @@ def test_an_error_in_a_file_is_reported_with_its_line(course, file, old, new, sa
 
 
 def test_the_checks_are_needed_and_the_hidden_tests_are_not(course):
-    (course / "grader/hidden/01_tiny.py").unlink()
+    make_judge(course)
     assert Workbench.load("01_tiny", course).ways("add-one") == [Way("values"), Way("types")]
-    (course / "utils/checks/01_tiny.py").unlink()
-    with pytest.raises(BuildError, match="utils/checks/01_tiny.py:1: there is no such file"):
+    (course / "solutions/01_tiny/checks_01.py").unlink()
+    with pytest.raises(BuildError, match="solutions/01_tiny/checks_01.py:1: there is no such file"):
         Workbench.load("01_tiny", course)

@@ -13,8 +13,8 @@ from grader.authoring.lesson import BuildError, find_lessons
 from grader.authoring.try_out import TryOut, exercise_called
 from tests.grader.authoring.tiny_lesson import ANSWERS, JUDGING, TINY, make_judged_course, write_lesson
 
-CHECKS = "utils/checks/01_tiny.py"
-MUTANTS = "tests/mutants/01_tiny.py"
+CHECKS = "solutions/01_tiny/checks_01.py"
+MUTANTS = "solutions/01_tiny/answers_01.py"
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_a_name_may_be_its_beginning():
 
 
 def test_a_lesson_is_found_by_number_name_and_file(course):
-    for name in ("01", "01_tiny", "solutions/01_tiny.py"):
-        assert find_lessons([name], course) == [course / "solutions/01_tiny.py"]
+    for name in ("01", "01_tiny", "solutions/01_tiny/lesson_01.py"):
+        assert find_lessons([name], course) == [course / "solutions/01_tiny/lesson_01.py"]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_watching_judges_at_each_save_and_survives_errors(course, author, judged
         lambda: write(ANSWERS.replace("Answers()", "Answers(")),
         lambda: write(ANSWERS),
         lambda: write_lesson(course, TINY.replace("points=1.5", "points=many")),
-        lambda: (course / "solutions/01_tiny.py").unlink(),
+        lambda: (course / "solutions/01_tiny/lesson_01.py").unlink(),
         lambda: write_lesson(course, TINY),
     )
     with pytest.raises(KeyboardInterrupt):
@@ -209,11 +209,11 @@ def test_watching_judges_at_each_save_and_survives_errors(course, author, judged
         *(f"saved: {MUTANTS}", fine, waiting),
         *(f"saved: {MUTANTS}", f"✗ {MUTANTS}:3: not Python: '(' was never closed", waiting),
         *(f"saved: {MUTANTS}", fine, waiting),
-        "saved: solutions/01_tiny.py",
-        "✗ solutions/01_tiny.py:22: points=many is not a number: write points=2",
+        "saved: solutions/01_tiny/lesson_01.py",
+        "✗ solutions/01_tiny/lesson_01.py:22: points=many is not a number: write points=2",
         waiting,
-        *("saved: solutions/01_tiny.py", "✗ there is no lesson: solutions/ holds no NN_topic.py", waiting),
-        *("saved: solutions/01_tiny.py", fine, waiting),
+        *("saved: solutions/01_tiny/lesson_01.py", "✗ there is no lesson: solutions/ holds no NN_topic.py", waiting),
+        *("saved: solutions/01_tiny/lesson_01.py", fine, waiting),
     ]
 
 
@@ -240,8 +240,8 @@ def test_the_notebook_of_an_unfinished_lesson_has_its_cells(course):
     write_lesson(course, TINY.replace("    return x + 1\n    ### END SOLUTION", "    return x +"))
     path, problems = preview.write_preview("01_tiny", course)
     assert [str(problem) for problem in problems] == [
-        "solutions/01_tiny.py:18: BEGIN SOLUTION without an END: put ### END SOLUTION after the answer",
-        "solutions/01_tiny.py:19: not Python: invalid syntax",
+        "solutions/01_tiny/lesson_01.py:18: BEGIN SOLUTION without an END: put ### END SOLUTION after the answer",
+        "solutions/01_tiny/lesson_01.py:19: not Python: invalid syntax",
     ]
     notebook = nbformat.read(path, as_version=4)
     assert len(notebook.cells) == 7 and notebook.cells[3].source.startswith("def add_one(x):")

@@ -20,7 +20,9 @@ def sum_by_hand(x: Tensor, others: list[int]) -> Tensor:
     return total
 '''
 LESSON = Lesson(
-    Path("solutions/07_sums.py"), (), {"sum-by-hand": Exercise("sum-by-hand", SOURCE, 1, difficulty=2, minutes=10)}
+    Path("solutions/07_sums/lesson_07.py"),
+    (),
+    {"sum-by-hand": Exercise("sum-by-hand", SOURCE, 1, difficulty=2, minutes=10)},
 )
 
 

@@ -65,14 +65,14 @@ def add_one_types(run):
     [got] = run(1, [1]).results
     expect(type(got).__name__, "int", rank=0)
 """
-HIDDEN = """from utils.checks.compare import expect
-from utils.checks.marking import check
+HIDDEN = """
 
-
+### BEGIN HIDDEN TESTS
 @check("add-one")
-def add_one_values(run):
+def hidden_add_one_values(run):
     [got] = run(1, [5]).results
     expect(got, 6, rank=0)
+### END HIDDEN TESTS
 """
 ANSWERS = """\
 from grader.authoring.variants import Answers
@@ -88,11 +88,10 @@ right("by-sum").body("return sum((x, 1))")
 
 def make_course(root: Path) -> Path:
     """Write the tiny lesson, its checks and answers, with this project's own nbgrader_config.py."""
-    for folder in ("solutions", "utils/checks", "tests/mutants"):
-        (root / folder).mkdir(parents=True)
+    (root / "solutions/01_tiny").mkdir(parents=True)
     (root / "nbgrader_config.py").write_bytes((ROOT / "nbgrader_config.py").read_bytes())
-    (root / "utils/checks/01_tiny.py").write_text(CHECKS)
-    (root / "tests/mutants/01_tiny.py").write_text(ANSWERS)
+    (root / "solutions/01_tiny/checks_01.py").write_text(CHECKS)
+    (root / "solutions/01_tiny/answers_01.py").write_text(ANSWERS)
     write_lesson(root, TINY)
     return root
 
@@ -100,18 +99,17 @@ def make_course(root: Path) -> Path:
 def make_judged_course(root: Path) -> Path:
     """The same course, with checks that judge, and a hidden test."""
     make_course(root)
-    make_judge(root)
-    (root / "grader/hidden").mkdir(parents=True)
-    (root / "grader/hidden/01_tiny.py").write_text(HIDDEN)
+    make_judge(root, HIDDEN)
     return root
 
 
-def make_judge(root: Path) -> None:
+def make_judge(root: Path, hidden: str = "") -> None:
     """Let the checks of the tiny course judge."""
-    (root / "utils/checks/01_tiny.py").write_text(JUDGING)
+    (root / "solutions/01_tiny/checks_01.py").write_text(JUDGING + hidden)
 
 
 def write_lesson(course: Path, text: str, name: str = "01_tiny") -> Path:
-    path = course / "solutions" / f"{name}.py"
+    path = course / "solutions" / name / f"lesson_{name[:2]}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path

@@ -283,7 +283,7 @@ def test_a_new_course_can_be_graded_in(tmp_path, monkeypatch, capsys):
     assert not stopped.value.code and "make COURSE='" in said
     course = Course.at(tmp_path / "My course, 2026")
     assert course.directories.course_id == "My-course-2026"
-    assert "01_collectives" in course.lessons() and course.config.Judge.hidden == "grader.hidden"
+    assert "01_collectives" in course.lessons() and course.config.Judge.lessons == "solutions"
     with pytest.raises(ClassroomError, match="nobody has handed in anything: .* expected as .*/submitted/"):
         commands.handed_in(course)
     assert grade_class.exercises_of(course, "01_collectives")
@@ -354,7 +354,7 @@ class Odd(StandIn):
 
 @pytest.mark.long
 def test_breaking_the_judge_or_killing_its_process_is_reported_and_the_others_are_judged():
-    how = Odd("tests.tiny.checks", "tests.tiny.hidden", False, 10)
+    how = Odd("tests/tiny", False, 10)
     work = {}
     for student, answer in {"ada": "2 * x", "bo": "kill", "cy": "raise", "di": "3 * x", "ed": "4 * x"}.items():
         nb = lesson()

@@ -106,11 +106,7 @@ def test_when_a_worker_is_killed_half_way_nothing_is_lost_or_graded_twice(tmp_pa
 def test_a_missing_scheduler_worker_or_grader_is_reported_in_one_line(scheduler, start, monkeypatch):
     def said(address: str) -> str:
         with pytest.raises(ClusterError) as error:
-            list(
-                judge_all(
-                    LESSON, {"ada": ""}, JudgeSettings("utils.checks", "grader.hidden", False, 10), scheduler=address
-                )
-            )
+            list(judge_all(LESSON, {"ada": ""}, JudgeSettings("solutions", False, 10), scheduler=address))
         assert "\n" not in str(error.value)
         return str(error.value)
 

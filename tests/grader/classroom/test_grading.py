@@ -20,7 +20,7 @@ from grader.classroom import grade_class, grades
 from grader.classroom.course import ClassroomError, Course
 from grader.classroom.grade_class import GradeOptions
 from tests import sample_class
-from tests.mutants import mutants_of
+from tests.all_lessons import mutants_of
 from tests.sample_class import LESSON, MUTANT_STUDENTS
 
 pytestmark = [pytest.mark.long(minutes=4), pytest.mark.sandbox]

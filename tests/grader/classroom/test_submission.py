@@ -20,7 +20,7 @@ from grader.classroom.submission import problems
 from grader.judging.worker import JudgeSettings
 from tests.tiny_course import LESSON, POINTS, RIGHT, WRONG, cell, hand_in_file, make_course, nbgrader, released
 
-HOW = JudgeSettings("tests.tiny.checks", "tests.tiny.hidden", sandboxed=True, seconds=120)
+HOW = JudgeSettings("tests/tiny", sandboxed=True, seconds=120)
 IN_ORDER = ["imports", "double", "double-values", "total", "total-values", "total-traffic"]
 
 

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.long(minutes=3), pytest.mark.sandbox]
 BATCH = 36  # cheats in a notebook
 PLANTED = f"PLANTED-{os.urandom(8).hex()}"  # stands where no submission may look
 HANG_SECONDS, EXHAUST_SECONDS = 2, 6
-PACKAGES = ("tests.cheats.checks", "tests.cheats.hidden")
+ROOMS = "tests/cheats"
 
 
 def batches(cheats: list[Cheat]) -> list:
@@ -55,7 +55,7 @@ def name_of(part: list[Cheat]) -> str:
 def course(tmp_path_factory):
     """A folder of secrets, which must not change."""
     folder = tmp_path_factory.mktemp("course")
-    for name in ("planted.py", "solutions/s.ipynb", "submitted/ada/x.ipynb", "gradebook.db", "grader/hidden/h.py"):
+    for name in ("planted.py", "solutions/s.ipynb", "submitted/ada/x.ipynb", "gradebook.db", "grader/hidden.py"):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"SECRET = '{PLANTED}'\n")
@@ -91,7 +91,7 @@ def judged(cheats: list[Cheat], right: bool, course: Path) -> list[tuple[Cheat, 
     """(cheat, {what is judged: Verdict}); asserts that honest answers got their points and no secret got out."""
     answers = [(HONEST, True), *((cheat, right) for cheat in cheats), (HONEST, True)]
     nb = notebook_of(answers, {"COURSE": str(course), "LINE": 1})
-    said = judge.judge(nb, *PACKAGES, seconds=600)
+    said = judge.judge(nb, ROOMS, seconds=600)
     told = said.to_json()
     assert PLANTED not in told and "RuntimeError: ESCAPED" not in told, re.findall(r".{300}ESCAPED.{300}", told)
     assert len(told) < 1_000_000
@@ -154,10 +154,10 @@ def test_an_answer_that_hangs_gets_nothing_and_costs_only_its_own_time(course, m
     with monkeypatch.context() as patch:
         limit_runs(HANG_SECONDS, patch)
         patch.setattr(judge, "MAX_HOSTS", 100)
-        said = judge.judge(nb, *PACKAGES, seconds=600)
+        said = judge.judge(nb, ROOMS, seconds=600)
     assert [verdict.check for verdict in said.verdicts if verdict.points] == []
     assert {verdict.kind for verdict in said.verdicts} <= {"stuck", "wrong"}
-    [verdict] = judge.judge(notebook_of([(HONEST, True)], {}), *PACKAGES).verdicts
+    [verdict] = judge.judge(notebook_of([(HONEST, True)], {}), ROOMS).verdicts
     assert verdict.points == verdict.most
 
 
@@ -166,7 +166,7 @@ def test_nobody_can_know_the_inputs_beforehand(monkeypatch):
     salts = []
     monkeypatch.setattr(judge, "Draws", lambda salt: salts.append(salt) or Draws(salt))
     for _ in range(2):
-        judge.judge(notebook_of([], {}), *PACKAGES)
+        judge.judge(notebook_of([], {}), ROOMS)
     assert salts[0] != salts[1] and max(salts).bit_length() > 200
 
 
@@ -237,7 +237,7 @@ def test_no_notebook_and_no_file_beside_it_earns_points(graded):
 def test_no_secret_is_in_anything_that_grading_writes(graded):
     course, printed = graded
     assert "\x1b]" not in printed and "\x1b[2J" not in printed
-    secrets = [PLANTED, "SECRET", "tests.tiny.hidden"]
+    secrets = [PLANTED, "SECRET", "checks_90"]
     for path in course.rglob("*"):
         inside = path.relative_to(course).parts[0]
         if path.is_symlink() or not path.is_file() or inside in ("solutions", "submitted") or path.suffix == ".db":

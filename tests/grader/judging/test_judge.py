@@ -8,7 +8,6 @@ import re
 import resource
 import textwrap
 from dataclasses import replace
-from importlib import import_module
 from time import monotonic
 from types import SimpleNamespace
 
@@ -18,22 +17,24 @@ import torch
 
 from grader.authoring.lesson import find_lessons
 from grader.authoring.markers import clear_solution
+from grader.hidden import hidden_tests_for
 from grader.judging import judge, replay
 from grader.judging.hub import Hub
 from grader.judging.judge import has_check
 from grader.judging.program_packing import NotForRanks
+from tests.all_lessons import also_right, mutants_of
 from tests.graded import judged, lesson, notebook, points
 from tests.graded_solutions import can_be_skipped
-from tests.mutants import also_right, mutants_of
 from tests.sample_class import as_student
 from utils import spawn
 from utils.checks.inputs import Draws
 from utils.checks.marking import check
-from utils.checks.registry import Checks
+from utils.checks.rooms import load_checks, room_of
 
 pytestmark = [pytest.mark.long(minutes=12), pytest.mark.sandbox]
-LESSONS = [path.stem for path in find_lessons()]
+LESSONS = [path.parent.name for path in find_lessons()]
 COLLECTIVES = "01_collectives"
+CHECKS_01 = load_checks(room_of(COLLECTIVES))
 BROADCAST = ["broadcast-by-hand-values", "broadcast-by-hand-traffic"]
 
 
@@ -66,7 +67,7 @@ def test_the_solution_gets_all_points(name, by, monkeypatch):
     All visible checks pass in its notebook (tests/lessons), and the next tests grade others of each lesson by them.
     """
     if by == "hidden tests":
-        hidden = Checks("grader.hidden", name, hidden=True)
+        hidden = hidden_tests_for(name)
         monkeypatch.setattr(judge, "has_check", lambda part, cell: part.hidden == has_check(hidden, cell))
     said = judged(name)
     assert [(verdict.check, verdict.said) for verdict in said.verdicts if verdict.kind != "passed"] == []
@@ -421,7 +422,7 @@ def test_remembering_a_run_does_not_help_in_the_next(monkeypatch):
             drawn.append(run.draws.different_integers(2, 10))
             run(2, drawn[-1], root=0)
 
-    monkeypatch.setattr(import_module("utils.checks.01_collectives"), "three_runs", three_runs, raising=False)
+    monkeypatch.setattr(CHECKS_01, "three_runs", three_runs, raising=False)
     judged(COLLECTIVES, broadcast("return x"), BROADCAST[:1])
     assert len({tuple(x.tolist()) for _, x in drawn}) == 3
 
@@ -454,7 +455,7 @@ def test_a_second_judging_gets_the_very_same_inputs(monkeypatch):
             drawn[type(run)].append(torch.stack(xs).tolist())
             run(2, xs, root=0)
 
-    monkeypatch.setattr(import_module("grader.hidden.01_collectives"), "two_runs", two_runs, raising=False)
+    monkeypatch.setattr(CHECKS_01, "hidden_two_runs", two_runs, raising=False)
     monkeypatch.setattr(replay.ReplayCheck, "replay_all", differs)
     said = judged(COLLECTIVES, broadcast(RIGHT_BROADCAST + "return result"), BROADCAST[:1])
     assert said.verdicts[0].kind == "passed", said.verdicts[0].said
@@ -472,7 +473,7 @@ def test_a_check_that_hands_its_draws_to_ranks_is_refused(monkeypatch):
 
         run(2, run.draws.different_integers(2, 3), root=0, through=driver)
 
-    monkeypatch.setattr(import_module("utils.checks.01_collectives"), "tells_too_much", tells_too_much, raising=False)
+    monkeypatch.setattr(CHECKS_01, "tells_too_much", tells_too_much, raising=False)
     with pytest.raises(NotForRanks, match="the check of broadcast_by_hand hands a RemoteRunner to its ranks"):
         judged(COLLECTIVES, None, BROADCAST[:1])
 

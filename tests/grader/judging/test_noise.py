@@ -233,7 +233,7 @@ def judged(course, student, cells):
     one = OneSubmission(course, LESSON, student)
     one.handed_in.parent.mkdir(parents=True)
     one.handed_in.write_text(json.dumps(content))
-    judgement = judge(one.read(), "tests.tiny.checks", "tests.tiny.hidden", seconds=240)
+    judgement = judge(one.read(), "tests/tiny", seconds=240)
     return {verdict.check: verdict for verdict in judgement.verdicts}
 
 

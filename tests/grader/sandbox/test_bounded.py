@@ -92,7 +92,7 @@ def test_a_function_that_came_later_is_found():
     assert before != later() == pid()
 
 
-@pytest.mark.parametrize("waiting, cores, times", [(0.1, 2, 1.0), (6.0, 2, 3.0), (1000.0, 2, load.MOST)])
+@pytest.mark.parametrize("waiting, cores, times", [(0.1, 2, 1.0), (6.0, 2, 3.0), (1000.0, 2, load.MAX_FACTOR)])
 def test_limits_grow_with_the_load(waiting, cores, times, monkeypatch):
     monkeypatch.setattr(os, "getloadavg", lambda: (waiting, 0, 0))
     monkeypatch.setattr(os, "cpu_count", lambda: cores)

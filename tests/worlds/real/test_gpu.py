@@ -2,8 +2,8 @@
 
 Each test runs twice: first nothing has touched a GPU here, then this process, the notebook's, has. Most run in several
 worlds: NCCL with one rank, with two, four and eight where that many GPUs are free, and Gloo with two ranks that compute
-on one GPU. `make gpu` runs them, those named test_failure_... apart; tests/gpu/probes/shared_gpu.py tries several ranks
-on one GPU. Rank programs are functions of this file, so that they also travel where cloudpickle is missing.
+on one GPU. `make gpu` runs them, those named test_failure_... apart. Rank programs are functions of this file, so that
+they also travel where cloudpickle is missing.
 """
 
 import os

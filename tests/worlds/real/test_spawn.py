@@ -682,7 +682,7 @@ def test_an_error_carries_the_results_so_far():
 
 
 def test_printing_in_an_endless_loop_is_stopped(monkeypatch, capsys):
-    monkeypatch.setattr("utils.worlds.real.watchdog.MOST_PRINTED", 1 << 20)
+    monkeypatch.setattr("utils.worlds.real.watchdog.MAX_PRINTED", 1 << 20)
 
     def program(rank, world_size):
         while rank == 1:

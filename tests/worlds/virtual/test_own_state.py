@@ -179,6 +179,7 @@ def has_own_settings(rank, world_size, folder):
     child = subprocess.run(
         [sys.executable, "-c", "import os; print(os.environ['MINE'])"], capture_output=True, text=True
     )
+    without_variables = subprocess.run(["/usr/bin/env"], env={}, capture_output=True, text=True)
     return (
         Path.cwd().name,
         torch.ones(1).dtype,
@@ -191,6 +192,7 @@ def has_own_settings(rank, world_size, folder):
         numpy.random.rand(),
         sys.argv,
         child.stdout.strip(),
+        without_variables.stdout,
     )
 
 
@@ -199,6 +201,7 @@ def test_settings_of_the_process_are_each_ranks_own(tmp_path):
     assert results[0] == results[1]
     assert [result[0] for result in results[0]] == ["0", "1", "2"]
     assert [result[1] for result in results[0]] == [torch.float32, torch.float64, torch.bfloat16]
+    assert [result[-1] for result in results[0]] == ["", "", ""]
 
 
 def folders(path):
@@ -283,101 +286,131 @@ def test_what_a_rank_sets_in_a_librarys_module_is_its_own(world):
     assert world(patches_libraries, 3).results == [(float(r), r, f"rank {r}\n", r > 0) for r in range(3)]
 
 
-def patches_classes(rank, world_size):
-    """The same for classes of libraries, however the program names them."""
-    forward, module = torch.nn.Linear.forward, torch.nn.ReLU()
-    torch.nn.Linear.forward = lambda layer, x: forward(layer, x) * 0 + rank
-    for name in ("of_mine", "of_mine_too"):
-        setattr(torch.nn.Sigmoid, name, rank)
-    type(module).kind = rank
+def sets_flags_and_logs(rank, world_size):
+    """torch's flags, and Python's root logger."""
     torch.backends.cudnn.benchmark = rank == 1
     logging.basicConfig(level=logging.INFO if rank == 0 else logging.ERROR)
     dist.barrier()
     log = logging.root.level, len(logging.root.handlers), logging.getLogger("train").isEnabledFor(logging.INFO)
-    with mock.patch.object(torch.nn.Tanh, "forward", lambda layer, x: rank):
-        dist.barrier()
-        patched = torch.nn.Tanh()(None)
-    dist.barrier()
-    linear = torch.nn.Linear(1, 1)(torch.zeros(1)).item()
-    flag = torch.backends.cudnn.benchmark
-    return linear, torch.nn.Sigmoid.of_mine_too, module.kind, flag, log, patched, torch.nn.Tanh()(torch.zeros(1)).item()
+    return torch.backends.cudnn.benchmark, log
 
 
 @both
-def test_what_a_rank_sets_in_a_librarys_classes_is_its_own(world):
+def test_flags_of_torch_and_the_root_logger_are_each_ranks_own(world):
     levels = [logging.INFO, logging.ERROR, logging.ERROR]
-    assert world(patches_classes, 3).results == [
-        (float(r), r, r, r == 1, (levels[r], 1, r == 0), r, 0.0) for r in range(3)
-    ]
+    assert world(sets_flags_and_logs, 3).results == [(r == 1, (levels[r], 1, r == 0)) for r in range(3)]
 
 
-# As installed libraries keep who they are: in globals, in classes, in containers of both, in objects. On import it also
-# adds something to torch, once for all ranks.
+def replaces_methods(rank, world_size):
+    forward = torch.nn.Linear.forward
+    torch.nn.Linear.forward = lambda layer, x: forward(layer, x) + 1  # <- this one
+    with mock.patch.object(torch.nn.Tanh, "forward", lambda layer, x: rank):  # and nobody else's turn
+        pass
+    dist.barrier()
+    return torch.nn.Linear(1, 1, bias=False)(torch.zeros(1)).item()
+
+
+def test_the_program_is_told_that_it_replaces_a_method_for_all_ranks():
+    run = virtual(replaces_methods, 3)
+    assert run.results == [3.0] * 3  # with spawn, 1.0
+    [remark] = [line for text in run.output for line in text.splitlines()]
+    assert remark.startswith("The program replaces Linear.forward (") and "<- this one" in remark
+    assert "Tanh" not in remark
+
+
+def overrides_methods(rank, world_size):
+    class Mine(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + rank
+
+    mine, other = Mine(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    other.forward = lambda x: x - rank
+    dist.barrier()
+    return mine(torch.zeros(1)).item(), other(torch.zeros(1)).item()
+
+
+def test_methods_of_ones_own_classes_and_objects_need_no_remark():
+    run = virtual(overrides_methods, 2)
+    assert run.results == [(0.0, 0.0), (1.0, -1.0)] and not any(run.output)
+
+
+# As installed libraries keep who they are: in a global that a function sets, in an attribute that the program sets. On
+# import it also adds something to torch, once for all ranks.
 LIBRARY = """
 import torch
-import torch.distributed as dist
 
-torch.of_the_library = torch.nn.Linear.of_the_library = "everyone's"
-number = None
-groups, seen = {}, []
+torch.of_the_library = "everyone's"
+number = count = None
 
 
-class State:
-    shared = {}
-    rank = None
-
-    def __init__(self):
-        self.__dict__ = self.shared
-        if not self.shared:
-            self.me = dist.get_rank()
-
-    @classmethod
-    def note(cls):
-        cls.rank = dist.get_rank()
-
-
-class Config:
-    def __init__(self, inner=None):
-        self.rank, self.inner = None, inner
-
-
-config = Config(Config())
-
-
-def init():
-    global number
-    number = dist.get_rank()
-    groups["mine"] = number
-    seen.append(number)
-    State.note()
-    State()
+def init(rank):
+    global number, count
+    number, count = rank, 0
 
 
 def ask():
-    return number, groups, seen, State.rank, State().me
+    global count
+    count += 1
+    return number, count
+"""
+KNOWS_RANKS = """
+from torch.distributed import get_rank
+
+
+class State:
+    rank = None
+
+
+def init():
+    State.rank = get_rank()
 """
 
 
+@pytest.fixture
+def library(tmp_path):
+    """Writes an installed library, and returns the folder that it is in."""
+
+    def write(name, text):
+        folder = tmp_path / "lib/python3.12/site-packages"
+        folder.mkdir(parents=True)
+        (folder / f"{name}.py").write_text(text)
+        return str(folder)
+
+    return write
+
+
+def uses_library(rank, world_size, folder):
+    sys.path.insert(0, folder)
+    import library_of_ranks as library
+
+    library.init(rank)
+    library.of_mine = rank
+    dist.barrier()
+    answers = library.ask(), library.of_mine
+    dist.barrier()
+    return *answers, library.ask(), torch.of_the_library
+
+
 @both
-def test_what_an_installed_library_knows_about_a_rank_is_the_ranks_own(world, tmp_path):
-    folder = tmp_path / "lib/python3.12/site-packages"
-    folder.mkdir(parents=True)
-    (folder / "library_of_ranks.py").write_text(LIBRARY)
+def test_what_an_installed_library_keeps_in_globals_is_each_ranks_own(world, library):
+    run = world(uses_library, 3, library("library_of_ranks", LIBRARY))
+    assert run.results == [((r, 1), r, (r, 2), "everyone's") for r in range(3)]
+    assert not any(run.output)
 
-    def program(rank, world_size):
-        sys.path.insert(0, str(folder))
-        import library_of_ranks as library
-        from library_of_ranks import State, config
 
-        library.init()
-        library.config.rank = config.inner.rank = State.of_mine = rank
+def test_the_program_is_told_that_a_library_which_knows_ranks_may_mix_them_up(library):
+    def program(rank, world_size, folder):
+        sys.path.insert(0, folder)
+        import knows_ranks  # here
+
+        knows_ranks.init()
         dist.barrier()
-        answers = library.ask(), config.rank, library.config.inner.rank, State.of_mine
-        dist.barrier()
-        return *answers, torch.of_the_library, torch.nn.Linear.of_the_library
+        return knows_ranks.State.rank
 
-    for r, result in enumerate(world(program, 3).results):
-        assert result == ((r, {"mine": r}, [r], r, r), r, r, r, "everyone's", "everyone's")
+    run = virtual(program, 2, library("knows_ranks", KNOWS_RANKS))
+    assert run.results == [1, 1]
+    [remark] = [line for text in run.output for line in text.splitlines()]
+    assert remark.startswith("knows_ranks (imported by ") and "# here" in remark and "use spawn" in remark
 
 
 @both

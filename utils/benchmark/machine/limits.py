@@ -13,7 +13,7 @@ from ...worlds.real.placement import get_device
 from . import probes
 
 WINDOW = 0.2  # seconds of copying
-ROUNDS = 7  # of ping-pong
+ROUNDS = 7  # ping-pong rounds
 
 
 def machine_limits(world_size: int, backend: str | None = None) -> dict[str, float]:

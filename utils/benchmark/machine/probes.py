@@ -33,13 +33,13 @@ from ...text.units import plural, quantity
 from ...worlds.real.placement import get_device
 
 MESSAGES = [8 * 10**step for step in range(7)]  # bytes: 8 to 8 million
-ROUNDS = 15  # how often each message is timed
+ROUNDS = 15  # timings per message
 SHIFTED, ADDED = 4 << 20, 256 << 10  # bytes of a large message, and of a sum that stays in a cache
 WINDOW = 0.25  # seconds for repeated measurements of each of the other quantities
 SAMPLE = 0.02  # seconds, at least, per sample: ranks that share a core take turns of a few milliseconds
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 BACKENDS = {"gloo": "Gloo", "nccl": "NCCL"}
-WIDTHS = [128 * 2**step for step in range(7)]  # of matrices: 128 to 8192
+WIDTHS = [128 * 2**step for step in range(7)]  # widths of the matrices: 128 to 8192
 
 
 class RankSamples(TypedDict):
@@ -68,9 +68,9 @@ def measure_rank(rank: int, world_size: int, window: float) -> RankSamples:
 def bandwidth_samples(device: torch.device, window: float) -> list[float]:
     """bytes/s of a copy, which reads and writes one tensor, and a sum, which reads two and writes one."""
     nbytes = 64 << 20 if device.type == "cpu" else 1 << 30
-    one = torch.ones(nbytes // 4, device=device)  # not zeros, which the system provides without allocating memory
-    other = one.clone()
-    return [5 * nbytes / seconds for seconds in sample(lambda: other.copy_(one).add_(one), device, window)]
+    source = torch.ones(nbytes // 4, device=device)  # not zeros, which the system provides without allocating memory
+    target = source.clone()
+    return [5 * nbytes / seconds for seconds in sample(lambda: target.copy_(source).add_(source), device, window)]
 
 
 def peak_samples(dtype: torch.dtype, device: torch.device, window: float) -> list[float]:
@@ -128,7 +128,7 @@ def memory_of(device: torch.device, world_size: int) -> float:
         return float(torch.cuda.get_device_properties(device).total_memory)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        with open("/sys/fs/cgroup/memory.max") as limit:  # of a container; "max" if there is none
+        with open("/sys/fs/cgroup/memory.max") as limit:  # the container's limit; "max" without one
             memory = min(memory, int(limit.read()))
     except (OSError, ValueError):
         pass
@@ -245,7 +245,7 @@ def gloo_rates(of_ranks: list[dict[str, list[float]]]) -> GlooRates:
 
 
 def quickest(of_ranks: list[list[float]]) -> float:
-    """Of several measurements that all ranks made at the same time: the best time of the slowest rank."""
+    """The best time of the slowest rank, over several measurements that all ranks made at the same time."""
     best: float = min(max(together) for together in zip(*of_ranks, strict=True))
     return best
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from ...recording.torch_private import address_of, groups_of_process
 
-DEPTH = 4  # of containers in containers that are searched
+DEPTH = 4  # levels of containers within containers to search
 
 
 class LeftBehind(RuntimeError):

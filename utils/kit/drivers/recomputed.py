@@ -1,7 +1,4 @@
-"""What a rank runs where a check judges activation checkpointing: pieces of a forward pass, there and back.
-
-counted: whether memory outside of tensors counts as well (outside_tensors.py)
-"""
+"""What a rank runs where a check judges activation checkpointing: pieces of a forward pass, there and back."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from ...recording.track_memory import track_memory
 from ..mlp import layer
-from .outside_tensors import outside_tensors
 
 Apply = Callable[..., Any]  # apply(function, *arguments)
 
@@ -94,7 +90,6 @@ def through_backward(
     weight: Tensor,
     gradient: Tensor,
     piece: Callable[..., Any],
-    counted: bool = False,
     **_: Any,
 ) -> dict[str, Any]:
     """A piece with `function` as its checkpoint: its output, the gradients, bytes that it keeps, and how often it ran.
@@ -116,11 +111,11 @@ def through_backward(
             given.extend(arg.data_ptr() for arg in args if isinstance(arg, Tensor))
         return function(part, *args)
 
-    with track_memory(leaf, w) as storages, outside_tensors(storages, counted) as live:
+    with track_memory(leaf, w) as storages:
         before = storages.live
         with saved_tensors_hooks(pack, lambda tensor: tensor):
             output = piece(apply, leaf, w, calls)
-        kept = live() - before - output.nbytes
+        kept = storages.live - before - output.nbytes
         forward = len(calls)
         if output.requires_grad:
             output.backward(gradient)
@@ -183,7 +178,6 @@ def through_segments(
     gradient: Tensor,
     weights: Sequence[Tensor],
     k: int,
-    counted: bool = False,
 ) -> dict[str, Any]:
     """Layers of the MLP in segments: output and gradients, number of checkpoints, bytes kept besides x and output."""
     calls: list[Any] = []
@@ -194,10 +188,10 @@ def through_segments(
 
     leaf = x.clone().requires_grad_()
     leaves = [nn.Parameter(weight.clone()) for weight in weights]
-    with track_memory(leaf, *leaves) as storages, outside_tensors(storages, counted) as live:
+    with track_memory(leaf, *leaves) as storages:
         before = storages.live
         output = function([partial(with_weight, w) for w in leaves], leaf, k, checkpoint)
-        kept = live() - before - output.nbytes
+        kept = storages.live - before - output.nbytes
         if output.requires_grad:
             output.backward(gradient)
     return {
@@ -253,7 +247,6 @@ def partitioned(
     gradient: Tensor,
     rank: int,
     groups: Sequence[list[int]],
-    counted: bool = False,
 ) -> dict[str, Any]:
     """A checkpoint whose input is kept by the hooks that `function(group)` makes: the gradient of x, and bytes kept."""
     mine = None
@@ -263,11 +256,11 @@ def partitioned(
             mine = group
     leaf = x.clone().requires_grad_()
     pack, unpack = function(mine)
-    with track_memory(leaf) as storages, outside_tensors(storages, counted) as live:
+    with track_memory(leaf) as storages:
         before = storages.live
         with saved_tensors_hooks(pack, unpack):
             output = torch_checkpoint(squared_sine, leaf + 1, use_reentrant=True)
-        kept = live() - before - output.nbytes
+        kept = storages.live - before - output.nbytes
         output.backward(gradient)
     return {"the gradient": leaf.grad, "kept": kept}
 

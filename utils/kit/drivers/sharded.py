@@ -14,7 +14,6 @@ from ...recording.storages import Storages
 from ...recording.track_memory import track_memory
 from ..mlp import layer, loss_of
 from .left_behind import leaving_no_groups
-from .outside_tensors import outside_tensors
 
 
 def most_between(storages: Storages, first: int, last: int | None = None) -> int:
@@ -44,14 +43,12 @@ def train(
     world_size: int,
     options: Mapping[str, float],
     clear: bool,
-    counted: bool = False,
     **same: Any,
 ) -> dict[str, Any]:
     """Make a step with `function`, and take one with each of `batches`.
 
     options  of AdamW, for the `make_optimizer` that the function gets
     clear    whether to drop the model's gradients after each step
-    counted  whether memory outside of tensors counts as well (outside_tensors.py)
 
     Returns what the rank has at the end: the `weights` of the model and the `shards`; and bytes: `held`, the most
     between two steps, without the model's gradients; `peak`, the most from the first step on until the first update.
@@ -59,7 +56,7 @@ def train(
     """
     updates: list[int] = []  # how many changes of memory had been noted at each update
     parameters = list(model.parameters())
-    with track_memory(model, *tensors_in(batches)) as storages, outside_tensors(storages, counted) as live:
+    with track_memory(model, *tensors_in(batches)) as storages:
         besides = storages.live - sum(p.nbytes for p in parameters)  # the batches, and on virtual ranks more
 
         def make_optimizer(tensors: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -75,26 +72,21 @@ def train(
             for parameter in parameters:
                 parameter.grad = None if clear else parameter.grad
             gradients = sum(p.grad.nbytes for p in parameters if p.grad is not None)
-            held = max(held, live() - besides - gradients)
+            held = max(held, storages.live - besides - gradients)
         peak = most_between(storages, first, updates[0] if updates else None) - besides
     whole = [p.detach().clone() if p.untyped_storage().nbytes() else None for p in parameters]
     pieces = [given] if isinstance(given, Tensor) else given
     return {"weights": whole, "shards": [x.detach().clone() for x in pieces], "held": held, "peak": peak}
 
 
-def measure(
-    function: Callable[..., Any], *given: Any, rank: int, world_size: int, counted: bool = False, **same: Any
-) -> dict[str, Any]:
-    """Call `function`: its result, and the bytes alive in addition to `given`: `held` after the call, `peak` during it.
-
-    counted: whether memory outside of tensors counts as well (outside_tensors.py)
-    """
+def measure(function: Callable[..., Any], *given: Any, rank: int, world_size: int, **same: Any) -> dict[str, Any]:
+    """What `function` returns, and the bytes alive besides `given`: `held` after the call, `peak` during it."""
     held_before = [x for x in given if isinstance(x, nn.Module)]
-    with track_memory(*held_before, *tensors_in(given)) as storages, outside_tensors(storages, counted) as live:
+    with track_memory(*held_before, *tensors_in(given)) as storages:
         before, first = storages.live, len(storages.changes)
         with torch.no_grad():
             result = function(*given, rank=rank, world_size=world_size, **same)
-        held, peak = live() - before, most_between(storages, first) - before
+        held, peak = storages.live - before, most_between(storages, first) - before
     return {"result": result, "held": held, "peak": peak}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 DEFAULT_TIMEOUT = 60.0
-MAX_PROCESSES = 128  # of one world; the zygote gets a descriptor for each in one message, which can carry 253
+MAX_PROCESSES = 128  # ranks per world: the zygote gets all descriptors in one message, which can carry 253
 
 
 def check_program(

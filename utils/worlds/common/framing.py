@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Iterator
 
-TEXT = b""  # in place of a mark, for the bytes between two marks
+TEXT = b""  # stands for a mark with the bytes between two marks
 LONGEST_CONTENT = 200  # bytes: a mark that has begun further back than this is text after all
 _CONTENT = rb"[^\x00]*"
 
@@ -22,7 +22,7 @@ class Framing:
         self._marks = marks
         self._whole, self._begun = _patterns(marks)
         self._longest = max(len(mark) + LONGEST_CONTENT * _has_content(mark) for mark in marks)
-        self.tail = b""  # what may be the beginning of a mark: the next read will tell
+        self.tail = b""  # bytes that may begin a mark: the next read will tell
 
     def split(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         """What has come whole with `data`, in order: (mark, its content), or (TEXT, the text) between two marks."""

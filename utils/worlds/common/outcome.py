@@ -35,7 +35,7 @@ class VirtualOutcome:
     results: list[bytes | None]  # per rank: a pickled Result, None if it returned nothing
     failures: dict[int, Failure]
     algorithms: list[tuple[str, int, Layout, int, Cost]]  # see Run.algorithms
-    lines: dict[int, str]  # where each rank is, if one of them holds up the others
+    lines: dict[int, str]  # {rank: its line}, if one rank holds up the others
     held_up: list[int]  # the rank that waits for a lock which nobody will release, if there is one
 
 

@@ -35,8 +35,8 @@ class Request:
     sources: dict[str, Any]  # linecache entries of the notebook's cells: tracebacks on the ranks show their lines
     entry: str = ""  # "module:function" that the process runs: (rank, request) -> pickled outcome
     cluster: Any = None  # a Cluster if the ranks are virtual, that is, threads of one process
-    device: str = "cpu"  # of virtual ranks: "cpu", or "meta" for sizes without values
-    alike: tuple[int, ...] | None = None  # of virtual ranks: for each, the one that runs in its place; None: all run
+    device: str = "cpu"  # virtual ranks: "cpu", or "meta" for sizes without values
+    alike: tuple[int, ...] | None = None  # virtual ranks: for each, the one that runs in its place; None: all run
     item_as_nan: bool = False  # whether a program without values that asks for one gets nan, rather than an error
 
 

@@ -158,7 +158,7 @@ def find_culprit(roots: list[Part], error_of: Callable[[object], Exception | Non
     Inside a part that can't travel, we look for a smaller one that can't either; the last one found is the culprit. A
     part that only leads back to where the search has been (through `.parent`, say) is to blame only if nothing else is.
     """
-    guilty: dict[int, Part] = {}  # by id; holding the part keeps its id from being used again
+    guilty: dict[int, Part] = {}  # {id: part}; holding the part keeps its id from being reused
     innocent: dict[int, Part] = {}
     second_best: list[tuple[Part, Exception]] = []
 

@@ -29,7 +29,7 @@ class MarkedStream:
     def __init__(self, stream: TextIO, rank: int, lines: list[str]):
         self.stream, self.mark, self.lines = stream, f"[rank {rank}] ", lines
         self.line = ""  # the one that has not ended yet
-        self.shown = 0  # how many of its characters are on the screen
+        self.shown = 0  # number of its characters on the screen
         self.lock = threading.Lock()
 
     def write(self, text: str) -> int:

@@ -22,8 +22,8 @@ from nbformat.notebooknode import NotebookNode
 
 from ...text.package import IMPORT_ROOT, NAME
 
-LEFT_OUT = {"raises-exception": "fails on purpose", "notebook-only": "only makes sense in the notebook"}  # by tag
-MAGIC = re.compile(r"^(\s*)(.*\bget_ipython\(\)\..*)$", re.MULTILINE)  # what IPython turns a magic into
+LEFT_OUT = {"raises-exception": "fails on purpose", "notebook-only": "only makes sense in the notebook"}  # reasons
+MAGIC = re.compile(r"^(\s*)(.*\bget_ipython\(\)\..*)$", re.MULTILINE)  # IPython's translation of a magic
 HEAD = '''"""{name}. Made from {notebook} by `make script`: edit that, not this.
 
     python {script}                         each spawn starts its ranks on this machine

@@ -68,7 +68,7 @@ class JobWorld:
         self.groups_made = 0
         self.recorder = Recorder(self.take_note, time.monotonic())
         self.group_notes: list[Note] = []  # a group stays over many calls, and is noted once
-        self.notes: list[Note] = []  # of this call
+        self.notes: list[Note] = []  # notes of this call
         self.running = False
         self.ended_by = ""  # the report of the failure that ended this world
         self.sizes_asked: set[int] = set()

@@ -15,7 +15,7 @@ BUSY = 0.2  # a GPU is busy if processes other than this kernel hold more than t
 class InstalledGpu:
     """A GPU that torch may use here. Sizes are in bytes. Without a uuid, it can't be told apart from the others."""
 
-    number: int  # as nvidia-smi counts
+    number: int  # nvidia-smi's number
     uuid: str = ""
     memory: int = 0
     held_by_others: int = 0
@@ -62,8 +62,8 @@ def look_at_gpus() -> list[InstalledGpu]:
     gpus = []
     for index, number in enumerate(numbers):
         memory = nvml.nvmlDeviceGetMemoryInfo(handles[number])
-        mine = held_by_this_process(nvml, handles[number], index)
-        gpus.append(InstalledGpu(number, uuids[number], memory.total, memory.used - mine))
+        held_here = held_by_this_process(nvml, handles[number], index)
+        gpus.append(InstalledGpu(number, uuids[number], memory.total, memory.used - held_here))
     return gpus
 
 

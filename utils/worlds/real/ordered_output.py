@@ -24,7 +24,7 @@ class OrderedOutput:
     def __init__(self, world_size: int):
         self.text: list[list[str]] = [[] for _ in range(world_size)]  # per rank, what has been passed on
         self._ranks = [_RankOutput() for _ in range(world_size)]
-        self._epoch, self._rank = 0, 0  # whose turn it is
+        self._epoch, self._rank = 0, 0  # the rank whose turn it is
 
     def feed(self, rank: int, data: bytes) -> None:
         """Take in bytes that `rank` has written."""
@@ -71,7 +71,7 @@ class _RankOutput:
         self.closed = False
         self._row = [b""]  # the row that has not ended yet, in pieces; if it holds a \r, then in the first
         self._bar: bytes | None = None  # a bar's row that has ended and waits
-        self._below = 0  # how many rows below it we are
+        self._below = 0  # rows between it and the cursor
         self._framing = Framing(SYNCHRONISED, FINISHED, UP)
 
     @property
@@ -134,7 +134,7 @@ class _RankOutput:
         self._row.append(text)
         if self._bar is not None or b"\r" in text:
             row = b"".join(self._row)
-            last = max(row.rstrip(b"\r").rfind(b"\r"), 0)  # where the last state begins
+            last = max(row.rstrip(b"\r").rfind(b"\r"), 0)  # start of the last state
             is_drawn_again = row[:last].strip(b"\r ") != b""
             if row and (row[last : last + 1] != b"\r" or is_drawn_again):  # not a nested bar that is drawn once
                 self._settle()

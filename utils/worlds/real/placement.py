@@ -34,10 +34,11 @@ def choose_backend(backend: str | None, world_size: int) -> Placement:
     ranks, all_gpus = plural(world_size, "rank"), plural(len(gpus), "GPU")
     of_them_busy = f", {len(busy)} of them busy ({spans(busy)})" if busy else ""
     if gpus and len(free) >= world_size:
-        mine = free[:world_size]
+        chosen = free[:world_size]
         if busy:
-            print(f"{all_gpus}{of_them_busy}: {ranks} on {spans(mine)}.")
-        return Placement("nccl", {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in mine)} if mine[0].uuid else {})
+            print(f"{all_gpus}{of_them_busy}: {ranks} on {spans(chosen)}.")
+        visible = ",".join(gpu.uuid for gpu in chosen)
+        return Placement("nccl", {"CUDA_VISIBLE_DEVICES": visible} if chosen[0].uuid else {})
     if backend == "nccl":
         held = f" Held by others: {'; '.join(map(str, busy))}." if busy else ""
         raise ValueError(

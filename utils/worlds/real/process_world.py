@@ -59,8 +59,8 @@ class ProcessWorld(ABC):
         self.states = [RankState(rank) for rank in range(world_size)]
         self.started = False  # whether the zygote has made the processes
         self.pids: tuple[int, ...] = ()
-        self.outcomes: dict[int, Outcome] = {}  # of the processes that have finished
-        self.exit_codes: dict[int, int] = {}  # of the processes that have ended
+        self.outcomes: dict[int, Outcome] = {}  # {rank: outcome} of finished processes
+        self.exit_codes: dict[int, int] = {}  # {rank: exit code} of ended processes
         self.printed_bytes = [0] * processes
         self.folder = make_folder(len(program))
         try:

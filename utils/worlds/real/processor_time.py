@@ -56,9 +56,9 @@ def look(pid: int) -> dict[int, Look]:
     found = {}
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error), one.oneshot():
-                times = one.cpu_times()
-                waits, runs = one.num_ctx_switches().voluntary, one.status() == psutil.STATUS_RUNNING
-                found[one.pid] = Look(times.user + times.system, waits, runs)
+        for member in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error), member.oneshot():
+                times = member.cpu_times()
+                waits, runs = member.num_ctx_switches().voluntary, member.status() == psutil.STATUS_RUNNING
+                found[member.pid] = Look(times.user + times.system, waits, runs)
     return found

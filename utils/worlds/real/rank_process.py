@@ -53,10 +53,10 @@ def preload() -> None:
         importlib.import_module(module)
 
 
-def wait_for_call(door: int) -> None:
-    """What a fresh interpreter does: import torch, then wait at its door until it learns which rank it is."""
+def wait_for_call(connection: int) -> None:
+    """Run by a fresh interpreter: import torch, then wait for a message that says which rank it is."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    with socket.socket(fileno=door) as ours:
+    with socket.socket(fileno=connection) as ours:
         die_with_parent()
         preload()
         torch.manual_seed(0)
@@ -72,7 +72,7 @@ def run_rank(rank: int, folder: str, output: int) -> None:
     me = os.getpid()
     try:
         die_with_parent()
-        os.setpgid(0, 0)  # what this rank starts ends with it
+        os.setpgid(0, 0)  # processes that this rank starts end with it
         redirect(output)
         with open(os.path.join(folder, "request"), "rb") as file:
             request = pickle.load(file)

@@ -28,9 +28,9 @@ class Screen:
     live = ""  # the live line that is on the screen now
 
     def __init__(self) -> None:
-        self.rank: int | str | None = None  # whose bar we saw last
+        self.rank: int | str | None = None  # owner of the bar seen last
         self.since = 0.0  # since when it has been that one's
-        self.drawn = 0.0  # when the live line was last written
+        self.drawn = 0.0  # time at which the live line was last written
         self.flushed, self.is_flushed = 0.0, True
 
     def show(self, lines: list[tuple[int, str]], bar: tuple[int | str, str] | None) -> None:

@@ -13,7 +13,7 @@ from .zygote.client import zygote
 GRACE = 0.5  # seconds that the other ranks have to report what happened to them, once one has failed
 GRACE_AT_REST = 0.05  # the same, when all of them wait for others: none will report anything more
 MAX_START = 120  # seconds that the zygote may take to import torch
-MOST_PRINTED = 256 << 20  # bytes per process
+MAX_PRINTED = 256 << 20  # bytes per process
 QUIET = 0.4  # seconds without a call to the network, after which we check whether any rank can still move
 
 
@@ -77,8 +77,8 @@ class Watchdog:
             self.deadline = now + self.timeout
         if now >= self.deadline:
             raise self.world.timed_out(self.timeout)
-        if max(self.world.printed_bytes) > MOST_PRINTED:
-            raise self.world.flooded(MOST_PRINTED)
+        if max(self.world.printed_bytes) > MAX_PRINTED:
+            raise self.world.flooded(MAX_PRINTED)
         if now - self.quiet_since >= QUIET:
             self.world.raise_if_stuck()
             self.quiet_since = now

@@ -25,7 +25,7 @@ from .placement import Placement
 from .process_world import ProcessWorld
 
 LOOK = 0.3  # seconds for which ranks are watched, to find out which compute
-LOOKS = 5  # at most
+LOOKS = 5  # upper limit
 
 
 class RealWorld(ProcessWorld):
@@ -35,8 +35,8 @@ class RealWorld(ProcessWorld):
 
     def __init__(self, world_size: int, placement: Placement, program: bytes):
         super().__init__(world_size, world_size, placement, program)
-        self.last_words: dict[int, list[str]] = {}  # of the ranks in which a library has given up
-        self.records: list[RecordReader] = []  # what each rank records; empty until all have begun to
+        self.last_words: dict[int, list[str]] = {}  # {rank: lines}, where a library has given up
+        self.records: list[RecordReader] = []  # one per rank; empty until all have begun to record
 
     def close(self) -> None:
         super().close()
@@ -172,7 +172,7 @@ class RealWorld(ProcessWorld):
         self.signal(signal.SIGUSR1)
         give_up = time.monotonic() + seconds
         unfinished = [state.rank for state in self.states if not state.finished]
-        whole = re.compile(r" in <module>$|^  \.\.\.$", re.MULTILINE)  # how a stack ends: at its root, or cut off
+        whole = re.compile(r" in <module>$|^  \.\.\.$", re.MULTILINE)  # the end of a stack: its root, or a cut
         while time.monotonic() < give_up and not all(whole.search(self.stack(rank)) for rank in unfinished):
             self.listen(0.02)
         return {rank: self.students_line(rank) for rank in unfinished}

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...cluster.layout import Layout
-from ...events.matching import POINT_TO_POINT
+from ...events.collectives import POINT_TO_POINT
 from ...text.rank_sets import format_ranks
 
 if TYPE_CHECKING:

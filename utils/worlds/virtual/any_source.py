@@ -5,7 +5,8 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-from .calls import Channel, VirtualCall, channel_of
+from ...events.matching import Channel, channel_of
+from .calls import VirtualCall
 
 Key = tuple[float, int, int]
 Entry = tuple[float, int, int, VirtualCall]

@@ -12,22 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...events.collectives import form_of
+
 if TYPE_CHECKING:
     from .calls import VirtualCall
-
-LISTS = {  # method -> (which argument is a list with a tensor for each rank, which holds the tensors they must be like)
-    "allgather": (0, 1),
-    "gather": (0, 1),
-    "scatter": (1, 0),
-    "reduce_scatter": (1, 0),
-}
-WHOLES = {  # method -> (which argument is the whole, which is one rank's share of it)
-    "_allgather_base": (0, 1),
-    "all_gather_single": (0, 1),
-    "_reduce_scatter_base": (1, 0),
-    "reduce_scatter_single": (1, 0),
-}
-IN_PLACE = {"allreduce", "allreduce_coalesced", "broadcast", "reduce"}  # their first argument is a list of tensors
 
 
 def argument_error(method: str, op: str, args: Sequence[Any], size: int, reduce_op: str) -> str:
@@ -40,26 +28,34 @@ def argument_error(method: str, op: str, args: Sequence[Any], size: int, reduce_
 
 
 def tensors_error(method: str, op: str, args: Sequence[Any], size: int) -> str:
-    if method in LISTS:
-        lists, like = (args[place] for place in LISTS[method])
-        pairs = zip(lists, like, strict=False)  # ranks other than the root have no list
-        return next(filter(None, (list_error(op, tensors, one, size) for tensors, one in pairs)), "")
-    if method in WHOLES:
-        whole, share = (args[place] for place in WHOLES[method])
-        return whole_error(op, whole, share, size)
-    if method in IN_PLACE:
-        only_tensors = all(isinstance(tensor, torch.Tensor) for tensor in args[0])
-        return "" if only_tensors else f"{op} takes tensors, not lists of them."
-    if method == "alltoall":
-        if len(args[0]) == len(args[1]) == size:
-            return ""
-        return (
-            f"{op} on {size} ranks needs two lists of {size} tensors, one tensor per rank; it got {len(args[0])} "
-            f"to receive into and {len(args[1])} to send."
-        )
-    if op == "all_to_all":
-        return split_error(op, args[1], args[3], size) or split_error(op, args[0], args[2], size)
-    return ""
+    form = form_of(op, method)
+    match form.filled, form.read:
+        case ("lists", "tensors"):
+            return lists_error(op, args[0], args[1], size)
+        case ("tensors", "lists"):
+            return lists_error(op, args[1], args[0], size)
+        case ("whole", "tensor"):
+            return whole_error(op, args[0], args[1], size)
+        case ("tensor", "whole"):
+            return whole_error(op, args[1], args[0], size)
+        case ("tensors", ""):
+            only_tensors = all(isinstance(tensor, torch.Tensor) for tensor in args[0])
+            return "" if only_tensors else f"{op} takes tensors, not lists of them."
+        case ("list", "list"):
+            if len(args[0]) == len(args[1]) == size:
+                return ""
+            return (
+                f"{op} on {size} ranks needs two lists of {size} tensors, one tensor per rank; it got {len(args[0])} "
+                f"to receive into and {len(args[1])} to send."
+            )
+        case ("rows", "rows"):
+            return split_error(op, args[1], args[3], size) or split_error(op, args[0], args[2], size)
+    return ""  # torch itself checks what it puts together from several calls
+
+
+def lists_error(op: str, lists: Any, like: Any, size: int) -> str:
+    """lists: of a rank other than the root, []. like: what the tensors in them must be like."""
+    return next(filter(None, (list_error(op, *pair, size) for pair in zip(lists, like, strict=False))), "")
 
 
 def whole_error(op: str, whole: torch.Tensor, share: torch.Tensor, size: int) -> str:
@@ -122,7 +118,7 @@ def exchange_error(calls: list[VirtualCall]) -> str:
 
     calls   one per rank, in the order of the group
     """
-    if calls[0].event.op != "all_to_all" or are_even(calls):
+    if reads(calls[0]) not in ("list", "rows") or are_even(calls):
         return ""
     sent, expected = zip(*(elements(call, len(calls)) for call in calls), strict=True)
     for source, call in enumerate(calls):
@@ -136,16 +132,20 @@ def exchange_error(calls: list[VirtualCall]) -> str:
     return ""
 
 
+def reads(call: VirtualCall) -> str:
+    return form_of(call.event.op, call.method).read
+
+
 def are_even(calls: list[VirtualCall]) -> bool:
     """Whether every rank sends the same amount to every other, the usual case."""
-    if any(call.method == "alltoall" or call.args[2] or call.args[3] for call in calls):
+    if any(reads(call) == "list" or call.args[2] or call.args[3] for call in calls):
         return False
     return len({tensor.numel() for call in calls for tensor in call.args[:2]}) == 1
 
 
 def elements(call: VirtualCall, size: int) -> tuple[list[int], list[int]]:
     """How many elements the caller sends to each rank, and how many it expects from each."""
-    if call.method == "alltoall":
+    if reads(call) == "list":
         return [tensor.numel() for tensor in call.args[1]], [tensor.numel() for tensor in call.args[0]]
     into, given, into_rows, given_rows = call.args[:4]
     return elements_per_rank(given, given_rows, size), elements_per_rank(into, into_rows, size)

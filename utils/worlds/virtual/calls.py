@@ -10,9 +10,7 @@ from ...events.event import Event
 if TYPE_CHECKING:
     from .network import GroupCalls
 
-Channel = tuple[int | None, int | None, str, int]  # (sender, receiver, group, tag)
-Order = tuple[tuple[int, ...], bool, int]  # see order_of; and how many transfers came before
-Address = tuple[int | None, str, int]  # (receiver, group, tag)
+Order = tuple[tuple[int, ...], bool, int]  # the two parts of order_of, then a sequence number to break ties
 
 
 class Waiter(Protocol):
@@ -64,12 +62,6 @@ def order_of(events: list[Event]) -> tuple[tuple[int, ...], bool]:
     if events[0].op == "send":
         return tuple(event.index for event in events), True
     return tuple(sorted({event.index for event in events})), False
-
-
-def channel_of(event: Event) -> Channel:
-    if event.op == "send":
-        return event.rank, event.peer, event.group, event.tag
-    return event.peer, event.rank, event.group, event.tag
 
 
 def comes_first(any_source: VirtualCall, named: VirtualCall, message: VirtualCall) -> bool:

@@ -5,11 +5,13 @@ A reduction adds in the order of the group's ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 
 import torch
 
+from ...events.collectives import ALL, COLLECTIVES, NOBODY, Collective, Method, form_of, not_known
 from .calls import VirtualCall
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
@@ -24,7 +26,7 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "bxor": torch.Tensor.bitwise_xor_,
 }
 
-ONE_TENSOR_GATHERS = ("_allgather_base", "all_gather_single")
+ONE_WHOLE = Method("whole", "tensor")
 
 Buffers = tuple[list[torch.Tensor], list[torch.Tensor]]  # (what a rank hands in, where it wants the result)
 
@@ -38,22 +40,27 @@ def deliver(
     of_all   makes of a collective's calls one for each member, where some stand for others (alike.py)
     """
     event = calls[0].event
-    if event.op == "barrier" or any(is_meta(call.args) for call in calls):
+    if any(is_meta(call.args) for call in calls):
         return
     if event.op == "send":
         write(calls[1].args[0][0], calls[0].args[0][0])
-    elif all(call.method in ONE_TENSOR_GATHERS for call in calls):  # put together once, not once per rank
-        if not any(call.args[1].is_meta for call in calls):
+        return
+    collective = COLLECTIVES[event.op]
+    if collective.gives == NOBODY:
+        return
+    forms = {form_of(event.op, call.method) for call in calls}
+    if forms == {ONE_WHOLE} and collective.receives == ALL:
+        if not any(call.args[1].is_meta for call in calls):  # put together once, not once per rank
             whole = torch.cat([flat(call.args[1]) for call in of_all(calls)])
             for call in calls:
                 write(call.args[0], whole)
-    else:
-        root = -1 if event.peer is None else event.members.index(event.peer)
-        of_ranks = [buffers_of(call, rank) for call, rank in zip(of_all(calls), event.members, strict=True)]
-        for part in zip(*of_ranks, strict=True):
-            tensors = [tensor for given, taken in part for tensor in (*given, *taken)]
-            if not any(tensor.is_meta for tensor in tensors):
-                COLLECTIVES[event.op](list(part), root, event.reduce_op)
+        return
+    root = -1 if event.peer is None else event.members.index(event.peer)
+    of_ranks = [buffers_of(call, rank) for call, rank in zip(of_all(calls), event.members, strict=True)]
+    for part in zip(*of_ranks, strict=True):
+        tensors = [tensor for given, taken in part for tensor in (*given, *taken)]
+        if not any(tensor.is_meta for tensor in tensors):
+            move(collective, list(part), root, event.reduce_op)
 
 
 def is_meta(args: tuple[Any, ...]) -> bool:
@@ -71,58 +78,19 @@ def first_tensor(value: Any) -> torch.Tensor | None:
     return None
 
 
-# --- the collectives, each on the Buffers of all ranks; root: its place in the group
-
-
-def all_reduce(ranks: list[Buffers], root: int, reduce_op: str) -> None:
-    total = reduced(reduce_op, [given[0] for given, _ in ranks])
-    for _, taken in ranks:
-        write(taken[0], total)
-
-
-def reduce(ranks: list[Buffers], root: int, reduce_op: str) -> None:
-    write(ranks[root][1][0], reduced(reduce_op, [given[0] for given, _ in ranks]))
-
-
-def broadcast(ranks: list[Buffers], root: int, reduce_op: str) -> None:
+def move(collective: Collective, ranks: list[Buffers], root: int, reduce_op: str) -> None:
+    """Carry out one collective on the Buffers of all ranks. root: its place in the group."""
+    givers = [given for place, (given, _) in enumerate(ranks) if collective.gives == ALL or place == root]
+    same = [] if collective.in_parts else [given[0] for given in givers]
+    total = reduced(reduce_op, same) if same and collective.reduces else None  # computed once, not once per rank
     for place, (_, taken) in enumerate(ranks):
-        if place != root:
-            write(taken[0], ranks[root][0][0])
-
-
-def gather(ranks: list[Buffers], root: int, reduce_op: str) -> None:
-    """All-gather too: only the ranks that take the result have tensors for it."""
-    for _, taken in ranks:
-        for into, (given, _) in zip(taken, ranks, strict=False):
-            write(into, given[0])
-
-
-def scatter(ranks: list[Buffers], root: int, reduce_op: str) -> None:
-    for given, (_, taken) in zip(ranks[root][0], ranks, strict=True):
-        write(taken[0], given)
-
-
-def reduce_scatter(ranks: list[Buffers], root: int, reduce_op: str) -> None:
-    for place, (_, taken) in enumerate(ranks):
-        write(taken[0], reduced(reduce_op, [given[place] for given, _ in ranks]))
-
-
-def all_to_all(ranks: list[Buffers], root: int, reduce_op: str) -> None:
-    for place, (_, taken) in enumerate(ranks):
-        for into, (given, _) in zip(taken, ranks, strict=True):
-            write(into, given[place])
-
-
-COLLECTIVES: dict[str, Callable[[list[Buffers], int, str], None]] = {
-    "all_reduce": all_reduce,
-    "reduce": reduce,
-    "broadcast": broadcast,
-    "all_gather": gather,
-    "gather": gather,
-    "scatter": scatter,
-    "reduce_scatter": reduce_scatter,
-    "all_to_all": all_to_all,
-}
+        if not collective.fills(place == root):
+            continue
+        pieces = same or [given[place] for given in givers]
+        if collective.reduces:
+            pieces = [reduced(reduce_op, pieces) if total is None else total]
+        for into, piece in zip(taken, pieces, strict=True):
+            write(into, piece)
 
 
 def reduced(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
@@ -160,75 +128,36 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 def buffers_of(call: VirtualCall, rank: int) -> list[Buffers]:
     """What `rank` hands in and takes. If another one makes this call in its place, what it takes goes nowhere."""
-    buffers = [*BUFFERS[call.method](call.args, len(call.event.members))]
+    form, size = form_of(call.event.op, call.method), len(call.event.members)
+    taken = tensors_of(form.filled, call.args, 0, size)
+    given = tensors_of(form.read, call.args, 1, size) if form.read else taken
+    buffers: list[Buffers] = list(zip_longest(given, taken, fillvalue=[]))  # only a root has a list
     if rank == call.event.rank:
         return buffers
     return [(given, [torch.empty_like(tensor) for tensor in taken]) for given, taken in buffers]
 
 
-def in_place(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return (([tensor], [tensor]) for tensor in args[0])
-
-
-def tensor_to_list(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return (([given], taken) for given, taken in zip(args[1], args[0], strict=True))
-
-
-def tensor_to_list_coalesced(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return (([given], [of_rank[number] for of_rank in args[0]]) for number, given in enumerate(args[1]))
-
-
-def tensor_to_whole(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return (([given], equal_slices(taken, size)) for given, taken in zip(args[1], args[0], strict=True))
-
-
-def tensor_to_one_whole(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return [([args[1]], equal_slices(args[0], size))]
-
-
-def gathered(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return [([args[1][0]], args[0][0] if args[0] else [])]
-
-
-def scattered(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return [(args[1][0] if args[1] else [], [args[0][0]])]
-
-
-def list_to_tensor(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return ((given, [taken]) for given, taken in zip(args[1], args[0], strict=True))
-
-
-def whole_to_tensor(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return [(equal_slices(args[1], size), [args[0]])]
-
-
-def whole_to_tensor_coalesced(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return ((equal_slices(given, size), [taken]) for given, taken in zip(args[1], args[0], strict=True))
-
-
-def list_to_list(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    return [(args[1], args[0])]
-
-
-def rows_to_rows(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
-    out, given, out_rows, given_rows = args[:4]
-    return [(split_rows(given, given_rows, size), split_rows(out, out_rows, size))]
-
-
-BUFFERS: dict[str, Callable[[tuple[Any, ...], int], Iterable[Buffers]]] = {
-    **dict.fromkeys(["allreduce", "allreduce_coalesced", "broadcast", "reduce"], in_place),
-    "allgather": tensor_to_list,
-    "allgather_coalesced": tensor_to_list_coalesced,
-    **dict.fromkeys(["allgather_into_tensor_coalesced", "all_gather_single_coalesced"], tensor_to_whole),
-    **dict.fromkeys(ONE_TENSOR_GATHERS, tensor_to_one_whole),
-    "gather": gathered,
-    "scatter": scattered,
-    "reduce_scatter": list_to_tensor,
-    **dict.fromkeys(["_reduce_scatter_base", "reduce_scatter_single"], whole_to_tensor),
-    **dict.fromkeys(["reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"], whole_to_tensor_coalesced),
-    "alltoall": list_to_list,
-    **dict.fromkeys(["alltoall_base", "all_to_all_single"], rows_to_rows),
-}
+def tensors_of(form: str, args: tuple[Any, ...], place: int, size: int) -> list[list[torch.Tensor]]:
+    """The tensors in an argument of this form, one list for each collective in the call (see Method)."""
+    value = args[place]
+    match form:
+        case "tensor":
+            return [[value]]
+        case "tensors":
+            return [[tensor] for tensor in value]
+        case "whole":
+            return [equal_slices(value, size)]
+        case "wholes":
+            return [equal_slices(tensor, size) for tensor in value]
+        case "list":
+            return [value]
+        case "lists":
+            return list(value)
+        case "lists by rank":
+            return [list(of_ranks) for of_ranks in zip(*value, strict=True)]
+        case "rows":
+            return [split_rows(value, args[place + 2], size)]
+    raise not_known(form, "tensors_of in utils/worlds/virtual/data_movement.py")
 
 
 def equal_slices(tensor: torch.Tensor, size: int) -> list[torch.Tensor]:

@@ -46,8 +46,9 @@ from .network import Network, NetworkInterface
 from .process_group import VirtualGroup
 from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks
+from .shared_libraries import about_import, about_patches
 from .stores import NAME_KEY, VirtualStore, share_stores
-from .surroundings import Process, Surroundings
+from .surroundings import SeparateState, Surroundings
 from .virtual_cuda import patch_cuda
 
 GRACE = 0.5  # seconds that the other ranks have to get as far as they can, once one has failed
@@ -78,7 +79,7 @@ class Engine:
         self.waiting_members: dict[Hashable, list[VirtualRank]] = {}  # by the group they make
         self.came: dict[Hashable, dict[int, int]] = {}  # by the default group they make: {rank in it: rank here}
         self.stores: dict[str, VirtualStore] = {}
-        self.process = Process(lambda: self.scheduler.running is not None)
+        self.separate = SeparateState(lambda: self.scheduler.running is not None, self.note_import)
         self.prints = Prints(self.scheduler)
         self.said: set[str] = set()  # what remarks have been printed about
         self.next_report = monotonic() + PROGRESS_EVERY
@@ -92,7 +93,7 @@ class Engine:
         return Scheduler(self.network.earliest, self.network.commit)
 
     def surroundings_of(self, rank: int) -> Surroundings:
-        return Surroundings(self.process, torchrun_variables(rank, self.size, self.cluster.gpus_per_node))
+        return Surroundings(self.separate, torchrun_variables(rank, self.size, self.cluster.gpus_per_node))
 
     def make_ranks(self) -> list[VirtualRank]:
         return [VirtualRank(number, self) for number in self.representatives.running]
@@ -169,10 +170,8 @@ class Engine:
     def load_program(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """A copy for one rank: (function, args, kwargs). In a world without values its tensors have none either."""
         unpickler = EmptyUnpickler if self.only_sizes else pickle.Unpickler
-        fn, args, kwargs = unpickler(io.BytesIO(self.program)).load()
-        if self.running.number == 0:
-            self.process.libraries.read_program(fn)
-        return fn, args, kwargs
+        program: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = unpickler(io.BytesIO(self.program)).load()
+        return program
 
     def meet(self, group: Hashable, size: int) -> None:
         """Wait until `size` ranks, all that run of its members, have come to make a group."""
@@ -196,9 +195,13 @@ class Engine:
         self.say_once("no values", f"On device='meta' tensors have no values, so {asks} gets {value}.")
         return value
 
+    def note_import(self, module: str, source: str) -> None:
+        """A rank has imported a module of a library."""
+        self.say_once("import", about_import(module, source))
+
     def say_once(self, about: str, text: str) -> None:
-        """Print a remark, the first time that a rank gives cause for it."""
-        if about not in self.said:
+        """Print a remark, if there is one, the first time that a rank gives cause for it."""
+        if text and about not in self.said:
             self.said.add(about)
             print(text)
 
@@ -334,7 +337,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     with open(os.path.join(request.folder, "program"), "rb") as file:
         world = Engine(request, file.read())
     patch_torch(world)
-    world.process.install()
+    world.separate.install()
     enter(world)
     virtual_clock.patch_time(world.scheduler)
     virtual_signals.patch_signals(world.scheduler)
@@ -342,6 +345,8 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     outcome: VirtualOutcome | Refused
     try:
         world.run()
+        world.say_once("patches", about_patches())
+        world.prints.flush()
         outcome = world.outcome()
     except TooManyRanks as error:
         outcome = Refused(str(error))

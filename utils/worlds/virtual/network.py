@@ -25,11 +25,12 @@ from typing import Any, NamedTuple, Protocol
 from ...cluster.collective_costs import Cost, Layout, cost
 from ...cluster.hardware import Cluster
 from ...diagnosis.mismatch import difference
-from ...events.matching import POINT_TO_POINT
+from ...events.collectives import COLLECTIVES, POINT_TO_POINT
+from ...events.matching import Address, Channel, PerGroup, Rounds, channel_of
 from .alike import Representatives
 from .any_source import AnySource
 from .argument_checks import exchange_error
-from .calls import Address, Channel, Order, Transfer, VirtualCall, channel_of, comes_first, order_of
+from .calls import Order, Transfer, VirtualCall, comes_first, order_of
 from .held_back import HeldBack
 from .link_occupancy import LinkOccupancy
 
@@ -46,14 +47,15 @@ class Tally(NamedTuple):
 Tallies = dict[tuple[str, int, Layout], Tally]  # by (operation, bytes, layout)
 
 
-class GroupCalls:
-    """One process group: the calls of its members, and what their collectives cost.
+class GroupCalls(Rounds[VirtualCall]):
+    """One process group: the collectives that not all members have called yet, and what they cost.
 
     present      the members that run; weights: {one of them: how many members it stands for} (see alike.py)
     stands_for   how many groups of the world do what this one does, itself included
     """
 
     def __init__(self, members: tuple[int, ...], links: LinkOccupancy, representatives: Representatives):
+        super().__init__()
         self.members, self.present = members, representatives.present(members)
         self.weights = representatives.weights(members)
         self.stands_for = representatives.groups_like(self.weights)
@@ -61,8 +63,6 @@ class GroupCalls:
         if self.tier == "inter":
             representatives.check_cards(members)
         self.layout = Layout.of(links.cluster, members)
-        self.made: dict[int, int] = defaultdict(int)  # rank -> how many collectives it has called
-        self.open: dict[int, dict[int, VirtualCall]] = {}  # place in their order -> {rank: its call}, until all called
 
 
 class NetworkInterface(Protocol):
@@ -90,15 +90,14 @@ class Network:
     ):
         """deliver: moves the values of a message or a collective.
 
-        inconvenient   a receive from any source waits until nobody can do anything else, and then gets the message
-                       whose sender it expects least: of the highest rank, next time of the lowest, and so on
+        inconvenient   receives from any source match last, when nobody can do anything else, and take the highest and
+                       the lowest sender in turn, to expose races
         representatives
                        by default all ranks run
         """
         self.cluster, self.links, self.deliver = cluster, LinkOccupancy(cluster, size), deliver
         self.representatives = representatives or Representatives(cluster, size)
-        self.groups: dict[tuple[str, tuple[int, ...]], GroupCalls] = {}
-        self.same_group: dict[tuple[str, int], tuple[tuple[int, ...], GroupCalls]] = {}  # by the id of the members
+        self.groups = PerGroup(lambda members: GroupCalls(members, self.links, self.representatives))
         self.sends: dict[Channel, deque[VirtualCall]] = defaultdict(deque)  # not received yet
         self.receives: dict[Channel, deque[VirtualCall]] = defaultdict(deque)
         self.any_source: dict[Address, AnySource] = {}  # receives that name no sender
@@ -238,28 +237,13 @@ class Network:
         self.start_again(any_source)
         return True
 
-    def group(self, name: str, members: tuple[int, ...]) -> GroupCalls:
-        """Ranks share the tuple of a group's members. To hash thousands of them at each call is slow: it is done once
-        per tuple, which is kept, so that no other gets its id.
-        """
-        known = self.same_group.get((name, id(members)))
-        if known is None:
-            key = name, members
-            if key not in self.groups:
-                self.groups[key] = GroupCalls(members, self.links, self.representatives)
-            known = self.same_group[name, id(members)] = members, self.groups[key]
-        return known[1]
-
     def join_collective(self, call: VirtualCall) -> None:
         event = call.event
-        group = self.group(event.group, event.members)
-        place = group.made[event.rank]
-        group.made[event.rank] += 1
-        calls = group.open.setdefault(place, {})
-        calls[event.rank] = call
-        if len(calls) == len(group.present):
-            del group.open[place]
-            calls = {rank: calls[rank] for rank in group.present}
+        group = self.groups.of(event)
+        number = group.add(event.rank, call)
+        if len(group.calls[number]) == len(group.present):
+            made = group.calls.pop(number)
+            calls = {rank: made[rank] for rank in group.present}
             if not differ(calls):
                 if error := exchange_error(self.representatives.calls_of_all(list(calls.values()))):
                     raise RuntimeError(error)
@@ -375,6 +359,6 @@ def payload(calls: dict[int, VirtualCall], weights: dict[int, int]) -> int:
     weights   {rank: for how many members of the group it counts}
     """
     events = [call.event for call in calls.values()]
-    if events[0].op in ("all_gather", "gather"):
+    if COLLECTIVES[events[0].op].input_is_chunk:
         return sum(event.bytes * weights[event.rank] for event in events)
     return max(event.bytes for event in events)

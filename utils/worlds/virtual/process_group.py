@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ...events.event import Event
-from ...events.matching import POINT_TO_POINT
-from ...recording import torch_calls
+from ...events.collectives import form_of
 from ...recording.callers import who_called
 from ...recording.in_flight import WAITED_TWICE
-from ...recording.torch_calls import ASYNCHRONOUS, OPERATIONS, OUTPUT_FIRST, TAKEN_AS_DENSE, WITHOUT_HANDLE
+from ...recording.torch_calls import (
+    ASYNCHRONOUS,
+    OPERATIONS,
+    WITHOUT_HANDLE,
+    check_memory,
+    handed_in,
+    new_event,
+    options_of,
+    tensors_in,
+)
 from ...recording.torch_private import (
     Work,
     current_autograd_node,
@@ -198,35 +205,27 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
     def call(self: VirtualGroup, *args: Any, **kwargs: Any) -> VirtualWork:
         rank, (where, function, directly, wrapper) = self.world.running, who_called()
         options = args[-1] if args else None
-        tensors = torch_calls.tensors_in(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
-        first = tensors[0] if tensors else None
-        event = Event(
+        event = new_event(
+            method,
+            handed_in(op, args),
+            options_of(method, args, options, self.members),
             rank=rank.number,
             index=len(rank.calls),
-            op=op,
             group=self.key,
             members=self.members,
-            peer=torch_calls.peer_of(op, method, args, options, self.members),
-            tag=(args[1] if method == "recv_anysource" else args[2]) if op in POINT_TO_POINT else 0,
-            bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-            dtype=torch_calls.name_of_member(first.dtype) if first is not None else "",
-            shape=tuple(first.shape) if first is not None else (),
-            reduce_op=torch_calls.reduce_op_name(options),
             is_async=bool(getattr(options, "asyncOp", False)) or function in ASYNCHRONOUS,
             start=rank.clock,
-            end=None,
             where=where,
             wrapper=wrapper,
         )
         if error := argument_error(method, op, args, len(self.members), event.reduce_op):
             raise RuntimeError(error)
-        torch_calls.check_memory(torch_calls.tensors_in(args))
+        tensors = tensors_in(args)
+        check_memory(tensors)
         request = VirtualCall(event, method, args)
-        dense = [
-            tensor for position in TAKEN_AS_DENSE.get(method, ()) for tensor in torch_calls.tensors_in(args[position])
-        ]
-        rank.call(request, directly, torch_calls.tensors_in(args), dense)
-        work = VirtualWork(request, rank, torch_calls.tensors_in(args[:1]), from_python=bool(function))
+        dense = [tensor for place in form_of(op, method).dense for tensor in tensors_in(args[place])]
+        rank.call(request, directly, tensors, dense)
+        work = VirtualWork(request, rank, tensors_in(args[:1]), from_python=bool(function))
         rank.handle_created(work)
         if method in WITHOUT_HANDLE:
             work.wait()

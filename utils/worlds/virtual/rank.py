@@ -25,9 +25,9 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
+from ...events.collectives import POINT_TO_POINT
 from ...events.event import Event, Region
 from ...events.failure import Failure
-from ...events.matching import POINT_TO_POINT
 from ...recording.callers import who_called
 from ...recording.reader import making
 from ...recording.storages import COMMUNICATION, Storages, restore

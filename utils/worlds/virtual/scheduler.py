@@ -22,6 +22,7 @@ import torch
 from ...recording.torch_private import GroupsOfProcess, set_groups_of_process
 from .random_state import RandomState, pythons_state
 from .surroundings import Surroundings
+from .turns import Turns
 from .waiting_threads import all_wait_for_locks, computed_by_other_threads
 
 LOOK_EVERY = 0.5  # seconds of the machine's clock
@@ -105,25 +106,20 @@ class RankThread(threading.Thread):
         self.random.restore()
 
 
-class Scheduler:
-    """Decides which rank runs.
-
-    earliest  of the network: when its next transfer could begin; inf if there is none
-    commit    of the network: carry out that transfer; returns the ranks that were waiting for it
-    """
+class Scheduler(Turns[RankThread]):
+    """Decides which rank runs, and runs it."""
 
     random: tuple[torch.Tensor, Any]  # states of torch's and Python's generators when the world began
 
     def __init__(self, earliest: Callable[[], float], commit: Callable[[], Sequence[RankThread]]):
-        self.earliest, self.commit = earliest, commit
-        self.ready: list[tuple[float, int, RankThread]] = []  # a heap of (clock, number, rank)
+        super().__init__(earliest, commit)
         self.running: RankThread | None = None
         self.in_bookkeeping = False  # whether the running rank does the simulator's work, not the program's
         self.done = threading.Event()
         self.error: BaseException | None = None  # a mistake in the simulator itself
         self.deadline: float | None = None  # on the machine's clock: no rank gets another turn after that
         self.on_turn: Callable[[], None] = lambda: None
-        self.turns = 0  # that have ended
+        self.turns = 0  # how many have ended
         self.held_up: RankThread | None = None  # the rank that waits for a lock which nobody will release
 
     def run(self, ranks: Sequence[RankThread]) -> None:
@@ -155,25 +151,12 @@ class Scheduler:
                 self.held_up = self.running
                 return
 
-    def make_ready(self, rank: RankThread) -> None:
-        heapq.heappush(self.ready, (rank.clock, rank.number, rank))
-
     def next_rank(self) -> RankThread | None:
-        """The rank whose turn it is; None if none can go on.
-
-        A transfer may begin only when no rank that is ready could still ask for an earlier one.
-        """
+        """The rank whose turn it is; None if none can go on."""
         self.on_turn()
         if self.deadline is not None and monotonic() > self.deadline:
             return None
-        while True:
-            earliest = self.earliest()
-            if self.ready and self.ready[0][0] <= earliest:
-                return heapq.heappop(self.ready)[2]
-            if earliest == math.inf:
-                return None
-            for rank in self.commit():
-                self.make_ready(rank)
+        return super().next_rank()
 
     def suspend(self, rank: RankThread) -> None:
         """Let others run: `rank` waits, or has finished. Returns when it has been made ready and its turn has come."""

@@ -2,9 +2,10 @@
 its default dtype, its working directory.
 
 The ranks of a virtual cluster are threads of one process. Only one runs at a time, so all of this is exchanged when a
-rank's turn begins and ends. Modules of libraries are shared, except for what a rank writes into them
-(library_state.py); those that the program's author wrote are imported once per rank, because programs keep in them who
-they are: `process_group_manager.tp_rank`.
+rank's turn begins and ends. Modules that the program's author wrote are imported once per rank, because programs keep
+in them who they are: `process_group_manager.tp_rank`. Those of libraries are imported once for all ranks. A rank has to
+itself whatever it assigns to their attributes, and the globals that their functions assign; it shares their classes,
+objects and containers (shared_libraries.py says so when that matters).
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import functools
 import inspect
 import logging
 import os
+import re
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -27,61 +29,65 @@ import torch
 
 from ...recording.torch_private import PRINT_OPTIONS
 from ...text import source_lines
-from ...text.package import NAME
-from .library_state import LibraryState, Name, Place, Setting
 from .python_private import let_modules_travel, set_dynamic_classes, set_import_locks, set_variables, variables
 
+NOTHING = object()  # the value of a name that is not there
+GLOBAL = re.compile(r"^[ \t]+global[ \t]+([\w, \t]+)", re.MULTILINE)
 set_level = logging.Logger.setLevel
 
 
+class Place:
+    """Something that ranks do not share, and how to exchange it. at_first: its value when it was first set."""
+
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], object]):
+        self.read, self.write, self.at_first = read, write, read()
+
+
 class Surroundings:
-    """Those of one rank. `enter` makes them the process's when its turn begins, `leave` saves them when it ends.
+    """One rank's process state. `enter` installs it at the start of a turn; `leave` saves it at the end.
 
     own   the environment variables in which the ranks differ
     """
 
-    def __init__(self, process: Process, own: Mapping[str, str]):
-        self.process = process
+    def __init__(self, separate: SeparateState, own: Mapping[str, str]):
+        self.separate = separate
         self.variables = {**variables(), **{os.fsencode(name): os.fsencode(value) for name, value in own.items()}}
-        self.classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()  # of notebook cells
+        self.classes: weakref.WeakValueDictionary[str, type] = weakref.WeakValueDictionary()  # from notebook cells
         self.modules: dict[str, ModuleType] = {}
         self.import_locks: dict[str, Any] = {}
-        self.values: list[Any] = []  # what it has at the places that ranks do not share
+        self.values: list[Any] = []  # one per place
 
     def enter(self) -> None:
         set_variables(self.variables)
         set_dynamic_classes(self.classes)
-        if self.process.names:
+        if self.separate.modules:
             sys.modules.update(self.modules)
             set_import_locks(self.import_locks)
-        for number, place in enumerate(self.process.places):
+        for number, place in enumerate(self.separate.places.values()):
             place.write(self.values[number] if number < len(self.values) else place.at_first)
 
     def leave(self) -> None:
-        if self.process.names:
-            self.modules = {name: sys.modules.pop(name) for name in self.process.names if name in sys.modules}
-        self.process.places += self.process.libraries.changed()
-        if self.process.places:
-            self.values = [place.read() for place in self.process.places]
+        if self.separate.modules:
+            self.modules = {name: sys.modules.pop(name) for name in self.separate.modules if name in sys.modules}
+        self.values = [place.read() for place in self.separate.places.values()]
 
 
-class Process(MetaPathFinder):
-    """The process of a virtual cluster, and what its ranks do not share.
+class SeparateState(MetaPathFinder):
+    """What the ranks of a virtual cluster do not share.
 
-    names       modules that ranks have imported and each has its own copy of
-    places      what a rank has changed and its ranks do not share: all else need not be exchanged
-    libraries   where ranks may have written to
+    modules   the program's, of which each rank has its own copy once it has imported them
+    places    what ranks have set so far: nothing else need be exchanged
     """
 
-    def __init__(self, in_rank: Callable[[], bool]) -> None:
-        """in_rank: whether a rank is running, rather than what sets up the world."""
-        self.in_rank = in_rank
-        self.names: dict[str, None] = {}
-        self.places: list[Place] = []
-        self.separated: list[Any] = []  # what is among the places: functions that read a setting, attributes of modules
+    def __init__(self, in_rank: Callable[[], bool], on_import: Callable[[str, str], None]) -> None:
+        """in_rank: whether a rank is running, rather than what sets up the world.
+        on_import: called with the name and the source of each module of a library that a rank imports.
+        """
+        self.in_rank, self.on_import = in_rank, on_import
+        self.modules: dict[str, None] = {}
+        self.places: dict[Hashable, Place] = {}
         self.of_process: set[str] = set()  # packages that were there before the ranks
-        self.libraries = LibraryState(self.is_library)
-        self.imports = 0  # of libraries, under way: what these set is for all ranks
+        self.imports = 0  # imports of libraries under way: what these set is for all ranks
 
     def install(self) -> None:
         """From now on, each rank imports the program's modules for itself, and has its own settings."""
@@ -91,17 +97,17 @@ class Process(MetaPathFinder):
         self.watched = watched_module(self)
         for module in [*sys.modules.values()]:
             self.watch(module)
+        deterministic = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
         self.separate(os, "chdir", os.getcwd)
         self.separate(torch, "set_default_dtype", torch.get_default_dtype)
-        self.separate(torch, "set_float32_matmul_precision", torch.get_float32_matmul_precision)
-        deterministic = torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
-        for name in ("use_deterministic_algorithms", "set_deterministic_debug_mode"):
-            self.separate(torch, name, *deterministic)
         self.separate(torch, "set_default_tensor_type", torch.get_default_dtype, torch.set_default_dtype)
+        self.separate(torch, "set_float32_matmul_precision", torch.get_float32_matmul_precision)
+        self.separate(torch, "use_deterministic_algorithms", *deterministic)
+        self.separate(torch, "set_deterministic_debug_mode", *deterministic)
         self.separate(torch, "set_num_threads", torch.get_num_threads)
+        self.separate(torch, "set_printoptions", print_options, lambda options: vars(PRINT_OPTIONS).update(options))
         for flag in flags_of_backends():
             self.separate(flag, "setter", flag.getter)
-        self.separate(torch, "set_printoptions", print_options, lambda options: vars(PRINT_OPTIONS).update(options))
         for name in ("setLevel", "addHandler", "removeHandler"):
             self.separate_loggers(name)
 
@@ -109,9 +115,19 @@ class Process(MetaPathFinder):
         if type(module) is ModuleType:
             module.__class__ = self.watched
 
-    def is_library(self, module: str) -> bool:
-        """Whether a module is shared by the ranks, and not our own."""
-        return module not in self.names and module != "__main__" and not module.startswith(NAME + ".")
+    def own(self, key: Hashable, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
+        """From now on, each rank has a value of its own."""
+        if key not in self.places:
+            self.places[key] = Place(read, write)
+
+    def own_name(self, module: ModuleType, name: str) -> None:
+        """The same for a name in a library's module."""
+        names = vars(module)
+        self.own((module, name), lambda: names.get(name, NOTHING), lambda value: set_name(names, name, value))
+
+    def rank_sets(self) -> bool:
+        """Whether what is set now is a rank's doing, not an import's or ours."""
+        return not self.imports and self.in_rank()
 
     def separate(
         self, owner: Any, name: str, read: Callable[[], Any], write: Callable[[Any], object] | None = None
@@ -121,9 +137,8 @@ class Process(MetaPathFinder):
 
         @functools.wraps(function)
         def set_for_this_rank(*args: Any, **kwargs: Any) -> Any:
-            if read not in self.separated:
-                self.separated.append(read)
-                self.places.append(Setting(read, write or function))
+            if self.rank_sets():
+                self.own(read, read, write or function)
             return function(*args, **kwargs)
 
         setattr(owner, name, set_for_this_rank)
@@ -134,30 +149,23 @@ class Process(MetaPathFinder):
 
         @functools.wraps(method)
         def set_for_this_rank(logger: logging.Logger, *args: Any, **kwargs: Any) -> Any:
-            if self.in_rank() and not self.imports and logger not in self.separated:
-                self.separated.append(logger)
-                self.places.append(Setting(lambda: read_log(logger), lambda setting: write_log(logger, setting)))
+            if self.rank_sets():
+                self.own(logger, lambda: read_log(logger), lambda setting: write_log(logger, setting))
             return method(logger, *args, **kwargs)
 
         setattr(logging.Logger, name, set_for_this_rank)
-
-    def separate_attribute(self, module: ModuleType, name: str) -> None:
-        """The running rank is about to set an attribute of a library's module: from now on, it is each rank's own."""
-        ours = self.imports or not self.in_rank() or module.__name__ in self.names
-        if not ours and (module, name) not in self.separated:
-            self.separated.append((module, name))
-            self.places.append(Name(vars(module), name))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         for finder in sys.meta_path:
             if finder is not self and (spec := finder.find_spec(fullname, path, target)) is not None:
-                if is_programs(spec):
-                    self.names[fullname] = None
+                programs = is_programs(spec)
+                if programs:
+                    self.modules[fullname] = None
                 if type(spec.loader) is SourceFileLoader:
-                    loader = OnceCompiled if is_programs(spec) else OfLibrary
-                    spec.loader = loader(self, spec.loader.name, spec.loader.path)
+                    name, file = spec.loader.name, spec.loader.path
+                    spec.loader = OnceCompiled(name, file) if programs else LibraryLoader(self, name, file)
                 return spec
         return None
 
@@ -170,6 +178,13 @@ class Process(MetaPathFinder):
             self.imports -= 1
 
 
+def set_name(names: MutableMapping[str, Any], name: str, value: Any) -> None:
+    if value is NOTHING:
+        names.pop(name, None)
+    else:
+        names[name] = value
+
+
 def is_programs(spec: ModuleSpec) -> bool:
     """Whether the program's author wrote the module, in Python."""
     if spec.origin is None:  # a folder without __init__.py
@@ -177,49 +192,49 @@ def is_programs(spec: ModuleSpec) -> bool:
     return isinstance(spec.loader, SourceFileLoader) and source_lines.is_students(spec.origin)
 
 
-class Loader(SourceFileLoader):
-    """Of the modules that ranks import."""
-
-    def __init__(self, process: Process, name: str, path: str):
-        super().__init__(name, path)
-        self.process = process
-
-
-class OnceCompiled(Loader):
+class OnceCompiled(SourceFileLoader):
     """Reads a module's file for the first rank; the others run the same code."""
 
     codes: ClassVar[dict[str, CodeType | None]] = {}
 
     def get_code(self, fullname: str) -> CodeType | None:
         if self.path not in self.codes:
-            self.codes[self.path] = code = super().get_code(fullname)
-            if code is not None:
-                self.process.libraries.read_module(code)
+            self.codes[self.path] = super().get_code(fullname)
         return self.codes[self.path]
 
 
-class OfLibrary(Loader):
+class LibraryLoader(SourceFileLoader):
     """Runs a library's module for all ranks."""
 
+    def __init__(self, separate: SeparateState, name: str, path: str):
+        super().__init__(name, path)
+        self.separate = separate
+
     def exec_module(self, module: ModuleType) -> None:
-        with self.process.importing():
+        with self.separate.importing():
             super().exec_module(module)
-        self.process.watch(module)
-        code = self.get_code(module.__name__)
-        if code is not None and module.__name__.partition(".")[0] not in self.process.of_process:
-            self.process.libraries.read_library(module, code)
+        self.separate.watch(module)
+        if module.__name__.partition(".")[0] not in self.separate.of_process:
+            source = self.get_source(module.__name__) or ""
+            for name in re.findall(r"\w+", " ".join(GLOBAL.findall(source))):
+                self.separate.own_name(module, name)
+            self.separate.on_import(module.__name__, source)
 
 
-def watched_module(process: Process) -> type[ModuleType]:
+def watched_module(separate: SeparateState) -> type[ModuleType]:
     """The class of modules that note which of their attributes a rank sets: from then on, these are each rank's own."""
+
+    def note(module: ModuleType, name: str) -> None:
+        if separate.rank_sets() and module.__name__ not in separate.modules:
+            separate.own_name(module, name)
 
     class WatchedModule(ModuleType):
         def __setattr__(self, name: str, value: Any) -> None:
-            process.separate_attribute(self, name)
+            note(self, name)
             super().__setattr__(name, value)
 
         def __delattr__(self, name: str) -> None:
-            process.separate_attribute(self, name)
+            note(self, name)
             super().__delattr__(name)
 
     let_modules_travel(WatchedModule)
@@ -227,7 +242,7 @@ def watched_module(process: Process) -> type[ModuleType]:
 
 
 def flags_of_backends() -> Iterator[Any]:
-    """Those that are set as attributes: `torch.backends.cudnn.benchmark = True`."""
+    """The flags that are set as attributes: `torch.backends.cudnn.benchmark = True`."""
     for module in [*vars(torch.backends).values()]:
         for flag in vars(type(module)).values():
             if isinstance(flag, torch.backends.ContextProp):
@@ -257,7 +272,8 @@ def start_children_with_own_variables() -> None:
     @functools.wraps(init)
     def init_with_variables(popen: Any, *args: Any, **kwargs: Any) -> None:
         bound = inspect.signature(init).bind(popen, *args, **kwargs)
-        bound.arguments["env"] = bound.arguments.get("env") or dict(os.environ)
+        if bound.arguments.get("env") is None:
+            bound.arguments["env"] = dict(os.environ)
         init(*bound.args, **bound.kwargs)
 
     subprocess.Popen.__init__ = init_with_variables  # type: ignore[method-assign,assignment]

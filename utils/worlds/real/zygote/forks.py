@@ -53,7 +53,7 @@ class Forks:
         torch.manual_seed(0)
         gc.freeze()  # all ranks share what is in memory now: keep the collector from touching it
 
-    def do_chore(self, _: int) -> bool:
+    def prepare(self, _: int) -> bool:
         """Turn one more piece of memory into huge pages; False if none is left."""
         piece = next(self.pieces, None)
         if piece is not None:
@@ -103,7 +103,7 @@ def anonymous_memory() -> list[tuple[int, int]]:
             span, access, _, _, inode, *name = line.split()
             if access.startswith("rw") and inode == "0" and (not name or name[0] == "[heap]"):
                 begin, end = (int(address, 16) for address in span.split("-"))
-                begin, end = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE  # no answer: pages
+                begin, end = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
                 pieces += [(at, min(PIECE, end - at)) for at in range(begin, end, PIECE)]
     return pieces
 

@@ -1,7 +1,7 @@
 """Ranks as fresh interpreters, for systems where a fork is not safe: macOS, or a torch whose import starts threads.
 
-Each takes seconds to import torch. So a few are kept ready, which have imported it and wait at a socket, their door,
-until they learn which rank they are. Each is used once, and replaced while the student reads what it printed.
+Each takes seconds to import torch. So a few are kept ready, which have imported it and wait at a socket until
+they learn which rank they are. Each is used once, and replaced while the student reads what it printed.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import sys
 from collections.abc import Iterable
 
 RANK_PROCESS = __package__.rpartition(".")[0] + ".rank_process"
-FIRST = 4  # kept ready before the first call
-MOST = 8  # kept ready at any time: each takes about 150 MB
+WAITING_AT_FIRST = 4  # kept ready before the first call
+MAX_WAITING = 8  # kept ready at any time: each takes about 150 MB
 
 
 class FreshInterpreters:
-    """Makes ranks out of waiting interpreters. `do_chore` starts new ones, up to as many as the last world had."""
+    """Turns waiting interpreters into ranks. `prepare` adds another, up to as many as the last world had."""
 
     def __init__(self) -> None:
-        self.waiting: dict[int, socket.socket] = {}  # pid -> our end of its door
+        self.waiting: dict[int, socket.socket] = {}  # {pid: our end of its connection}
 
-    def do_chore(self, last_size: int) -> bool:
+    def prepare(self, last_size: int) -> bool:
         """Start one more interpreter; False if enough are waiting."""
-        if len(self.waiting) >= min(last_size or FIRST, MOST):
+        if len(self.waiting) >= min(last_size or WAITING_AT_FIRST, MAX_WAITING):
             return False
         self._start()
         return True
@@ -38,7 +38,7 @@ class FreshInterpreters:
         self.waiting[pid] = ours
 
     def learn(self, modules: list[str]) -> None:
-        """Nothing to do: those that wait are already made."""
+        """Nothing to do: the waiting interpreters have already been made."""
 
     def problem(self) -> str:
         return ""
@@ -49,9 +49,9 @@ class FreshInterpreters:
             if not self.waiting:
                 self._start()
             pid = next(iter(self.waiting))
-            with self.waiting.pop(pid) as door:
+            with self.waiting.pop(pid) as connection:
                 try:
-                    socket.send_fds(door, [f"{rank} {folder}".encode()], [output])
+                    socket.send_fds(connection, [f"{rank} {folder}".encode()], [output])
                     return pid
                 except OSError:  # it died while waiting
                     continue

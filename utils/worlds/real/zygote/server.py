@@ -78,7 +78,7 @@ class ZygoteServer:
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.wake_read, selectors.EVENT_READ)
-        self.inlets: set[socket.socket] = set()  # where worlds come from
+        self.inlets: set[socket.socket] = set()  # sockets on which worlds arrive
         for inlet in filter(None, (control, stand_in)):
             self.open(inlet)
         self.note = ""
@@ -94,9 +94,9 @@ class ZygoteServer:
 
     def serve(self) -> NoReturn:
         """Work until the kernel is gone. In quiet moments, prepare for the next world."""
-        has_chores = True
+        may_prepare = True
         while self.inlets or self.worlds:
-            heard = self.selector.select(0 if has_chores and not self.worlds else None)
+            heard = self.selector.select(0 if may_prepare and not self.worlds else None)
             for key, _ in heard:
                 if key.fileobj in self.inlets:
                     self.hear(key.fileobj)
@@ -104,8 +104,8 @@ class ZygoteServer:
                     os.read(self.wake_read, 4096)
                     self.reap()
                 elif key.data in self.worlds:
-                    self.obey(key.data)
-            has_chores = bool(heard) or (not self.worlds and self.rank_maker.do_chore(self.last_size))
+                    self.handle_request(key.data)
+            may_prepare = bool(heard) or (not self.worlds and self.rank_maker.prepare(self.last_size))
         os._exit(0)
 
     def hear(self, inlet: socket.socket) -> None:
@@ -188,7 +188,7 @@ class ZygoteServer:
                 if pid in world.ranks:
                     world.tell(Exited(world.ranks.pop(pid), os.waitstatus_to_exitcode(status)))
 
-    def obey(self, world: WorldProcesses) -> None:
+    def handle_request(self, world: WorldProcesses) -> None:
         try:
             asked: Signal = world.connection.recv()
         except (EOFError, OSError):

@@ -33,7 +33,7 @@ def main(control_descriptor: int) -> None:
     control = socket.socket(fileno=control_descriptor)
     if WITHOUT_FORK in os.environ or sys.platform == "darwin":
         ZygoteServer(control, FreshInterpreters()).serve()
-    gc.disable()  # of the time that torch takes to import, the collector would take an eighth, and find next to nothing
+    gc.disable()  # the collector would take an eighth of the time of importing torch, and find next to nothing
     forks = Forks()
     stand_in = start_stand_in(control, forks)
     forks.load_the_rest()

@@ -1,0 +1,1286 @@
+"""The checks of lesson 03. Times are those of virtual clusters, so they are the same in every run.
+
+Nothing here judges how fast this machine is. A student's benchmark runs on a network whose true figures are known, and
+its result is compared with them, and with the results of the usual mistakes. Where the answer is a formula, the cases
+are recorded: grader/hidden/03_benchmarking.py has the oracle.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import combinations
+from numbers import Real
+from pathlib import Path
+from random import Random
+from statistics import mean, median, median_high, median_low, pstdev
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from utils.benchmark import nccl_conventions
+from utils.benchmark.machine import probes
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.compare import expect
+from utils.checks.equality import alike, is_number
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, always, as_tuple, every, oracle, side_by_side, vary
+from utils.checks.recorded import recorded, recorded_par
+from utils.checks.scores import Measure
+from utils.checks.traffic import expect_calls
+from utils.cluster.collective_costs import Layout, cost
+from utils.cluster.hardware import links
+from utils.text.units import quantity
+
+ROOM = Path(__file__).parent
+
+ALPHA, BANDWIDTH = 1e-3, 1e6  # the links below: slow, so that times are easy to read
+FLOAT = 4  # bytes of a float32
+RTOL = 1e-6
+
+median_and_spread = recorded(ROOM, "median-and-spread")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(values=[([3e-5], [2.0, 2.0, 2.0, 9.0], [7e-3, 1e-3], [4.0, 3.0, 2.0, 1.0, 9.0, 60.0, 5.0])])
+def hidden_median_and_spread(_: Draws, *lists: list[float]) -> Case:
+    return side_by_side([summarised(times) for times in lists])
+
+
+def summarised(times: list[float]) -> Case:
+    middle, average = median(times), mean(times)
+    distances = [abs(each - middle) for each in times]
+    spread = median(distances)
+    return Case(
+        [[times]],
+        right={"the median": middle, "the spread": spread / middle},
+        rtol=RTOL,
+        mistakes={
+            "the median": {
+                "the mean: one outlier can move it anywhere": average,
+                "the minimum: a lucky time that may never come again": min(times),
+                "the middle of an unsorted list: sort first": times[len(times) // 2],
+                "the lower of the two in the middle: take the value halfway between": median_low(times),
+                "the upper of the two in the middle: take the value halfway between": median_high(times),
+            },
+            "the spread": {
+                "the spread in seconds: divide by the median": spread,
+                "the spread in percent: return a share": 100 * spread / middle,
+                "the range: the outlier decides it": (max(times) - min(times)) / middle,
+                "the largest distance: the outlier decides it": max(distances) / middle,
+                "the standard deviation: it follows the outlier": pstdev(times) / middle,
+                "the distance between quartiles: take the median of the distances": (
+                    (sorted(times)[3 * len(times) // 4] - sorted(times)[len(times) // 4]) / middle
+                ),
+                "the mean distance: take the median of the distances, too": mean(distances) / middle,
+                "a share of each time: divide by the median": median(abs(each - middle) / each for each in times),
+                "the distance from the mean: take the distances from the median": (
+                    median(abs(each - average) for each in times) / middle
+                ),
+                "the median of signed distances: take their absolute values": (
+                    median(each - middle for each in times) / middle
+                ),
+            },
+        },
+        seen=f"for {times} you returned {{part}}",
+    )
+
+
+### END HIDDEN TESTS
+counted_bytes = recorded(ROOM, "counted-bytes")
+
+
+### BEGIN HIDDEN TESTS
+OPS = list(nccl_conventions.OPS)
+
+
+@oracle(
+    values=[
+        (["gather", "reduce_scatter", "all_gather"], [12, 24, 1000]),
+        (["all_gather", "scatter", "all_to_all", "reduce", "broadcast"], [40] * 5),
+        (["all_gather"], [64]),
+        (OPS, [800] * 8),
+    ]
+)
+def hidden_counted_bytes(_: Draws, collectives: list[str], passed_in: list[int]) -> Case:
+    world_size = len(collectives)
+
+    def counted(collective: str, nbytes: int) -> Case:
+        by = "the root" if collective == "scatter" else "each rank"
+        others = (world_size - 1) / world_size
+        return Case(
+            [[collective], [nbytes]],
+            right=float(nccl_conventions.total_bytes(collective, nbytes, world_size)),
+            rtol=RTOL,
+            mistakes={
+                "one chunk of it: S is the whole tensor, all chunks together": nbytes / world_size,
+                "P times the whole: a rank hands in one chunk only to all-gather and gather": nbytes * world_size,
+                "the bytes that one rank must send: that comes later, in busbw": nbytes * others,
+                "twice the whole: the two phases come later, in busbw": 2 * nbytes,
+                "the other ranks' chunks: this rank's own counts, too": nbytes * (world_size - 1),
+                "what this rank passes in: here that is one chunk of the whole": nbytes,
+            },
+            seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes passed in by {by}: you returned",
+        )
+
+    return side_by_side([counted(*one) for one in zip(collectives, passed_in, strict=True)])
+
+
+### END HIDDEN TESTS
+bandwidths = recorded(ROOM, "bandwidths")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(
+    values=[
+        *[(OPS[:size], 1 << 20, 3e-5) for size in (2, 3, 5)],
+        (OPS[3:], 12_345_678, 0.5),
+        (OPS, 64, 1e-3),
+        (["all_reduce"], 4096, 1e-6),  # one rank sends nothing
+    ]
+)
+def hidden_bandwidths(_: Draws, collectives: list[str], nbytes: int, took: float) -> Case:
+    return side_by_side([bandwidth_of(one, len(collectives), nbytes, took) for one in collectives])
+
+
+def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> Case:
+    algbw = nccl_conventions.algbw(nbytes, took)
+    busbw = nccl_conventions.busbw(collective, nbytes, took, world_size)
+    others = 1 - 1 / world_size
+    factors = {
+        "algbw, as if the factor were 1: that is so for broadcast and reduce alone": algbw,
+        "twice the right one: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
+        "P times the right one: `nbytes` is already the size of the whole": busbw * world_size,
+        "P times too small: divide one rank's bytes by its time, not by P times that": busbw / world_size,
+        "0, because // rounds down: use /": 0.0,
+    }
+    if collective in ("broadcast", "reduce"):
+        whole = "In a broadcast or reduce nothing is cut into chunks: a rank passes on the whole, so busbw is algbw"
+        factors["algbw times P - 1: a rank passes the whole on once"] = algbw * (world_size - 1)
+        factors[f"algbw times (P - 1) / P, the factor of an all-gather. {whole}"] = algbw * others
+        factors[f"algbw times 2 (P - 1) / P, the factor of an all-reduce. {whole}"] = algbw * 2 * others
+    elif others:
+        factors["algbw with (P - 1) / P upside down: a rank sends less than S in each phase"] = busbw / others**2
+        factors["algbw / P, for one chunk: the least that must be sent is P - 1 chunks"] = algbw / world_size
+        factors["algbw with P - 1 / P: write (P - 1) / P"] = busbw / others * (world_size - 1 / world_size)
+    if collective == "all_reduce":
+        factors["half the right one: an all-reduce has two phases"] = busbw / 2
+        factors["the result of rounding the factor down by //: use /"] = algbw * (2 * (world_size - 1) // world_size)
+        factors["algbw with a factor of 2: P ranks need 2 (P - 1) / P"] = algbw * 2
+        factors["algbw with 2 (P - 1) instead of 2 (P - 1) / P"] = algbw * 2 * (world_size - 1)
+    return Case(
+        [[collective]],
+        same={"nbytes": nbytes, "seconds": took},
+        right={"algbw": algbw, "busbw": busbw},
+        rtol=RTOL,
+        mistakes={
+            "algbw": {
+                "GiB/s, divided by 2**30: GB are 1e9 bytes": algbw * 1e9 / 2**30,
+                "bytes/s: for GB/s, divide by 1e9": algbw * 1e9,
+            },
+            "busbw": factors,
+        },
+        seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes in {quantity(took, 's')}: you returned {{part}}",
+    )
+
+
+### END HIDDEN TESTS
+sweep_sizes = recorded(ROOM, "sweep-sizes")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(
+    values=[
+        ((1, 100, 2, 1), (4, 4, 3, 2), (100, 5000, 3, 8), (24, 24, 10, 4), (9, 3, 2, 4)),
+        ((1, 70, 2, 8),),
+        ((33, 4000, 2, 4), (64, 1 << 20, 16, 2)),
+    ],
+    if_stuck="whether `nbytes` becomes 0, since 0 times `step` is still 0. Keep `nbytes`, and round down a copy.",
+)
+def hidden_sweep_sizes(_: Draws, *sweeps: tuple[int, int, int, int]) -> Case:
+    """For each rank (smallest, largest, step, itemsize)."""
+    return side_by_side([swept(*sweep, len(sweeps)) for sweep in sweeps])
+
+
+def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int) -> Case:
+    powers = [nbytes for nbytes in (smallest * step**power for power in range(64)) if nbytes <= largest]
+    grain = world_size * itemsize
+
+    def rounded(to: int) -> list[int]:
+        return sorted({nbytes // to * to for nbytes in powers} - {0})
+
+    right = rounded(grain)
+    at_once, nbytes = [], smallest
+    while nbytes <= largest:
+        nbytes = nbytes // grain * grain or nbytes
+        at_once += [nbytes] * (nbytes % grain == 0)
+        nbytes *= step
+    product = " (the product, not the least common multiple)" * (itemsize % world_size == 0)
+    mistakes = {
+        "a list with sizes that can't be cut into P equal chunks of whole elements: round down": powers,
+        f"a list of multiples of {itemsize} bytes, one element. With {world_size} ranks they must be multiples of "
+        f"{world_size} * {itemsize} = {grain}, so that every rank gets whole elements{product}": rounded(itemsize),
+        f"a list of multiples of {world_size} bytes, one for each rank. An element has {itemsize} bytes, so they must "
+        f"be multiples of {world_size} * {itemsize} = {grain}": rounded(world_size),
+        "a list of sizes rounded to the nearest multiple: round down": sorted(
+            {round(nbytes / grain) * grain for nbytes in powers} - {0}
+        ),
+        "a list of those sizes alone that are multiples of P * itemsize: round the others down": [
+            n for n in powers if n % grain == 0
+        ],
+        "the result of nbytes % P * itemsize, which is (nbytes % P) * itemsize: use P * itemsize in parentheses": [
+            size for size in (nbytes - nbytes % world_size * itemsize for nbytes in powers) if size > 0
+        ],
+        "the result of // P * itemsize, which divides by P alone: use P * itemsize in parentheses": [
+            size for size in (nbytes // world_size * itemsize * grain for nbytes in powers) if size
+        ],
+        "a list of the numbers of whole chunks: multiply by P * itemsize again": [nbytes // grain for nbytes in right],
+        "a list without the smallest: one element for each rank is enough": [n for n in right if n > grain],
+        "a list of sizes rounded up: round down": sorted({-(-nbytes // grain) * grain for nbytes in powers}),
+        "a list with small sizes raised: leave them out": [max(n // grain, 1) * grain for n in powers],
+        "a list of the numbers of elements: multiply by itemsize": [nbytes // itemsize for nbytes in right],
+        "an empty list: leave out a small size, and go on with the next": [] if smallest < grain else right,
+        "a list with a size of 0: leave it out": [0, *right],
+        "a list without the largest: `largest` itself counts": [
+            nbytes for nbytes in right if nbytes < largest - largest % grain
+        ],
+        "a list of sizes rounded before they were multiplied: multiply the unrounded ones": at_once,
+    }
+    sweep = f"from {smallest} to {largest}, step {step}, {world_size} ranks, {itemsize} bytes per element"
+    return Case(
+        [[smallest], [largest], [step], [itemsize]],
+        right=every(right),
+        mistakes={words: every(wrong) for words, wrong in mistakes.items()},
+        seen=f"{sweep}: you returned",
+    )
+
+
+### END HIDDEN TESTS
+NO_BYTES = "less than one byte, so the units are wrong: seconds divided by seconds per byte give bytes"
+size_for_share = recorded(
+    ROOM, "size-for-share", explain=lambda got, _: NO_BYTES * (is_number(got) and 0 < abs(got) < 1)
+)
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(values=[((0.9, 4e-5, 1 / 5e9), (0.99, 1e-6, 1e-11), (0.1, 3.0, 2.0), (0.5, 0.0, 1e-9))])
+def hidden_size_for_share(_: Draws, *wanted: tuple[float, float, float]) -> Case:
+    """For each rank (share, alpha, beta)."""
+    return side_by_side([size_for(*one) for one in wanted])
+
+
+def size_for(share: float, alpha: float, beta: float) -> Case:
+    odds, half = share / (1 - share), alpha / beta
+    mistakes = {
+        "the half-bandwidth size: the share matters": half,
+        "s / (1 - s) * alpha, which are seconds: divide by beta": odds * alpha,
+        "2 * s * alpha / beta, which is right for a half alone": 2 * share * half,
+        "s / (1 + s) * alpha / beta: what changes sides in the equation changes its sign": share / (1 + share) * half,
+        "share * alpha / beta: at that size the latency still takes most of the time": share * half,
+        "for the share that is missing: s / (1 - s), not (1 - s) / s": half / odds,
+        "1 / (1 - s) times alpha / beta. Solve again: n = s * (alpha / beta + n), and collect n on the left. "
+        "For s = 0.5 it must give alpha / beta": half / (1 - share),
+        "(1 - s) * alpha / beta: the closer s is to 1, the larger the size must be": (1 - share) * half,
+        "the size for `share` bytes/s: set it equal to share / beta": share * alpha / (1 - share * beta),
+        "the right size, rounded: return it as it comes out": math.floor(odds * half * (1 - 1e-12)),
+    }
+    if alpha:
+        mistakes["the fraction upside down: seconds divided by seconds per byte are bytes"] = odds / half
+    return Case(
+        [[share], [alpha], [beta]],
+        right=odds * half,
+        rtol=RTOL,
+        mistakes=mistakes,
+        advice={"ZeroDivisionError": "alpha may be 0: solve for n so that nothing is divided by alpha."},
+        seen=f"share {share}, alpha {quantity(alpha, 's')}, 1 / beta {quantity(1 / beta, 'B/s')}: you returned",
+    )
+
+
+### END HIDDEN TESTS
+crossover = recorded(ROOM, "crossover")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(
+    values=[
+        (
+            ((1.0, 0.5), (3.0, 0.25), 8.0),
+            ((1e-5, 1e-9), (1e-5, 1e-9), None),  # the same line
+            ((3e-5, 4e-9), (1e-5, 1e-9), None),
+            ((0.0, 2e-9), (1e-6, 1e-9), 1000.0),
+            ((2e-6, 1 / 25e9), (1e-5, 1 / 50e9), 400_000.0),  # two network cards: betas far below a nanosecond
+            ((2e-6, 1 / 400e9), (1.2e-5, 1 / 402e9), 8.04e8),  # hardly different
+        )
+    ]
+)
+def hidden_crossover(_: Draws, *pairs: tuple[Line, Line, float | None]) -> Case:
+    """For each rank two lines, and the size at which they meet."""
+    return side_by_side([meeting(*pair) for pair in pairs])
+
+
+def meeting(one: Line, other: Line, right: float | None) -> Case:
+    (alpha_one, beta_one), (alpha_other, beta_other) = one, other
+    apart = abs(beta_one - beta_other)
+    lost = (
+        f"their betas differ by {apart:.1e}, and that counts. Test for equality with ==, without a tolerance"
+        if apart <= 1e-9
+        else "is the sign of one difference wrong?"
+        if alpha_one < alpha_other
+        else "the one with less latency may come first or second"
+    )
+    mistakes: dict[str, float | None] = {
+        "0, and a size must be above 0: return None": 0.0,
+        "infinite: with the same beta they never meet, so return None": math.inf,
+    }
+    if right:
+        mistakes[f"None, but these lines do meet: {lost}"] = None
+        mistakes["the fraction upside down: seconds divided by seconds per byte are bytes"] = 1 / right
+        mistakes["the time that both take there: return the size"] = alpha_one + right * beta_one
+        mistakes["the result of adding the betas: subtract them"] = right * apart / (beta_one + beta_other)
+        rounded = (alpha_other - alpha_one) // (beta_one - beta_other)
+        mistakes["the right size, rounded: return it as it comes out"] = rounded
+        mistakes["the right size with the wrong sign"] = -right
+    elif beta_one != beta_other and alpha_one != alpha_other:
+        below = (alpha_other - alpha_one) / (beta_one - beta_other)
+        mistakes[
+            "the size without its sign, but these lines only meet below 0: keep the sign (no abs(), no larger minus "
+            "smaller), and return None unless the size is above 0"
+        ] = -below
+        mistakes["a size below 0, which can't be sent: return None"] = below
+    return Case(
+        [[one], [other]],
+        right=right,
+        rtol=RTOL,
+        mistakes=mistakes,
+        seen=f"lines ({alpha_one:.4g}, {beta_one:.4g}) and ({alpha_other:.4g}, {beta_other:.4g}): you returned",
+        advice={"ZeroDivisionError": "Two lines with the same beta are parallel: test for that before you divide."},
+    )
+
+
+### END HIDDEN TESTS
+
+
+# ---- time-once
+
+
+class Device:
+    """A rank's device with a queue, in virtual time, and the collective that the rank starts.
+
+    queued   seconds of earlier work still in its queue at the beginning
+    kernel   seconds of work that the operation gives the device after its collective
+    handle   the operation only starts the collective and returns a handle. As on a GPU, waiting for that handle only
+             puts the kernel into the queue
+    log      what was called, in order: o for the operation, w for the wait for its handle, s for synchronize
+    """
+
+    def __init__(self, numel: int, queued: float = 0.0, kernel: float = 0.0, handle: bool = False) -> None:
+        self.numel, self.kernel, self.handle = numel, kernel, handle
+        self.free_at, self.log = queued, ""
+
+    def operation(self) -> Handle | None:
+        self.log += "o"
+        work = dist.all_reduce(torch.ones(self.numel), async_op=True)
+        if self.handle:
+            return Handle(self, work)
+        Handle(self, work).wait()
+        return None
+
+    def synchronize(self) -> None:
+        self.log += "s"
+        time.sleep(max(0.0, self.free_at - time.perf_counter()))
+
+
+class Handle:
+    """What `Device.operation` returns when the device has handles."""
+
+    def __init__(self, device: Device, work: dist.Work) -> None:
+        self.device, self.work = device, work
+
+    def wait(self) -> None:
+        self.work.wait()
+        self.device.log += "w"
+        self.device.free_at = max(self.device.free_at, time.perf_counter()) + self.device.kernel
+
+
+NEVER = "your function never called `synchronize`. Call the argument itself, under no condition"
+BUSY = "the time including earlier work still in the queue: "
+LATE = (
+    "the time including the wait for rank 1, which was not ready yet: synchronize on each rank, then meet at the "
+    "barrier, and only then start the clock"
+)
+HANDLE = {"numel": 1000, "handle": True}
+
+
+@oracle(
+    values=[
+        ("an operation that returns a handle", [HANDLE] * 4),
+        (
+            "rank 1 has 500 ms of earlier work in its queue",
+            [{"numel": 1000, "queued": 0.5 * (rank == 1)} for rank in range(4)],
+        ),
+        ("a handle, and a device that needs 20 ms more", [dict(HANDLE, kernel=0.02)] * 4),
+    ],
+    traffic=[("", [{"numel": 10, "handle": True}] * 2)],
+    if_stuck="every rank must call the barrier and the operation, once and in this order.",
+)
+def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
+    """of_ranks: what makes the Device of each rank."""
+    devices, world_size = [Device(**one) for one in of_ranks], len(of_ranks)
+    network = links(world_size, ALPHA, BANDWIDTH)
+    layout = Layout.of(network, range(world_size))
+    truth = cost("all_reduce", devices[0].numel * FLOAT, network, layout).seconds
+    barrier = cost("barrier", 0, network, layout).seconds
+    late = max(one.free_at for one in devices)
+    right = [truth + one.kernel for one in devices]
+
+    logs: list[str] = []  # one per rank: the log of its device
+
+    def read(answer: Answer) -> None:
+        logs.extend(after[1].__self__.log for after in answer.inputs_after)
+
+    def waited(got: Any, rank: int) -> str:
+        log, calls = logs[rank], logs[rank].count("o")
+        if calls > 1:
+            return f"the time of {calls} calls, or their mean: call the operation once; the next exercise repeats it"
+        if alike(got, 0.0):
+            how = (
+                "wait before you stop the clock" if "w" in log else "you never called that. Only ask for `is not None`"
+            )
+            return f"the time to START it: if it returns a handle, the collective is over after handle.wait(); {how}"
+        if alike(got, truth, RTOL):
+            last = log.rpartition("o")[2]
+            early = "yours came before the wait" if "s" in last else "yours came only before the operation"
+            how = f"synchronize at the end, after the wait; {early}" if "s" in log else NEVER
+            return f"the time without the work it gave the device: {how}"
+        if not late or not is_number(got) or abs(got - late) >= truth + 2 * barrier:
+            return ""
+        if not of_ranks[rank].get("queued"):
+            return LATE
+        first = "; your first call came after the operation" * log.startswith("o")
+        return BUSY + f"synchronize before you start the clock{first}"
+
+    return Case(
+        [[one.operation for one in devices], [one.synchronize for one in devices]],
+        cluster=network,
+        right=right,
+        rtol=RTOL,
+        before=read,
+        explain=waited,
+        mistakes={
+            "the time including the barrier: start the clock when it is over (an asynchronous one has to be waited "
+            "for), and use no barrier at the end": [one + barrier for one in right],
+            "the longest time of any rank: return this rank's own": max(right),
+        },
+        unchanged=False,
+        seen=f"{story}: rank {{rank}} measured",
+        advice={
+            "object has no attribute 'wait'": "Not every operation returns a handle: wait only if there is one.",
+            "'Handle' object has no attribute": "Call handle.wait(): it returns when the collective is over.",
+        },
+        traffic=lambda answer: expect_calls(
+            answer, ["barrier", "all_reduce"], advice="Meet once, at the barrier, and call the operation once."
+        ),
+    )
+
+
+### BEGIN HIDDEN TESTS
+hidden_time_once = vary(
+    time_once,
+    values=[
+        (
+            "earlier work on rank 1, different new work on each rank",
+            [{"numel": 3000, "queued": 0.3 * (rank == 1), "kernel": 0.01 * rank} for rank in range(5)],
+        ),
+        ("one rank, with earlier work", [{"numel": 50, "queued": 0.2, "handle": True}]),
+        (
+            "a handle, and earlier work on rank 1",
+            [{"numel": 3000, "queued": 0.3 * (rank == 1), "handle": True} for rank in range(2)],
+        ),
+    ],
+    traffic=[("", [{"numel": 10, "kernel": 0.1}] * 3)],
+)
+### END HIDDEN TESTS
+
+
+# ---- times-of-the-slowest
+
+
+class Stopwatch:
+    """Stands in for time_one: returns a prepared time at each call. Warm-up calls are slow."""
+
+    def __init__(self, rank: int, world_size: int, warmup: int, seed: int = 0) -> None:
+        self.rank, self.world_size, self.warmup, self.seed, self.calls = rank, world_size, warmup, seed, 0
+
+    def __call__(self) -> float:
+        self.calls += 1
+        return self.of_call(self.calls - 1)
+
+    def of_call(self, call: int) -> float:
+        """Seconds: different for each rank and call, not a float32, with a different slowest rank each time."""
+        turn = (self.rank + call + self.seed) % self.world_size
+        return 100.0 * (call < self.warmup) + (1 + call % 5 + 10 * turn) * 1e-3 + 1e-12 * (call + self.rank)
+
+
+@oracle(
+    values=[(3, 2, 4, 2)],
+    traffic=[(2, 1, 5)],
+    if_stuck="every rank must call time_one the same number of times, then all_reduce once.",
+)
+def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, seed: int = 0) -> Case:
+    watches = [Stopwatch(rank, world_size, warmup, seed) for rank in range(world_size)]
+    calls = [[watch.of_call(call) for watch in watches] for call in range(warmup + repeats)]  # [call][rank]
+    kept, together = calls[warmup:], list(zip(*calls[warmup:], strict=True))  # [repeat][rank], [rank][repeat]
+    right = [max(one) for one in kept]
+
+    def shorter_than_all(got: Any) -> bool:
+        return isinstance(got, list | tuple) and all(is_number(one) and one < min(map(min, calls)) for one in got)
+
+    def expect_counted_and_shared(answer: Answer) -> None:
+        for called in {watch.calls for (watch,) in answer.inputs_after} - {warmup + repeats}:
+            raise CheckFailed(
+                f"time_one was called {called} times",
+                f"{warmup + repeats}: {warmup} to warm up, {repeats} to keep",
+                "Warm-up calls come on top of the repeats, and their times are thrown away.",
+            )
+        if alike(answer.results[0], right, 1e-15):
+            words = "the wrong result, though rank 0 has the right one: every rank needs it, so use all_reduce"
+            for rank, got in enumerate(answer.results):
+                expect(got, right, rank, {words: always}, rtol=1e-15)
+
+    return Case(
+        [watches],
+        same={"warmup": warmup, "repeats": repeats},
+        right=every(right),
+        rtol=1e-15,
+        before=expect_counted_and_shared,
+        explain=lambda got, _: (
+            f"a list of {len(got)}: keep one time for each of the {repeats} repeats, and none of the {warmup} warm-ups"
+            if isinstance(got, list | tuple) and len(got) != repeats
+            else ""
+        ),
+        mistakes={
+            "a list of this rank's own times: take the largest over the ranks": [list(mine) for mine in together],
+            "a list of the times of the rank that was slowest overall: each repeat has its own slowest rank": every(
+                list(max(together, key=sum))
+            ),
+            "the result of sorting before the ranks were compared: that compares different repeats": every(
+                [max(one) for one in zip(*map(sorted, together), strict=True)]
+            ),
+            "a list of rank 0's times: rank 0 is not always the slowest": every(list(together[0])),
+            "the mean over the ranks: all wait for the slowest": every([sum(one) / world_size for one in kept]),
+            "the right list, but sorted: keep the order of the repeats": every(sorted(right)),
+            "the sum over the ranks: op=dist.ReduceOp.MAX takes the largest": every([sum(one) for one in kept]),
+            "a list of the fastest rank's times: take the largest": every([min(one) for one in kept]),
+            "the largest time of all, each time: every repeat has a maximum of its own": every([max(right)] * repeats),
+            "the first calls' times, warm-up included: keep the last": every([max(one) for one in calls[:repeats]]),
+            "the right list rounded to float32: use dtype=torch.float64": every(torch.tensor(right).tolist()),
+            "a list of times shorter than any that time_one returned: keep what it returns": shorter_than_all,
+        },
+        unchanged=False,
+        traffic=lambda answer: expect_calls(
+            answer,
+            ["all_reduce"],
+            [repeats * 8],
+            "Combine the times of the repeats, and only these, in one call at the end.",
+        ),
+    )
+
+
+### BEGIN HIDDEN TESTS
+hidden_times_of_the_slowest = vary(
+    times_of_the_slowest, values=[(5, 0, 6, 1), (2, 3, 1, 1), (1, 1, 2, 1)], traffic=[(3, 0, 7)]
+)
+### END HIDDEN TESTS
+
+
+# ---- find-the-mistakes
+
+
+def algbw_and_busbw(collective: str, nbytes: int, seconds: float, world_size: int) -> tuple[float, float]:
+    """What the student's function gets as `bandwidths`, so that it does not depend on the previous exercise."""
+    return nccl_conventions.algbw(nbytes, seconds), nccl_conventions.busbw(collective, nbytes, seconds, world_size)
+
+
+Claim = tuple[str, list[str] | None, float]  # (collective, the mistakes in it or None for no known one, relative error)
+
+
+@oracle(
+    values=[
+        (
+            ("all_reduce", ["GiB"], 0.008),
+            ("reduce_scatter", ["GiB", "one chunk"], -0.008),
+            ("all_gather", ["both ways"], 0),
+            ("broadcast", ["one chunk"], 0.007),
+            ("all_to_all", ["algbw"], 0),
+            ("reduce_scatter", None, 0.07),  # divided by the factor of "GiB"
+            ("broadcast", [], 0.007),
+        )
+    ]
+)
+def find_the_mistakes(_: Draws, *claims: Claim) -> Case:
+    """Each rank reviews one of the claims. The size and the time are made up."""
+    world_size, nbytes, took = len(claims), 3 << 28, 0.0125
+    reviews = []
+
+    def reviewed(collective: str, mistakes: list[str] | None, off: float) -> Case:
+        review = Review(*algbw_and_busbw(collective, nbytes, took, world_size), world_size)
+        claim, busbw = review.busbw * review.factor(mistakes or []) * (1 + off), review.busbw
+        reviews.append(replace(review, claim=claim))
+        return Case(
+            [[claim], [collective]],
+            same={"nbytes": nbytes, "seconds": took, "bandwidths": algbw_and_busbw},
+            right={"busbw": busbw},
+            rtol=RTOL,
+            mistakes={
+                "busbw": {
+                    "algbw: the first number must be the right busbw": review.algbw,
+                    "the claim, with the mistakes in it: the first number must be the right busbw": near_to(claim),
+                    "only near the right busbw: return the one that `bandwidths` returned": near_to(busbw),
+                }
+            },
+            seen=f"{collective} of {world_size} ranks, claimed {claim:.4g} GB/s: you returned",
+            unpack=lambda got, rank: as_tuple(got, ["busbw", "mistakes"], rank),
+        )
+
+    case = side_by_side([reviewed(*claim) for claim in claims])
+
+    def name_the_mistakes(answer: Answer) -> None:
+        found = [in_order(got[1]) for _, got in zip(claims, answer.results, strict=True)]
+        for (_, right, _), got, review, who in zip(claims, found, reviews, case.seen, strict=True):
+            if got != right:
+                words = like_all(found, reviews) or why_not(got, right, review)
+                raise CheckFailed(f"{who} {got!r}", f"{right!r}", words)
+
+    case.also = name_the_mistakes
+    return case
+
+
+### BEGIN HIDDEN TESTS
+hidden_find_the_mistakes = vary(
+    find_the_mistakes,
+    values=[
+        (
+            ("all_reduce", ["GiB", "one chunk", "algbw"], 0.005),
+            ("all_gather", ["GiB", "both ways"], -0.005),
+            ("all_to_all", ["one chunk", "algbw"], 0),
+            ("gather", None, 0.03),
+            ("all_reduce", ["GiB", "one chunk", "both ways", "algbw"], 0),
+        ),
+        (("reduce_scatter", ["GiB"], 0.007), ("all_reduce", [], -0.007), ("broadcast", [], 0)),
+    ],
+)
+### END HIDDEN TESTS
+
+
+def near_to(claim: float) -> Callable[[Any], bool]:
+    return lambda got: is_number(got) and abs(got - claim) <= 0.01 * claim
+
+
+def in_order(got: object) -> object:
+    """A list of mistakes in the order of the table; whatever else a student returned, as it is."""
+    names = list(got) if isinstance(got, list | tuple | set | frozenset) else None
+    return got if names is None else sorted(names, key=lambda one: MISTAKES.index(one) if one in MISTAKES else -1)
+
+
+MISTAKES = ["GiB", "one chunk", "both ways", "algbw"]
+
+
+@dataclass(frozen=True)
+class Review:
+    """One claim, and what is needed to review it; `found` also does it wrongly."""
+
+    algbw: float
+    busbw: float
+    ranks: int
+    claim: float = 0.0
+
+    @property
+    def factors(self) -> dict[str, float]:
+        return dict(zip(MISTAKES, [1e9 / 2**30, 1 / self.ranks, 2.0, self.algbw / self.busbw], strict=True))
+
+    def factor(self, mistakes: Sequence[str]) -> float:
+        return math.prod(self.factors[one] for one in mistakes)
+
+    def spelled(self, mistakes: Sequence[str]) -> str:
+        """The factors of some mistakes, with the formula of each."""
+        ways = zip(MISTAKES, ["1e9 / 2**30", "1 / P", "2", "algbw / busbw"], strict=True)
+        of = {name: f"{way} = {self.factors[name]:.4g}".removesuffix(" = 2") for name, way in ways}
+        every = "" if "algbw" in mistakes else ", for every collective"
+        return " times ".join(f"{of[one]} ({one!r}{every})" for one in mistakes)
+
+    def found(
+        self,
+        change: Mapping[str, float] | None = None,
+        fits: Callable[[float, float], bool] = lambda wrong, claim: abs(wrong / claim - 1) <= 0.01,
+        combine: Callable[[list[float]], float] = math.prod,
+        sizes: Sequence[int] = range(5),
+        nothing: object = None,
+    ) -> object:
+        """What a review says; the arguments are what a student may do differently."""
+        factors = {**self.factors, **(change or {})}
+        for chosen in (chosen for size in sizes for chosen in combinations(factors, size)):
+            if fits(self.busbw * combine([factors[one] for one in chosen]), self.claim):
+                return list(chosen)
+        return nothing
+
+    def found_wrongly(self) -> list[tuple[str, object]]:
+        """(a mistake of the student's, in words, what it leads to)"""
+        P, times = self.ranks, self.algbw / self.busbw
+        factors: dict[str, tuple[str, list[float]]] = {
+            "GiB": ("is 1e9 / 2**30: the same speed is fewer GiB than GB.", [2**30 / 1e9, 1000 / 1024]),
+            "one chunk": ("is 1 / P, for any number of ranks P.", [P, 1 / 4, 1 - 1 / P]),
+            "both ways": ("is 2: received bytes come on top.", [0.5]),
+            "algbw": ("is algbw / busbw, so it depends on the collective.", [1 / times, P / (2 * P - 2), P / (P - 1)]),
+        }
+        loose = "The tolerance is 1 % of the claim; yours is larger."
+        strict = "The tolerance is 1 % of the claim, 0.01 * claim; yours is smaller."
+        difference = "the difference between your product and the claim"
+        signs = f"Take the absolute value of {difference}: too large or too small, both count."
+        usual: list[tuple[str, dict[str, Any]]] = [
+            (f'The factor of "{name}" {words}', {"change": {name: factor}})
+            for name, (words, wrong) in factors.items()
+            for factor in wrong
+        ] + [
+            ("Multiply the factors of a subset; don't add them.", {"combine": sum}),
+            ("Multiply busbw by the factors, not algbw.", {"combine": lambda several: times * math.prod(several)}),
+            ("Multiply busbw by the factors; don't divide it.", {"combine": lambda several: 1 / math.prod(several)}),
+            ("Try pairs, too: people make several mistakes at once.", {"sizes": range(2)}),
+            ("Try the subsets of three and of four mistakes, too.", {"sizes": range(3)}),
+            ("Return None only when all subsets have been tried: after both loops.", {"sizes": range(1)}),
+            ("Begin with the empty subset: a claim can be right.", {"sizes": range(1, 5)}),
+            (loose, {"fits": lambda a, b: abs(a - b) <= 0.05 * b}),
+            (loose, {"fits": lambda a, b: abs(a - b) <= 0.1 * b}),
+            (strict, {"fits": lambda a, b: abs(a - b) <= 1e-6 * b}),
+            (strict, {"fits": lambda a, b: abs(a - b) <= 0.01}),
+            ("Don't round: compare the numbers themselves.", {"fits": lambda a, b: round(a) == round(b)}),
+            (signs, {"fits": lambda a, b: a - b <= 0.01 * b}),
+            (signs, {"fits": lambda a, b: b - a <= 0.01 * b}),
+            ("If no subset explains the claim, return None: [] says that it is right.", {"nothing": []}),
+        ]
+        return [(words, self.found(**how)) for words, how in usual]
+
+
+def like_all(found: Sequence[object], reviews: Sequence[Review]) -> str:
+    """The mistakes that lead to exactly what a student found in all claims, as sentences; "" if none does."""
+    usual = [review.found_wrongly() for review in reviews]
+    fitting = dict.fromkeys(of[0][0] for of in zip(*usual, strict=True) if [got for _, got in of] == list(found))
+    return " Or: ".join(list(fitting)[:2])
+
+
+def why_not(got: object, right: list[str] | None, review: Review) -> str:
+    """What is wrong with the mistakes found in one claim, where no usual mistake explains those in all claims."""
+    if got is None and right:
+        product = f"{review.busbw:.4g} GB/s times {review.spelled(right)} is {review.busbw * review.factor(right):.4g}"
+        return f"{product}, which is within 1 % of the claim. Print the factors that your loop multiplies."
+    if got is None:
+        return "The claim is right, so return []: None says that no subset explains it."
+    if not isinstance(got, list):
+        return "A list of names is asked for."
+    if not set(map(str, got)) <= set(MISTAKES):
+        return f"The names are {', '.join(map(repr, MISTAKES))}."
+    would = review.busbw * review.factor(got)
+    times = f" times {review.spelled(got)}" if got else ", as it is,"
+    turn = f"{review.busbw:.4g} GB/s{times} is {would:.4g}"
+    if near_to(review.claim)(would):
+        return f"{right!r} alone explains it: try the small subsets first, and return as soon as one fits."
+    if abs(would / review.claim - 1) < 0.2:
+        again = " Does your product start again at busbw for each subset?" * bool(got)
+        return f"{turn}, which is not within 1 % of the claim.{again}"
+    return f"{turn}, far from the claim: one of your factors is not right."
+
+
+# ---- fit
+
+
+def disturbed(draws: Draws, alpha: float, bandwidth: float, sizes: list[int], by: float) -> list[float]:
+    """Times of a line, alternately too long and too short, by about the share `by`."""
+    shares = by * (1 + torch.rand(len(sizes), generator=draws.generator()) / 4)
+    return [
+        (alpha + size / bandwidth) * (1 + share * (-1) ** place)
+        for place, (size, share) in enumerate(zip(sizes, shares.tolist(), strict=True))
+    ]
+
+
+POWERS = [1024 * 4**power for power in range(9)]
+BELOW = ([1000, 2000, 4000, 16_000], [3e-6, 9e-6, 2.2e-5, 9e-5])  # the best line begins below 0
+
+
+@oracle(values=[{"lines": [(40e-6, 5e9, POWERS, 0.05), (2e-3, 1e8, POWERS[::2], -0.2)], "measured": [BELOW]}])
+def fit(
+    draws: Draws,
+    lines: Sequence[tuple[float, float, list[int], float]] = (),
+    measured: Sequence[tuple[list[int], list[float]]] = (),
+) -> Case:
+    """For each rank a line, (alpha, bandwidth, sizes, how far the times are off it), or (sizes, times)."""
+    drawn = [(line[2], disturbed(draws, *line)) for line in lines]
+    return side_by_side([fitted(sizes, times) for sizes, times in [*drawn, *measured]])
+
+
+### BEGIN HIDDEN TESTS
+SIZES = [8, 100, 3000, 50_000, 2_000_000]
+hidden_fit = vary(
+    fit,
+    values=[
+        {
+            "lines": [(1e-6, 4.5e11, SIZES, 0.1), (5e-5, 1e9, SIZES[::-1], 0.3)],
+            "measured": [
+                ([1000, 9000], [0.001, 0.005]),
+                ([1000, 8000, 64_000], [1e-6, 2e-5, 1.9e-4]),  # the best line begins below 0
+            ],
+        }
+    ],
+)
+### END HIDDEN TESTS
+
+
+def fitted(sizes: list[int], times: list[float]) -> Case:
+    """The right line is that of Cramer's rule on exact fractions."""
+    n, t = [Fraction(size) for size in sizes], [Fraction(time) for time in times]
+
+    def weighted(power: int, wanted: Sequence[Fraction] = t) -> tuple[float, float]:
+        """The fit with weights 1 / t ** power in the sum of squares; 2 is right."""
+        return solve(n, wanted, [1 / each**power for each in t])
+
+    alpha, beta = right = weighted(2)
+    slope = (times[-1] - times[0]) / (sizes[-1] - sizes[0])
+    pairs: dict[str, Any] = {
+        "ordinary least squares: divide each error by its time": weighted(0),
+        "the fit weighted by 1 / t: the squares need 1 / t ** 2, so divide the errors, not their squares": weighted(1),
+        "the fit weighted by 1 / t ** 4: each row is divided by t once": weighted(4),
+        "the solution with t on the right-hand side: divided by t, it is 1": weighted(2, [each**2 for each in t]),
+        "(beta, alpha): the latency comes first": (beta, alpha),
+        "(alpha, bandwidth): beta is in seconds per byte": (alpha, 1 / beta),
+        "the line through the first and the last point: all sizes count": (times[0] - slope * sizes[0], slope),
+        "the fit weighted by 1 / n: an error is relative to its time, not to its size": solve(
+            n, t, [1 / each**2 for each in n]
+        ),
+        "a line whose negative alpha was set to 0: return it as it comes out": (
+            lambda got: alpha < 0 and isinstance(got, tuple | list) and alike(got[:1], [0])
+        ),
+        "the right line, but rounded: compute in float64": lambda got: alike(got, right, 1e-3),
+        "near the best line, but not on it: minimise squared RELATIVE errors": lambda got: alike(got, right, 0.05),
+    }
+    return Case(
+        [[sizes], [times]],
+        right=right,
+        rtol=1e-8,
+        mistakes=pairs,
+        advice={"lstsq|size of tensor": "Stack the two columns with dim=1; `ones` has the shape (sizes, 1)."},
+        seen=f"for {len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,} bytes you returned (alpha, beta) =",
+    )
+
+
+def solve(n: Sequence[Fraction], t: Sequence[Fraction], weights: Sequence[Fraction]) -> tuple[float, float]:
+    """The (alpha, beta) with the least weighted sum of squared errors of t = alpha + beta n."""
+    w = sum(weights)
+    mean_n = sum(weight * size for weight, size in zip(weights, n, strict=True)) / w
+    mean_t = sum(weight * time for weight, time in zip(weights, t, strict=True)) / w
+    above = sum(a * (b - mean_n) * (c - mean_t) for a, b, c in zip(weights, n, t, strict=True))
+    slope = above / sum(a * (b - mean_n) ** 2 for a, b in zip(weights, n, strict=True))
+    return float(mean_t - slope * mean_n), float(slope)
+
+
+# ---- held-out-errors
+
+Line = tuple[float, float]  # (alpha, beta)
+LeavesOut = Callable[[int, int], bool]  # (a place, that of the error): whether the fit leaves it out
+
+
+@dataclass
+class Average:
+    """Stands in for fit: alpha is the mean time, beta that of size times time in µs. Counts its calls."""
+
+    calls: int = field(default=0, compare=False)
+
+    def __call__(self, sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+        if len(sizes) != len(seconds) or len(sizes) < 2:
+            raise ValueError(
+                f"fit got {len(sizes)} sizes and {len(seconds)} times: pass it all sizes but one, and their times"
+            )
+        self.calls += 1
+        return sum(seconds) / len(seconds), sum(map(operator.mul, sizes, seconds)) / len(sizes) * 1e-6
+
+
+@oracle(values=[(([1000, 2000, 4000], [0.01, 0.03, 0.02]), ([10, 500, 700, 500], [0.5, 0.1, 0.7, 0.2]))])
+def held_out_errors(_: Draws, *measured: tuple[list[int], list[float]]) -> Case:
+    """For each rank (sizes, times)."""
+    return side_by_side([held_out(*one) for one in measured])
+
+
+### BEGIN HIDDEN TESTS
+hidden_held_out_errors = vary(
+    held_out_errors,
+    values=[
+        (([5, 3, 9, 1, 700], [0.2, 0.2, 0.7, 0.1, 3.0]),),
+        (([8, 16, 16], [1.0, 2.0, 4.0]), ([1, 10, 100], [1e-6, 1e-5, 1e-4])),  # a size twice
+    ],
+)
+### END HIDDEN TESTS
+
+
+def held_out(sizes: list[int], times: list[float]) -> Case:
+    model, places = Average(), range(len(sizes))
+
+    def fits(of_sizes: LeavesOut, of_times: LeavesOut | None = None) -> list[Line]:
+        """For each place, the fit to the sizes and times that are not left out for it."""
+        those = [
+            (
+                [size for other, size in enumerate(sizes) if not of_sizes(other, place)],
+                [time for other, time in enumerate(times) if not (of_times or of_sizes)(other, place)],
+            )
+            for place in places
+        ]
+        return [model(*pair) if len(pair[0]) > 1 else (math.nan, math.nan) for pair in those]
+
+    right_lines = fits(operator.eq)
+
+    def errors(of: Any = lambda p, m: p / m - 1, lines: list[Line] = right_lines, at: Sequence[int] = sizes) -> Any:
+        predicted = [alpha + n * beta for n, (alpha, beta) in zip(at, lines, strict=True)]
+        return every([of(p, m) for p, m in zip(predicted, times, strict=True)])
+
+    by_value = [
+        fits(lambda other, place: sizes[other] == sizes[place]),
+        fits(lambda other, place: times[other] == times[place]),
+        fits(lambda other, place: other == sizes.index(sizes[place]), lambda o, p: o == times.index(times[p])),
+        fits(lambda other, place: other == sizes.index(sizes[place])),
+    ]
+    wrong = [errors(lines=lines).value for lines in by_value]
+    wrong += [[wrong[-1][sizes.index(size)] for size in sizes]]  # its measured time was looked up by the size, too
+
+    def expect_called(answer: Answer) -> None:
+        if not all(after[2].calls for after in answer.inputs_after):
+            raise CheckFailed("`fit` was called 0 times", "once for each size", "Use the `fit` that is passed in.")
+
+    twice = "A size can occur twice: leave out one position, not every point of the same size."
+    return Case(
+        [[sizes], [times], [Average()]],
+        right=errors(),
+        rtol=RTOL,
+        before=expect_called,
+        advice={r"fit got \d sizes and": twice} if len(set(sizes)) < len(sizes) else {},
+        mistakes={
+            "the error of a fit that leaves points out by value, and a value can occur twice: leave out a position": (
+                lambda got: any(alike(got, one, RTOL) for one in wrong)
+            ),
+            "the error in percent: return a share": errors(lambda p, m: 100 * (p / m - 1)),
+            "the error of a fit that has seen the size itself: leave it out": errors(lines=fits(lambda *_: False)),
+            "the error of a prediction for the index in the list: predict for the size": errors(at=places),
+            "the error in seconds: divide by the measured time": errors(lambda p, m: p - m),
+            "the error without its sign: keep it": errors(lambda p, m: abs(p / m - 1)),
+            "the error of alpha * n + beta: beta is the time per byte": errors(
+                lines=[one[::-1] for one in right_lines]
+            ),
+            "the error with the wrong sign: return predicted / measured - 1": errors(lambda p, m: 1 - p / m),
+            "measured / predicted - 1: the other way round": errors(lambda p, m: m / p - 1),
+            "predicted / measured: subtract 1": errors(lambda p, m: p / m),
+            "the error as a share of the prediction: divide by the measured time": errors(lambda p, m: 1 - m / p),
+        },
+        seen=f"for the sizes {sizes}, with the check's own fit, you returned",
+    )
+
+
+# ---- recover-the-link
+
+
+class Stopped:
+    """Stands in for a benchmark on one rank, so that the exercise depends on no other. Counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, operation: object) -> float:
+        if not callable(operation):
+            raise TypeError("seconds_of takes a function that it can call, not the return value of all_reduce")
+        self.calls += 1
+        dist.barrier()
+        began_at = time.perf_counter()
+        handle = operation()
+        if hasattr(handle, "wait"):
+            handle.wait()
+        if time.perf_counter() == began_at:
+            raise ValueError(
+                "the function passed to seconds_of took no time: it must call all_reduce, and wait or return the handle"
+            )
+        return time.perf_counter() - began_at
+
+
+def line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """Stands in for fit, by that of benchmark/machine/probes.py."""
+    if len(seconds) != len(sizes) or min(seconds) <= 0:
+        raise ValueError(f"fit got {len(sizes)} sizes and the times {list(seconds)}: every rank must measure each size")
+    link = probes.fit(dict(zip(sizes, seconds, strict=True)))
+    return link.alpha, 1 / link.bandwidth
+
+
+@oracle(
+    values=[(4, ALPHA, BANDWIDTH, [8000, 16_000, 64_000])],
+    if_stuck="every rank must call seconds_of for every size, with an operation that calls all_reduce.",
+)
+def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> Case:
+    steps = 2 * world_size - 2
+    fitted_alpha, fitted_beta = steps * alpha, steps / world_size / bandwidth
+
+    def expect_counted(answer: Answer) -> None:
+        for called in {watch.calls for _, watch in answer.inputs_after} - {len(sizes)}:
+            raise CheckFailed(
+                f"seconds_of was called {called} times for {len(sizes)} sizes",
+                f"{len(sizes)}",
+                "Let seconds_of do the timing: once for each size, with an operation that calls all_reduce.",
+            )
+        for rank in range(world_size):
+            ops = Counter(event.op for event in answer.events if event.rank == rank and event.op != "barrier")
+            if ops != {"all_reduce": len(sizes)}:
+                called = ", ".join(f"{op} {count} times" for op, count in ops.items()) or "nothing"
+                raise CheckFailed(
+                    f"rank {rank} called {called}",
+                    f"all_reduce {len(sizes)} times",
+                    "The operation that seconds_of times must be one all_reduce.",
+                )
+
+    return Case(
+        [[list(sizes)] * world_size, [Stopped() for _ in range(world_size)]],
+        same={"fit": line},
+        cluster=links(world_size, alpha, bandwidth),
+        right={"alpha": alpha, "the bandwidth": bandwidth},
+        rtol=RTOL,
+        before=expect_counted,
+        mistakes={
+            "": {
+                "the fitted line itself: it has 2 (P - 1) steps, each of n / P bytes": (fitted_alpha, 1 / fitted_beta),
+                "(alpha, beta) of the link: the bandwidth is 1 / beta": (alpha, 1 / bandwidth),
+            },
+            "alpha": off_by_a_factor(
+                alpha,
+                {
+                    "return seconds, as the docstring says": 1e6,
+                    "the line has 2 (P - 1) latencies, and the link one": steps,
+                    "an all-reduce has two phases of P - 1 steps": 2,
+                    "divide by 2 (P - 1), with parentheses, not by 2 P - 1": steps / (2 * world_size - 1),
+                    "divide by the number of steps, 2 (P - 1), not by the number of ranks": steps / world_size,
+                    "a ring of P ranks has P - 1 steps in each phase, not P": 1 - 1 / world_size,
+                    "only 2 ranks take 2 steps; a ring of P ranks takes 2 (P - 1)": steps / 2,
+                },
+            )
+            | {
+                "the time of the largest size: do all your operations call all_reduce with the last x?": (
+                    alpha + max(sizes) / world_size / bandwidth
+                )
+            },
+            "the bandwidth": off_by_a_factor(
+                bandwidth,
+                {
+                    "each step moves n / P bytes, not n": world_size,
+                    "an all-reduce has two phases of P - 1 steps": 1 / 2,
+                    "return bytes/s, as the docstring says": 1e-9,
+                    "`fit` takes sizes in bytes": 1 / FLOAT,
+                },
+            )
+            | {
+                "1 / beta of the fitted line: per byte the ring has 2 (P - 1) / P times as much to send": 1
+                / fitted_beta,
+                "the result with the factor upside down: multiply 1 / beta by 2 (P - 1) / P": (world_size / steps) ** 2
+                * bandwidth,
+            },
+        },
+        seen=f"rank {{rank}} of {world_size} returned {{part}}",
+        unchanged=False,
+    )
+
+
+### BEGIN HIDDEN TESTS
+hidden_recover_the_link = vary(
+    recover_the_link,
+    values=[
+        (2, 3e-6, 2e9, [400, 40_000, 4_000_000]),
+        (3, 1e-5, 1e8, [1200, 6000, 12_000, 48_000]),
+        (8, 2e-4, 5e7, [80_000, 160_000, 320_000]),
+    ],
+)
+### END HIDDEN TESTS
+
+
+def off_by_a_factor(right: float, factors: dict[str, float]) -> dict[str, float]:
+    """The numbers that are off by these factors; the words say why."""
+    return {
+        f"{max(factor, 1 / factor):.3g} times too {'large' if factor > 1 else 'small'}: {words}": right * factor
+        for words, factor in factors.items()
+        if abs(factor - 1) > RTOL
+    }
+
+
+# ---- the challenge
+
+OFF = 0.02  # how far each reading is from the truth
+OK = 0.05  # and an answer at most
+SHORT, LONG = "too short for large sizes", "too long for large sizes"
+Reading = tuple[float, float, str, float]  # alpha, beta, SHORT or LONG, and the least share of 2 % in a large size
+
+
+def links_of(alpha: float, octave: float) -> list[Reading]:
+    """Their alpha / beta grows from 2 ** octave in small steps: on one of them a benchmark stops as early as it can."""
+    betas = [alpha / 2 ** (octave + place * 7 / 12) for place in range(24)]
+    return [(alpha, beta, readings, least) for least in (0.5, 1.0) for readings in (SHORT, LONG) for beta in betas]
+
+
+def measure_links(function: Callable[..., Any], on: Sequence[Reading]) -> dict[str, Any]:
+    """What the function says of the first link that it gets wrong, or the last, and the mean time in units of alpha."""
+    spent = []
+    for link in on:
+        said, calls = measured(function, *link)
+        spent.append(sum(1 + link[1] / link[0] * nbytes for nbytes, _ in calls))
+        if not (isinstance(said, tuple | list) and len(said) == 2 and all(map(good_enough, said, link))):
+            break
+    return {"said": said, "calls": calls, "link": link[:3], "spent": sum(spent) / len(spent)}
+
+
+def good_enough(got: Any, right: Any) -> bool:
+    return isinstance(got, Real) and abs(got - right) <= OK * right
+
+
+def measured(
+    function: Callable[..., Any], alpha: float, beta: float, readings: str, least: float
+) -> tuple[Any, list[tuple[int, float]]]:
+    """What the function returns, and its calls: the size, and the reading.
+
+    That of one byte is off in the other direction. How far off is drawn for each size: if two were off alike, their
+    difference would give beta however small it is.
+    """
+    sign = 1 if readings == SHORT else -1
+
+    def off(nbytes: int) -> float:
+        drawn = Random(nbytes).random()
+        if nbytes == 1:
+            return sign * OFF
+        return OFF * (2 * drawn - 1) if beta * nbytes < alpha / 4 else -sign * OFF * (1 - drawn * (1 - least))
+
+    calls: list[tuple[int, float]] = []
+
+    def seconds_of(nbytes: int) -> float:
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
+            raise ValueError(f"nbytes is {nbytes!r}, but it must be a whole number from 1 on")
+        calls.append((nbytes, (alpha + beta * nbytes) * (1 + off(nbytes))))
+        return calls[-1][1]
+
+    return function(seconds_of), calls
+
+
+@oracle(
+    score=[(2e-5, 11.6), (1e-3, 18.6)],
+    if_stuck="whether the size changes from call to call, since the same size always gives the same reading.",
+    par=recorded_par(ROOM, "shortest-benchmark"),
+)
+def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
+    def expect_both(answer: Answer) -> None:
+        said, calls, (_, beta, readings) = (answer.results[0][key] for key in ("said", "calls", "link"))
+        link = f"alpha {alpha:g} s, beta {beta:.3g} s per byte, readings {readings}:\n"
+        for (name, got), right in zip(as_tuple(said, ["alpha", "beta"], 0).items(), (alpha, beta), strict=True):
+            if not is_number(got):
+                raise CheckFailed(f"{name} is {got!r}", "a number")
+            if not good_enough(got, right):
+                share = got / right - 1
+                by = f", {100 * abs(share):.3g} % too {'large' if share > 0 else 'small'}; 5 % is allowed."
+                by = by if -1 < share < 9 else f" instead of {right:.3g}"
+                raise CheckFailed(
+                    f"{link}{name} is {got:.4g}{by}", "", why_it_is_off(name, got, right, calls, (alpha, beta))
+                )
+        largest = max((nbytes for nbytes, _ in calls), default=0)
+        if beta * largest > 1000 * alpha:  # the start-up time alone is above par
+            saw = f"{link}a call of {largest:,} bytes takes {1 + beta * largest / alpha:,.0f} times alpha"
+            advice = "since the score counts all calls: choose each size by the readings so far, in small steps."
+            raise CheckFailed(saw, mistake=f"Links differ, so no fixed size fits them all. Take shorter ones, {advice}")
+
+    return Case(
+        same={"on": links_of(alpha, octave)},
+        through=measure_links,
+        also=expect_both,
+        score=Measure(lambda answer: answer.results[0]["spent"], "", "times alpha"),
+        limit=2.0,
+    )
+
+
+### BEGIN HIDDEN TESTS
+
+
+def alphas_of_doubling(alpha: float, octave: float) -> float:
+    """From one byte on, until a reading is ten times the first one."""
+
+    def double(seconds_of: Any) -> Line:
+        nbytes, smallest = 1, seconds_of(1)
+        took = smallest
+        while took < 10 * smallest:
+            nbytes *= 2
+            took = seconds_of(nbytes)
+        return smallest, (took - smallest) / nbytes
+
+    return float(measure_links(double, links_of(alpha, octave))["spent"])
+
+
+hidden_shortest_benchmark = vary(shortest_benchmark, par=alphas_of_doubling, score=[(3e-6, 10.05), (8e-3, 21.3)])
+### END HIDDEN TESTS
+
+
+def why_it_is_off(
+    name: str, got: float, right: float, calls: list[tuple[int, float]], link: tuple[float, float]
+) -> str:
+    """The cause in words, where the calls that were made tell it."""
+    alpha, beta = link
+    times = [seconds for _, seconds in calls]
+    if not calls:
+        return "You never called seconds_of, and no two links are the same."
+    if name == "beta" and alike(got, 1 / right, 0.05):
+        return "That is the bandwidth, 1 / beta: return seconds per byte."
+    if alike(got, alpha + beta - right, 0.05):
+        return "That is the other one: return alpha, then beta."
+    if name == "beta" and any(alike(got, seconds / nbytes, 1e-6) for nbytes, seconds in calls):
+        return "That is a whole reading divided by its bytes: subtract alpha first."
+    if name == "beta" and max(times) < 2.5 * min(times):
+        longest = f"The longest reading is only {max(times) / min(times):.2f} times the shortest."
+        return f"{longest} With readings 2 % off, that is too small a difference: go on to larger sizes."
+    if name == "alpha" and beta * min(calls)[0] > 0.03 * alpha:
+        return f"The smallest size was {min(calls)[0]:,} bytes. At that size the bytes already take part of the time."
+    return "Each reading may be 2 % off, so subtract only readings that differ by more than they have in common."
+
+
+### BEGIN HIDDEN TESTS
+RECORDED = (
+    vary(shortest_benchmark, par=alphas_of_doubling),
+    vary(hidden_median_and_spread, values=[([1.0, 5.0, 2.0, 80.0, 3.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0])]),
+    vary(hidden_counted_bytes, values=[(four, [4000, 8000, 1200, 400]) for four in (OPS[:4], OPS[4:])]),
+    vary(hidden_bandwidths, values=[(four, 600_000_000, 0.02) for four in (OPS[:4], OPS[4:])]),
+    vary(
+        hidden_sweep_sizes,
+        values=[((5, 2000, 7, 4), (1024, 16384, 4, 4), (5, 300, 3, 8)), ((13, 2000, 3, 4), (50, 5000, 2, 8))],
+    ),
+    vary(hidden_size_for_share, values=[((0.8, 5e-6, 1e-9), (0.5, 1e-6, 1 / 450e9), (0.3, 2e-3, 1e-6))]),
+    vary(
+        hidden_crossover,
+        values=[
+            (
+                ((10e-6, 3e-9), (50e-6, 1e-9), 20_000.0),
+                ((50e-6, 1e-9), (10e-6, 3e-9), 20_000.0),
+                ((10e-6, 1e-9), (50e-6, 3e-9), None),
+                ((10e-6, 2e-9), (50e-6, 2e-9), None),
+                ((2e-6, 1e-9), (2e-6, 3e-9), None),  # they meet at 0
+                ((1e-6, 1 / 50e9), (9e-6, 1 / 450e9), 450_000.0),  # a network card, an NVLink
+                ((1e-6, 1 / 450e9), (11e-6, 1 / 451e9), 2_029_500_000.0),  # two NVLinks
+            )
+        ],
+    ),
+)
+### END HIDDEN TESTS

@@ -1,0 +1,966 @@
+"""The checks of lesson 10. Form: see oracles.py; what a rank runs: kit/drivers/recomputed.py.
+
+What is right comes from the same program without checkpoints: gradients must be equal to the last bit. An answer that
+keeps everything has the right values, too, so memory is judged by live bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from utils.checks.answer import Answer, CheckFailed
+from utils.checks.closed_forms import simulate
+from utils.checks.compare import expect_possible
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, oracle, vary
+from utils.checks.recorded import recorded, recorded_par
+from utils.checks.scores import Measure
+from utils.kit.chain import Chain, Segment, drawn_chain, peak_of, peak_of_plan, train_chain
+from utils.kit.drivers import recomputed
+from utils.kit.drivers.recomputed import (
+    BEFORE,
+    decisions,
+    partitioned,
+    plainly,
+    squared_sine,
+    through_backward,
+    through_replays,
+    through_segments,
+    words_for,
+)
+from utils.text.units import plural
+
+ROOM = Path(__file__).parent
+
+peak_bytes = recorded(ROOM, "peak-bytes")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(values=[(7, 3, 2, 5), (12, 12, 3, 4), (9, 1, 4, 4), (5, 8, 1, 6), (64, 8, 32, 1088), (10, 4, 8, 9)])
+def hidden_peak_bytes(_: Draws, layers: int, k: int, boundary: int, keeps: int) -> Case:
+    """Layer by layer: what is alive while the backward pass goes through each segment."""
+    starts = list(range(0, layers, k))
+    alive = [
+        sum(boundary for other in starts if other < start) + sum(keeps for n in range(start, start + k) if n < layers)
+        for start in starts
+    ]
+    whole = -(-layers // k)
+    mistakes = {
+        "what is kept between forward and backward pass: while a segment is recomputed there is more": whole * boundary,
+        "what one segment keeps: the inputs of the segments before it are alive, too": min(k, layers) * keeps,
+        "a sum with the inputs of all layers before: a segment keeps the input of its first layer alone": max(
+            start * boundary + (min(start + k, layers) - start) * keeps for start in starts
+        ),
+        "a sum with one layer recomputed at a time: all layers of a segment are recorded together": (whole - 1)
+        * boundary
+        + keeps,
+        "a sum in which no layer keeps its input: only the segment's own would be counted twice": max(
+            n * boundary + (min(start + k, layers) - start) * (keeps - boundary) for n, start in enumerate(starts)
+        ),
+        "what is alive with the last segment as long as the others: it may be shorter, and then an earlier one may "
+        "count": (whole - 1) * boundary + k * keeps,
+        "what is alive in the last segment's backward pass: if that is shorter, an earlier one may need more": alive[
+            -1
+        ],
+        "what everything takes without checkpoints": layers * keeps,
+    }
+    if layers % k == 0:  # otherwise the two mistakes above it lead to the same
+        mistakes |= {
+            "a sum without the segment's own input: what a layer keeps includes it": max(alive) - boundary,
+            "a sum that counts the segment's own input twice: its first layer keeps it": max(alive) + boundary,
+        }
+    return Case(
+        [[layers], [k], [boundary], [keeps]],
+        right=max(alive),
+        mistakes=mistakes,
+        seen=f"for {layers} layers, k = {k}, boundary {boundary} and keeps {keeps} it returned",
+    )
+
+
+### END HIDDEN TESTS
+stage_peak = recorded(ROOM, "stage-peak")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(
+    values=[(p, 5, m, 3, 2, 9, again) for p in (0, 2, 4) for m in (1, 3, 8) for again in (False, True)]
+    + [(0, 1, 4, 1, 7, 7, True), (1, 64, 512, 2, 32, 1088, True)]
+)
+def hidden_stage_peak(
+    _: Draws, stage: int, stages: int, microbatches: int, layers: int, boundary: int, keeps: int, recompute: bool
+) -> Case:
+    """Counted by going through the stage's steps, one at a time."""
+
+    def most(warm_up: int) -> int:
+        in_flight = sorted([*range(microbatches), *(m + warm_up + 0.5 for m in range(microbatches))])  # F1B's order
+        alive = [sum(1 if isinstance(step, int) else -1 for step in in_flight[: n + 1]) for n in range(len(in_flight))]
+        return max(alive)
+
+    def held(live: int, again: bool = recompute) -> int:
+        inside = sum(boundary if again else keeps for _ in range(layers))
+        return live * inside + (keeps - boundary if again else 0)
+
+    live = most(min(stages - stage, microbatches) - 1)
+    mistakes = {
+        "that of GPipe: 1F1B has at most P - p microbatches in flight": held(microbatches),
+        "what P microbatches keep: stage p has only P - p of them in flight": held(min(stages, microbatches)),
+        "what p + 1 microbatches keep: the first stage has most": held(min(stage + 1, microbatches)),
+        "what P - p - 1 microbatches keep: the one that goes backward counts too": held(
+            min(stages - stage - 1, microbatches)
+        ),
+        "more microbatches than there are": held(stages - stage),
+        "what the other value of recompute leads to": held(live, not recompute),
+        "a number that leaves out the layer that is being recomputed": live * layers * boundary,
+        "a sum with the recomputed layer's input in it twice": live * layers * boundary + keeps,
+        "a sum with one layer of each microbatch recomputed: only one microbatch goes backward at a time": live
+        * (layers * boundary + keeps - boundary),
+        "a sum with one input for each microbatch: every layer is a checkpoint, and keeps its own": live * boundary
+        + keeps
+        - boundary,
+        "a number with a whole stage recomputed at once: every layer is a checkpoint of its own": (
+            live * layers * boundary + layers * (keeps - boundary)
+        ),
+    }
+    if not recompute:
+        mistakes = dict(list(mistakes.items())[:6])
+    return Case(
+        [[stage], [stages], [microbatches], [layers], [boundary], [keeps], [recompute]],
+        right=held(live),
+        mistakes=mistakes,
+        seen=f"for stage {stage} of {stages}, {microbatches} microbatches, {layers} layers, boundary {boundary}, keeps "
+        f"{keeps}, recompute {recompute} it returned",
+    )
+
+
+### END HIDDEN TESTS
+
+
+def normal(draws: Draws, *shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=draws.generator(seed), dtype=torch.float64).to(dtype)
+
+
+# ---- what is kept
+
+
+def chain(x: Tensor, w: Tensor) -> Tensor:
+    """Keeps the products' factors and the arguments of two GELUs."""
+    return nn.functional.gelu(nn.functional.gelu(x @ w) @ w)
+
+
+def result_kept(x: Tensor, w: Tensor) -> Tensor:
+    """A softmax keeps its result, the product after it the same memory."""
+    return (x @ w).softmax(-1) @ w
+
+
+def two_sizes(x: Tensor, w: Tensor) -> Tensor:
+    """Pieces of memory of different sizes."""
+    return (w.sin() @ x.t()).exp()
+
+
+def slices(x: Tensor, w: Tensor) -> Tensor:
+    """Two slices of one tensor are kept: one memory, which is larger than both."""
+    first, second, _ = (x @ w).split([1, 1, w.shape[1] - 2], 1)
+    total: Tensor = first.sin() + second.cos() + x.exp().sum(1, keepdim=True)
+    return total
+
+
+def adds_only(x: Tensor, w: Tensor) -> Tensor:
+    return x + w.sum(0)
+
+
+def other_dtypes(x: Tensor, w: Tensor) -> Tensor:
+    """Keeps a mask of booleans, float64 numbers, and a weight that isn't an input."""
+    own = torch.linspace(0.5, 1.5, x.shape[1]).requires_grad_()
+    return torch.where(x > 0, (x * own).double().sin(), 0.0) @ w.double()
+
+
+def view_of_input(x: Tensor, w: Tensor) -> Tensor:
+    return x[1:].sin() @ w.t()
+
+
+Piece = Callable[[Tensor, Tensor], Tensor]
+
+
+def notes(piece: Piece, x: Tensor, w: Tensor) -> list[tuple[int, int, int, int, bool]]:
+    """(memory, bytes of the tensor, bytes of the memory, bytes of one number, whether it is a leaf with a gradient) of
+    each tensor that is saved, in order.
+    """
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, torch.clone):
+        output = piece(x, w)
+    places = [x.untyped_storage() for x in saved]
+    del output
+    return [
+        (place.data_ptr(), x.nbytes, place.nbytes(), x.itemsize, x.is_leaf and x.requires_grad)
+        for place, x in zip(places, saved, strict=True)
+    ]
+
+
+def call_with_grad(function: Callable[..., Any], x: Tensor, w: Tensor, piece: Piece) -> dict[str, Any]:
+    return {"the list": function(piece, x.clone().requires_grad_(), w.clone().requires_grad_())}
+
+
+@oracle(values=[(chain, 4, 6), (result_kept, 3, 5), (slices, 4, 6), (two_sizes, 4, 6)])
+def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int) -> Case:
+    x, w = normal(draws, rows, dim), normal(draws, dim, dim, seed=1)
+    leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
+    every = notes(piece, *leaves)
+    given = [leaf.untyped_storage().data_ptr() for leaf in leaves]
+    first = dict.fromkeys(place for place, *_ in every)
+    of_place = {place: whole for place, _, whole, _, _ in reversed(every)}
+    own = {place: mine for place, mine, *_ in reversed(every)}
+    numbers = {place: whole // size for place, _, whole, size, _ in reversed(every)}
+    parameters = {place for place, *_, parameter in every if parameter}
+    inside = [place for place in first if place not in given]
+    return Case(
+        [[x], [w]],
+        same={"piece": piece},
+        through=call_with_grad,
+        right={"the list": [[of_place[place] for place in inside]]},
+        mistakes={
+            "the list": {
+                "every saved tensor: memory that several of them share counts once": [
+                    [whole for place, _, whole, *_ in every if place not in given]
+                ],
+                "a list with the inputs in it: those would be there anyway": [[of_place[place] for place in first]],
+                "every saved tensor, the inputs too": [[whole for _, _, whole, *_ in every]],
+                "the bytes of the tensors: a slice keeps all of the memory behind it": [
+                    [own[place] for place in inside]
+                ],
+                "a list with the memory of a later input in it: none of the inputs counts": [
+                    [of_place[place] for place in first if place != given[0]]
+                ],
+                "a list in which each size stands once: pieces of memory are told apart by their address": [
+                    list(dict.fromkeys(of_place[place] for place in inside))
+                ],
+                "the sum: return one entry for each piece of memory": [[sum(of_place[place] for place in inside)]],
+                "a list with four bytes for each number: dtypes differ, and memory knows its own .nbytes()": [
+                    [4 * numbers[place] for place in inside]
+                ],
+                "a list without a weight that isn't among the inputs: only the inputs' memory doesn't count": [
+                    [of_place[place] for place in inside if place not in parameters]
+                ],
+                "a list in a different order: they come as they are saved": lambda got: (
+                    isinstance(got, list) and sorted(got) == sorted(of_place[place] for place in inside)
+                ),
+            }
+        },
+        seen=f"for {piece.__name__}(x, w) {{part}} is",
+    )
+
+
+### BEGIN HIDDEN TESTS
+hidden_kept_for_backward = vary(
+    kept_for_backward,
+    values=[
+        (adds_only, 3, 4),
+        (view_of_input, 5, 3),
+        (slices, 2, 9),
+        (chain, 1, 2),
+        (other_dtypes, 3, 5),
+    ],
+)
+### END HIDDEN TESTS
+
+
+# ---- a checkpoint
+
+
+def pieces_gone_through(
+    draws: Draws, piece: Callable[..., Any], rows: int, dim: int, dtype: torch.dtype
+) -> list[Tensor]:
+    shapes = [(rows, dim), (dim, dim), (rows, dim)]
+    return [normal(draws, *shape, seed=seed, dtype=dtype) for seed, shape in enumerate(shapes)]
+
+
+CHECKED = ("the output", "the gradient of x", "the gradient of w")
+
+
+ADVICE = {
+    "missing 1 required positional argument: 'tensors'|does not require grad and does not have a grad_fn": (
+        "What the inner backward pass starts from requires no gradient. Compute it inside torch.enable_grad(), and "
+        "leave out outputs that need none."
+    ),
+    "incorrect number of gradients": (
+        "backward returns one entry for each argument of forward: one for the function, and one for each of args, "
+        "which is None where it isn't a tensor."
+    ),
+    "backward through the graph a second time": (
+        "The inner backward pass runs on into the graph of what came before: recompute from detached tensors."
+    ),
+    "'tuple' object has no attribute": (
+        "The function may return a tuple: go backward from all outputs at once, each with its own gradient."
+    ),
+    r"unsupported operand type|\.piece\(\) (missing|takes)": (
+        "The recomputation called the function with different arguments: put each back in its own place."
+    ),
+    "only Tensors of floating point dtype can require gradients": (
+        "A tensor of whole numbers is among the arguments: a detached tensor requires a gradient only if the original "
+        "does."
+    ),
+}
+
+
+def first_alone(piece: Callable[..., Any], *given: Any) -> Any:
+    """A usual mistake: only the first result's gradient goes backward."""
+    results = piece(*given)
+    return (results[0], *(one.detach() for one in results[1:])) if isinstance(results, tuple) else results
+
+
+def none_at_all(got: Any) -> bool:
+    return got["the gradient of x"] is got["the gradient of w"] is None
+
+
+@oracle(
+    values=[
+        (recomputed.one_layer, 3, 4),
+        (recomputed.several, 3, 4),
+        (recomputed.one_of_two, 3, 4),
+        (recomputed.nested, 3, 4),
+    ],
+    memory=[(recomputed.one_layer, 192, 192), (recomputed.nested, 192, 192)],
+)
+def checkpoint(
+    draws: Draws, piece: Callable[..., Any], rows: int, dim: int, dtype: torch.dtype = torch.float32
+) -> Case:
+    x, w, gradient = pieces_gone_through(draws, piece, rows, dim, dtype)
+    plain = through_backward(plainly, x, w, gradient, piece)
+    first_only = through_backward(first_alone, x, w, gradient, piece)
+    one_gradient = "what the first output's gradient alone leads to: hand in all outputs, each with its own gradient"
+    most = {"nested": x.nbytes, "frozen": x.nbytes + 8 * rows}.get(piece.__name__, 0)  # arguments that are not leaves
+
+    def memory(answer: Answer) -> str:
+        words = expect_recomputed(answer.results[0], most, plain["kept"])
+        if unseen := answer.results[0]["unseen"]:
+            raise CheckFailed(
+                f"the forward pass keeps {plural(unseen, 'tensor')} where hooks don't see it",
+                "all tensors among the arguments, among the saved tensors",
+                "Keep them, with or without gradient, with ctx.save_for_backward(...), not as attributes of ctx.",
+            )
+        return words
+
+    return Case(
+        [[x], [w], [gradient]],
+        same={"piece": piece},
+        through=through_backward,
+        right={part: plain[part] for part in CHECKED},
+        mistakes={
+            "": {
+                "no gradient at all, not even for weights: the recomputation was not recorded. Does the function run "
+                "inside torch.enable_grad()?": none_at_all,
+            },
+            "the gradient of x": {
+                one_gradient: first_only["the gradient of x"],
+                "no gradient at all: do the detached inputs require one where the originals do, and does `backward` "
+                "return their .grad, each at its place?": no_gradient,
+            },
+            "the gradient of w": {
+                one_gradient: first_only["the gradient of w"],
+                "no gradient at all: torch.autograd.backward reaches weights that aren't arguments, "
+                "torch.autograd.grad does not": no_gradient,
+            },
+        },
+        advice=ADVICE,
+        seen=f"{piece.__name__}: {{part}} is",
+        values_first=True,
+        memory=memory,
+    )
+
+
+### BEGIN HIDDEN TESTS
+hidden_checkpoint = vary(
+    checkpoint,
+    values=[(piece, 5, 3, torch.float64) for piece in (recomputed.several, recomputed.nested)]
+    + [(recomputed.one_of_two, 1, 2), (recomputed.frozen, 3, 4)],
+    memory=[(recomputed.nested, 32, 16), (recomputed.frozen, 16, 32), (recomputed.one_of_two, 32, 16)],
+)
+### END HIDDEN TESTS
+
+
+def no_gradient(got: Any) -> bool:
+    return got is None
+
+
+def expect_recomputed(result: dict[str, Any], most: int, plain: int) -> str:
+    forward, backward = result["calls"]
+    if (forward, backward) != (1, 1):
+        raise CheckFailed(
+            f"the function ran {plural(forward, 'time')} in the forward pass and {plural(backward, 'time')} in the "
+            "backward pass",
+            "once in each",
+            "Nothing was computed again: the forward pass keeps what it has computed." if not backward else "",
+        )
+    if result["kept"] > most:
+        raise CheckFailed(
+            f"after the forward pass {result['kept']:,} bytes are alive besides the leaves and the output",
+            f"{most:,}",
+            "That is as much as without a checkpoint: the graph of the forward pass is still alive."
+            if result["kept"] >= plain
+            else "Keep the arguments, and nothing else.",
+        )
+    return f"{result['kept']:,} bytes are kept, {plain:,} without the checkpoint."
+
+
+# ---- random state
+
+
+@oracle(values=[(4, False, False), (4, True, False)])
+def replayable(
+    draws: Draws, rows: int, first: bool, later: bool, rate: float = 0.5, dtype: torch.dtype = torch.bfloat16
+) -> Case:
+    """first, later: whether autocast is on in the first call, and in those after it. dtype: of autocast."""
+    x, seed = normal(draws, rows, 8), draws.salted(5) % 2**31
+    plain = through_replays(lambda piece: piece, x, seed, first, later, rate, dtype)
+    early = through_replays(lambda piece: piece, x, seed, first, later, rate, dtype, before=0)
+    right = {
+        **{f"the result of call {number}": plain["the result of call 1"] for number in (1, 2, 3)},
+        **{f"the random numbers after call {number}": random for number, random in enumerate(stream(x, seed, rate), 1)},
+        "the number of times that the function has run": 3,
+    }
+    new_mask = "a result with another mask: later calls must start from the random state of the first"
+    made = "a result with the mask of the random state in which the wrapper was made: note the state at the first call"
+
+    def another_mask(got: Any) -> bool:
+        mask = right["the result of call 1"] == 0
+        return isinstance(got, Tensor) and got.shape == (rows, rows) and not torch.equal(got == 0, mask)
+
+    return Case(
+        [[x]],
+        same={"seed": seed, "first": first, "later": later, "rate": rate, "dtype": dtype},
+        through=through_replays,
+        right=right,
+        mistakes={
+            "the result of call 1": {
+                "a result that the function doesn't give by itself: the first call changes nothing": lambda got: (
+                    isinstance(got, Tensor) and got.shape == (rows, rows)
+                ),
+            },
+            "the result of call 2": {
+                "a float32 result: the first call ran with autocast, so must this one": lambda got: (
+                    isinstance(got, Tensor) and first and got.dtype == torch.float32
+                ),
+                "a bfloat16 result: the first call ran without autocast, so must this one": lambda got: (
+                    isinstance(got, Tensor) and not first and got.dtype == torch.bfloat16
+                ),
+                "a result of a different dtype: autocast has one, so note torch.get_autocast_dtype, too": lambda got: (
+                    isinstance(got, Tensor) and first and got.dtype != dtype
+                ),
+                made: early["the result of call 1"],
+                new_mask: another_mask,
+            },
+            "the result of call 3": {new_mask: another_mask},
+            "the random numbers after call 1": {
+                "what you get without that call: the first call draws numbers as any other code does": lambda got: bool(
+                    torch.equal(got, unmoved(seed))
+                ),
+            },
+            "the random numbers after call 2": {
+                "what comes after call 1 once more: put the random state back to what it was before the call": (
+                    stream(x, seed, rate)[0]
+                ),
+            },
+            "the number of times that the function has run": {
+                "too few: again(*args) calls the function each time, with the arguments of this call": lambda got: (
+                    got < 3
+                ),
+            },
+        },
+        seen="{part} is" if not first and not later else f"autocast {on(first)}, later {on(later)}: {{part}} is",
+    )
+
+
+### BEGIN HIDDEN TESTS
+hidden_replayable = vary(
+    replayable,
+    values=[(3, False, True), (5, True, True, 0.25), (2, True, False, 0.9), (4, True, False, 0.5, torch.float16)],
+)
+### END HIDDEN TESTS
+
+
+def on(whether: bool) -> str:
+    return "on" if whether else "off"
+
+
+def stream(x: Tensor, seed: int, rate: float) -> list[Tensor]:
+    """The random numbers between calls if only the first call moves the random state on."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        torch.rand(BEFORE)
+        nn.functional.dropout(x @ x.t(), rate)
+        return [torch.rand(4) for _ in range(3)]
+
+
+def unmoved(seed: int) -> Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        torch.rand(BEFORE)
+        return torch.rand(4)
+
+
+# ---- every k layers
+
+
+@oracle(values=[(4, 2), (5, 2), (3, 1)], memory=[(8, 2, 192), (7, 3, 192)])
+def forward_in_segments(draws: Draws, layers: int, k: int, dim: int = 4) -> Case:
+    rows = dim - 1
+    x, gradient = normal(draws, rows, dim, seed=90), normal(draws, rows, dim, seed=91)
+    weights = [normal(draws, dim, dim, seed=number) for number in range(layers)]
+    starts = range(0, layers, k)
+    lengths = [min(k, layers - start) for start in starts]
+
+    def apart(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    plain = through_segments(apart, x, gradient, weights, k)
+    parts = ("the output", *(f"the gradient of weight {number}" for number in range(layers)), "the gradient of x")
+    late = through_segments(late_binding, x, gradient, weights, k)
+
+    def memory(answer: Answer) -> str:
+        return expect_segments(answer.results[0], lengths, layers, (len(lengths) - 1) * x.nbytes)
+
+    return Case(
+        [[x], [gradient], [weights]],
+        same={"k": k},
+        through=through_segments,
+        right={part: plain[part] for part in parts},
+        mistakes={
+            "the output": {
+                "the output without the last layers: the last segment may be shorter": [
+                    through_segments(without_rest, x, gradient, weights, k)["the output"]
+                ],
+                "the last segment's output for x itself: each segment gets the output of the one before": [
+                    through_segments(from_x, x, gradient, weights, k)["the output"]
+                ],
+            },
+            **{
+                part: {
+                    "what you get if every segment runs the last segment's layers again: a function made in a loop "
+                    "looks up its variables when it is called. Bind them: partial(run, segment)": late[part]
+                }
+                for part in parts[1:]
+            },
+        },
+        seen=f"{layers} layers, k = {k}: {{part}} is",
+        values_first=True,
+        memory=memory,
+    )
+
+
+### BEGIN HIDDEN TESTS
+hidden_forward_in_segments = vary(
+    forward_in_segments, values=[(1, 1), (5, 7), (7, 3), (6, 3)], memory=[(5, 1), (5, 5), (8, 3)]
+)
+### END HIDDEN TESTS
+
+
+def late_binding(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
+    """A usual mistake."""
+    for start in range(0, len(layers), k):
+        segment = layers[start : start + k]
+
+        def run(x: Tensor) -> Tensor:
+            for layer in segment:  # noqa: B023 - the mistake
+                x = layer(x)
+            return x
+
+        x = checkpoint(run, x)
+    return x
+
+
+def without_rest(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
+    """A usual mistake."""
+    for layer in layers[: len(layers) // k * k]:
+        x = layer(x)
+    return x
+
+
+def from_x(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
+    """A usual mistake."""
+    for layer in layers[(len(layers) - 1) // k * k :]:
+        x = layer(x)
+    return x
+
+
+def expect_segments(result: dict[str, Any], lengths: list[int], layers: int, kept: int) -> str:
+    if result["checkpoints"] != len(lengths):
+        usual = {
+            0: "Nothing is recomputed: hand each segment to `checkpoint`.",
+            len(lengths) - 1: "The last segment is a checkpoint, too, whatever its length.",
+            layers: "That is one for each layer: a checkpoint takes k layers at once.",
+        }
+        inside = "Layers inside a segment run in the ordinary way: they are not checkpoints of their own."
+        other = inside if result["checkpoints"] > layers else "k is the number of layers in each segment."
+        raise CheckFailed(
+            f"checkpoint was called {plural(result['checkpoints'], 'time')}",
+            f"{plural(len(lengths), 'time')}, once for each segment",
+            usual.get(result["checkpoints"], other),
+        )
+    if result["kept"] != kept:
+        raise CheckFailed(
+            f"after the forward pass {result['kept']:,} bytes are kept besides x",
+            f"{kept:,}",
+            "Some layers run outside of the checkpoints: each checkpoint takes k layers." * (result["kept"] > kept),
+        )
+    return f"{plural(len(lengths), 'segment')}, {kept:,} bytes besides x and the output."
+
+
+# ---- uneven chains
+
+
+@oracle(values=[([1, 1, 1, 1], [2, 2, 2, 2]), ([8, 1, 4, 2, 1], [11, 9, 6, 8, 5]), (9,)])
+def best_segments(draws: Draws, boundaries: list[int] | int, keeps: Sequence[int] = ()) -> Case:
+    """boundaries: or how many layers to draw."""
+    if isinstance(boundaries, int):
+        inputs, more = torch.randint(1, 30, (2, boundaries), generator=draws.generator())
+        given, inside = inputs.tolist(), (inputs + more).tolist()  # a layer's input is among what it keeps
+    else:
+        given, inside = boundaries, list(keeps)
+    count = len(given)
+
+    def also(answer: Answer) -> str:
+        starts = answer.results[0]
+        expect_starts(starts, count)
+        peak = peak_of(starts, given, inside)
+        every = ([0, *(n for n in range(1, count) if cuts >> n & 1)] for cuts in range(0, 2**count, 2))
+        best = min(every, key=lambda each: peak_of(each, given, inside))
+        least = peak_of(best, given, inside)
+        if peak > least:
+            raise CheckFailed(
+                f"for boundaries {given} and keeps {inside} the segments that start at {starts} have a peak of {peak}",
+                str(least),
+                shape_of(starts, count),
+            )
+        return f"a peak of {least}, the least of {2 ** (count - 1)} ways to cut {count} layers."
+
+    return Case([[given], [inside]], also=also)
+
+
+### BEGIN HIDDEN TESTS
+hidden_best_segments = vary(
+    best_segments, values=[([3], [5]), (10,), (11,), ([50, 1, 1, 50, 1, 1], [60, 20, 20, 60, 2, 2])]
+)
+### END HIDDEN TESTS
+
+
+def shape_of(starts: list[int], count: int) -> str:
+    """What there is to say of a cut that isn't the best: nothing, if its segments have different lengths."""
+    if len(starts) == 1:
+        return "All layers are one segment, so all that they keep is alive at once."
+    if len(starts) == count:
+        return "Every layer is a segment of its own. The inputs of all segments before it stay alive while one runs."
+    if starts == list(range(0, count, starts[1])):
+        return "These segments have equal lengths: let each have a length of its own."
+    return ""
+
+
+def expect_starts(starts: Any, count: int) -> None:
+    if not isinstance(starts, list) or not all(type(start) is int for start in starts):
+        raise CheckFailed(f"it returned {starts!r}"[:200], "a list of whole numbers")
+    if not starts or starts[0] != 0 or starts != sorted(set(starts)) or starts[-1] >= count:
+        raise CheckFailed(
+            f"it returned {starts}",
+            f"the numbers of the layers where segments start: 0 first, then rising, all below {count}",
+        )
+
+
+# ---- selective checkpoints
+
+Asked = tuple[str, list[tuple[int, ...]]]  # an operation's name, and the shapes of its arguments
+PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1}  # the place of the left factor among the arguments
+
+
+def products(least: int) -> list[Asked]:
+    """Every kind of product, below the limit, at it and above it, with other dimensions that would mislead."""
+    asked: list[Asked] = [("gelu", [(least, 2 * least)]), ("add", [(2, 3 * least), (2, 3 * least)]), ("arange", [])]
+    for inner in (least - 1, least, 2 * least):
+        for rows, columns in ((3, 3 * least), (3 * least, 3)):
+            asked.append(("mm", [(rows, inner), (inner, columns)]))
+            asked.append(("addmm", [(columns,), (rows, inner), (inner, columns)]))
+            asked.append(("bmm", [(least + 1, rows, inner), (least + 1, inner, columns)]))
+    return asked
+
+
+@oracle(values=[(128,)])
+def keep_expensive(_: Draws, least: int) -> Case:
+    asked = products(least)
+
+    def decided(keeps: Callable[[str, list[tuple[int, ...]]], bool]) -> dict[str, str]:
+        return {words_for(*one): "keep" if keeps(*one) else "recompute" for one in asked}
+
+    def by_dimension(place: int) -> dict[str, str]:
+        """The left factor's dimension `place` in place of its last one."""
+        return decided(lambda name, shapes: name in PRODUCTS and shapes[PRODUCTS[name]][place] >= least)
+
+    right = decided(lambda name, shapes: name in PRODUCTS and shapes[-1][-2] >= least)
+    usual = {
+        "the opposite: keep what is expensive": decided(
+            lambda name, shapes: not (name in PRODUCTS and shapes[-1][-2] >= least)
+        ),
+        "wrong at the limit: an inner dimension of `least` is enough": decided(
+            lambda name, shapes: name in PRODUCTS and shapes[-1][-2] > least
+        ),
+        "what the bias leads to: in addmm it is the first argument": decided(
+            lambda name, shapes: name in PRODUCTS and shapes[-1 if name == "addmm" else 0][-1] >= least
+        ),
+        "what you get without bmm: it is a product, too": decided(
+            lambda name, shapes: name in PRODUCTS and name != "bmm" and shapes[-1][-2] >= least
+        ),
+        "what you get without addmm: it is a product, too": decided(
+            lambda name, shapes: name in PRODUCTS and name != "addmm" and shapes[-1][-2] >= least
+        ),
+        "what the last dimension of the result leads to: the inner one counts": decided(
+            lambda name, shapes: name in PRODUCTS and shapes[-1][-1] >= least
+        ),
+        "what you get by keeping the cheap products instead of the expensive ones": decided(
+            lambda name, shapes: name in PRODUCTS and shapes[-1][-2] < least
+        ),
+        "what the left factor's first dimension leads to: the inner one is its last": by_dimension(0),
+        "what dimension 1 leads to: in bmm the inner dimension comes after it": by_dimension(1),
+        "what you get by keeping other operations too: only products are expensive": decided(
+            lambda name, shapes: bool(shapes) and shapes[PRODUCTS.get(name, 0)][-1] >= least
+        ),
+        "no CheckpointPolicy for some operations: return MUST_SAVE or PREFER_RECOMPUTE in each case": lambda got: any(
+            one not in ("keep", "recompute") for one in got.values()
+        ),
+        "what you get by keeping every product: those with a small inner dimension are cheap": decided(
+            lambda name, _: name in PRODUCTS
+        ),
+    }
+    return Case(
+        [[asked]],
+        same={"least": least},
+        through=decisions,
+        right=right,
+        mistakes={"": usual},
+        seen=f"least = {least}, {{part}}: the policy said",
+    )
+
+
+### BEGIN HIDDEN TESTS
+hidden_keep_expensive = vary(keep_expensive, values=[(2,), (64,), (1000,)])
+### END HIDDEN TESTS
+
+
+# ---- partitioned over a group
+
+
+@oracle(
+    values=[([[0, 1]], (4, 3)), ([[0, 2], [1, 3]], (5, 3))],
+    memory=[([[0, 1, 2]], (300, 311))],
+    traffic=[([[0, 1]], (4, 5))],
+    if_stuck="every rank of the group must gather once for each saved tensor, and no rank of another group may.",
+)
+def pieces_over(
+    draws: Draws, groups: list[list[int]], shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> Case:
+    ranks, size = sum(map(len, groups)), len(groups[0])
+    number = {rank: n for n, members in enumerate(groups) for rank in members}
+    xs = [normal(draws, *shape, seed=number[rank], dtype=dtype) for rank in range(ranks)]
+    gradients = [normal(draws, *shape, seed=10, dtype=dtype) for _ in range(ranks)]
+    piece = -(-xs[0].numel() // size) * dtype.itemsize
+
+    right = [gradient_of(x + 1, g) for x, g in zip(xs, gradients, strict=True)]
+    left = xs[0].numel() % size
+    cut_off = [without_last(x + 1, left, g) for x, g in zip(xs, gradients, strict=True)]
+    mixed = from_all(xs)
+    of_world = [gradient_of(mixed, g) for g in gradients]
+    wrong_pieces = []  # pieces kept if a rank uses its number in the world as its place in the group
+    for rank, (x, g) in enumerate(zip(xs, gradients, strict=True)):
+        members = next(each for each in groups if rank in each)
+        flat = nn.functional.pad((x + 1).flatten(), (0, -x.numel() % size)).chunk(size)
+        back = torch.cat([flat[member % size] for member in members])[: x.numel()].view(x.shape)
+        wrong_pieces.append(gradient_of(back, g))
+
+    def memory(answer: Answer) -> str:
+        for rank, result in enumerate(answer.results):
+            expect_possible(rank, result["kept"], least=xs[0].nbytes - (size - 1) * piece)
+            if result["kept"] > piece:
+                why = too_much(result["kept"], piece, xs[0].nbytes)
+                raise CheckFailed(f"rank {rank} keeps {result['kept']:,} bytes", f"{piece:,}", why)
+        return f"each rank keeps {piece:,} bytes of {xs[0].nbytes:,}."
+
+    def traffic(answer: Answer) -> str:
+        for rank in range(ranks):
+            calls = [(event.op, event.bytes) for event in answer.events if event.rank == rank]
+            if calls != [("all_gather", piece)]:
+                shown = ", ".join(f"{op} of {nbytes} bytes" for op, nbytes in calls) or "nothing"
+                raise CheckFailed(f"rank {rank} called {shown}", f"one all_gather of {piece} bytes, in unpack")
+        return f"one all_gather of {piece} bytes."
+
+    return Case(
+        [xs, gradients],
+        same={"groups": groups},
+        through=partitioned,
+        right={"the gradient": right},
+        mistakes={
+            "the gradient": {
+                "what you get from the wrong pieces: a rank's place in the group is dist.get_rank(group), not its "
+                "number in the world": wrong_pieces,
+                "what the pieces of all ranks lead to: only those of the group belong together": of_world,
+                "right but for the last numbers, which are 0: if t doesn't divide their number, pad, and round up": (
+                    cut_off
+                ),
+                "right to some 7 digits: the tensor has come back in float32": lambda got: (
+                    isinstance(got, Tensor) and any(nearly(got, one) for one in right)
+                ),
+            }
+        },
+        advice={
+            "invalid tensor size": (
+                "The gather must be handed the group, and every rank of it a piece of the same size, ceil(n / t) "
+                "numbers: lay the tensor's numbers end to end, and pad."
+            ),
+            "is invalid for input of size 0": (
+                "This rank's piece was empty. Its place in the group is dist.get_rank(group), not its number in the "
+                "world."
+            ),
+            "Mismatch in shape: grad_output": (
+                "unpack returned a different shape from what pack was given: cut off the padding, then take "
+                ".view(shape)."
+            ),
+        },
+        world_size=ranks,
+        values_first=True,
+        memory=memory,
+        traffic=traffic,
+    )
+
+
+### BEGIN HIDDEN TESTS
+hidden_pieces_over = vary(
+    pieces_over,
+    values=[([[0, 1, 2]], (7,)), ([[1, 0]], (2, 2, 3), torch.float64), ([[0]], (3,)), ([[0, 1, 2]], (2,))],
+    memory=[([[0, 2], [1, 3]], (5, 13), torch.float64)],
+    traffic=[([[0, 1, 2]], (5, 2))],
+)
+### END HIDDEN TESTS
+
+
+def too_much(kept: int, piece: int, whole: int) -> str:
+    if kept >= whole + piece:
+        return "The whole tensor is kept besides the piece: pack may return its shape, but not the tensor."
+    if kept >= whole:
+        return (
+            "That is the whole tensor. A piece that is a view keeps all of it alive: keep .clone() of the piece, and "
+            "gather in unpack."
+        )
+    return "Keep this rank's piece alone."
+
+
+def from_all(xs: list[Tensor]) -> Tensor:
+    """What unpack returns if all ranks cut and gather as one group."""
+    flat = [nn.functional.pad((x + 1).flatten(), (0, -x.numel() % len(xs))).chunk(len(xs)) for x in xs]
+    return torch.cat([flat[place][place] for place in range(len(xs))])[: xs[0].numel()].view_as(xs[0])
+
+
+def without_last(x: Tensor, count: int, gradient: Tensor) -> Tensor:
+    """The gradient if the last `count` numbers of x have come back as 0."""
+    flat = x.flatten()
+    return gradient_of(torch.cat([flat[: len(flat) - count], torch.zeros_like(flat[:count])]).view(x.shape), gradient)
+
+
+def nearly(got: Tensor, right: Tensor) -> bool:
+    """Whether all but the last digits of float64 numbers are right."""
+    close = got.shape == right.shape and torch.allclose(got.double(), right.double(), rtol=1e-5, atol=1e-5)
+    return close and right.dtype == torch.float64
+
+
+def gradient_of(x: Tensor, gradient: Tensor) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(squared_sine(leaf), leaf, gradient)[0]
+
+
+# ---- the challenge
+
+
+@oracle(score=[(24, 1, 0.4)], par=recorded_par(ROOM, "recompute-plan"))
+def recompute_plan(_: Draws, layers: int, seed: int, share: float) -> Case:
+    """share: how much of what all layers keep there is room for."""
+    chain = drawn_chain(layers, seed)
+    memory = int(share * sum(chain.keeps))
+    return Case(
+        [[chain.boundaries], [chain.keeps], [chain.seconds], [memory]],
+        also=lambda answer: expect_plan(answer.results[0], chain.boundaries, chain.keeps, memory),
+        score=Measure(lambda answer: seconds_of_step(chain, answer.results[0]), "s", "of virtual time"),
+        limit=seconds_of_step(chain, [(0, layers, False)]),
+    )
+
+
+### BEGIN HIDDEN TESTS
+
+
+def seconds_of_recompute_plan(layers: int, seed: int, share: float) -> float:
+    """Each layer by itself; those that cost most time per byte are kept, as long as they fit."""
+    chain = drawn_chain(layers, seed)
+    boundaries, keeps, seconds = chain.boundaries, chain.keeps, chain.seconds
+    again = [True] * layers
+
+    def plan() -> list[tuple[int, int, bool]]:
+        return [(number, number + 1, recompute) for number, recompute in enumerate(again)]
+
+    for number in sorted(range(layers), key=lambda n: seconds[n] / (keeps[n] - boundaries[n]), reverse=True):
+        again[number] = False
+        again[number] = peak_of_plan(plan(), boundaries, keeps) > share * sum(keeps)
+    return float(seconds_of_step(chain, plan()))
+
+
+hidden_recompute_plan = vary(recompute_plan, par=seconds_of_recompute_plan, score=[(16, 2, 0.5), (30, 3, 0.35)])
+### END HIDDEN TESTS
+
+
+def seconds_of_step(chain: Chain, plan: Sequence[Segment]) -> float:
+    return simulate(train_chain, 1, chain, plan, cluster="dgx-h100").elapsed
+
+
+def expect_plan(plan: Any, boundaries: list[int], keeps: list[int], memory: int) -> None:
+    segments = plan if isinstance(plan, list) else []
+    if not segments or not all(
+        isinstance(each, tuple) and len(each) == 3 and type(each[0]) is type(each[1]) is int and type(each[2]) is bool
+        for each in segments
+    ):
+        raise CheckFailed(f"it returned {plan!r}"[:200], "a list of (start, end, recompute): two whole numbers, a bool")
+    place = 0
+    for start, end, _ in segments:
+        if start != place or end <= start:
+            raise CheckFailed(
+                f"a segment goes from layer {start} to {end}", f"one that starts at {place}, and ends later"
+            )
+        place = end
+    if place != len(keeps):
+        raise CheckFailed(f"the last segment ends at {place}", str(len(keeps)))
+    peak = peak_of_plan(segments, boundaries, keeps)
+    if peak > memory:
+        raise CheckFailed(f"the plan has a peak of {peak} bytes", f"{memory} or less")
+
+
+### BEGIN HIDDEN TESTS
+RECORDED = (
+    vary(recompute_plan, par=seconds_of_recompute_plan),
+    vary(hidden_peak_bytes, values=[(8, 2, 3, 7), (24, 4, 10, 20), (11, 4, 10, 25), (6, 6, 5, 7)]),
+    vary(
+        hidden_stage_peak,
+        values=[
+            (0, 4, 8, 6, 1, 4, False),
+            (1, 4, 8, 6, 1, 5, True),
+            (3, 4, 8, 2, 3, 10, True),
+            (0, 4, 2, 3, 2, 7, True),
+        ],
+    ),
+)
+### END HIDDEN TESTS

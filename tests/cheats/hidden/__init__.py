@@ -1,1 +1,0 @@
-"""The hidden tests of that lesson."""

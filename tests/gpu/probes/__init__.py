@@ -1,1 +1,0 @@
-"""The parts that are not tests: each module has a list CHECKS (see ../probe.py)."""
