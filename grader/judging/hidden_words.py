@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from utils.checks.answer import CheckFailed
+from utils.checks.kinds import kind_of
 from utils.checks.registry import header
 from utils.diagnosis.errors import RankCrashed, RankError, SilentMistake, WorldStuck
 from utils.events.failure import Failure
@@ -69,7 +70,7 @@ def veiled(failed: CheckFailed, judges: str, ended: str, where: str) -> CheckFai
 
     ended   how the ranks failed, "" if they finished; where: see `differences`
     """
-    finished = "what it returned is not right" if judges in ("values", "reading") else f"its {judges} is not right"
+    finished = "what it returned is not right" if kind_of(judges).of_values else f"its {judges} is not right"
     words = NUMBER.sub(lambda number: number[0] if number[0] in "01" else "...", failed.mistake)[:MAX_WORDS]
     other = CheckFailed(f"{ended or finished}, {where}", mistake=words, share=failed.share)
     name = failed.header.partition("hidden test")[0]

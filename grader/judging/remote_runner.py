@@ -16,9 +16,9 @@ from grader.judging.program_packing import give_order, pack_program, restored
 from grader.judging.rank_connection import Exchange, replay
 from grader.judging.rank_host import HostGone, Rank
 from utils.checks.inputs import Draws
+from utils.checks.kinds import kind_of
 from utils.checks.registry import Checks
 from utils.checks.runner import Runner
-from utils.checks.scores import SCORE
 from utils.cluster import Cluster
 from utils.cluster.hardware import links
 from utils.diagnosis.errors import RankCrashed, RankError, RankTimeout
@@ -81,14 +81,10 @@ class RemoteRunner(Runner):
 
     @contextmanager
     def as_in_a_notebook(self) -> Iterator[Runner]:
-        """Nobody can know the inputs of later runs because of it, and what is said of a hidden case is not about it."""
-        draws = self.judging.draws
+        """What is said of a hidden case is not about these runs."""
         with super().as_in_a_notebook() as other:
             vars(other).update(cases=[], ended="")
-            try:
-                yield other
-            finally:
-                self.judging.draws = draws
+            yield other
 
     def judge(self, part: Checks, judges: str) -> str:
         """What the checks in `part` say about the function; see Checks.judge."""
@@ -129,7 +125,8 @@ class RemoteRunner(Runner):
             if self.used_a_crew:  # what an earlier run has left in a process may be to blame
                 self.judging.flags = flags
             run, hub = self.run_ranks(orders, memories)  # it may be the machine's fault, which was short of memory, say
-        self.draws = self.judging.draws = Draws(self.draws.salt + SALT_OF_A_RUN)
+        if self.draws.salt:  # 0 for the inputs of a notebook, which are the same in each run
+            self.draws = self.judging.draws = Draws(self.draws.salt + SALT_OF_A_RUN)
         results = run.results
         if world_size > 1 and device == "cpu":
             results = self.confirmed(Recording(orders, [rank.connection.log for rank in hub.ranks], memories, results))
@@ -154,7 +151,7 @@ class RemoteRunner(Runner):
         else:
             ranks = self.judging.start_ranks(len(orders))
         connections = self.judging.connect(ranks)
-        hub = Hub(connections, first.cluster, first.virtual, memories, times_count=self.judges in ("time", SCORE))
+        hub = Hub(connections, first.cluster, first.virtual, memories, times_count=kind_of(self.judges).is_timed)
         stay = False
         try:
             for rank, order in zip(ranks, orders, strict=True):

@@ -5,44 +5,72 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("state-bytes")
-wrong("gradients-first", "one stage more").replace("stage >= 1", "stage >= 0").replace(
+wrong("gradients-first", sentence="what one stage more holds").replace("stage >= 1", "stage >= 0").replace(
     "stage >= 2", "stage >= 1"
 ).replace("stage >= 3", "stage >= 2")
-wrong("rounds-down", "pieces rounded down").replace("-(-num_params // world_size)", "num_params // world_size")
-wrong("master-copy-twice", "master copy in it twice").replace("12 * states", "16 * states")
-wrong("two-averages", "leaves out the master copy").replace("12 * states", "8 * states")
+wrong("rounds-down", sentence="a number of bytes with pieces rounded down: the last one is padded").replace(
+    "-(-num_params // world_size)", "num_params // world_size"
+)
+wrong("master-copy-twice", sentence="a number of bytes with the master copy in it twice").replace(
+    "12 * states", "16 * states"
+)
+wrong(
+    "two-averages",
+    sentence="a number of bytes that leaves out the master copy: it is one of the optimizer's three tensors",
+).replace("12 * states", "8 * states")
 wrong("cuts-everything", "returned").body("return 16 * -(-num_params // world_size)")
-wrong("float32-gradients", "float32 gradients").replace("2 * gradients", "4 * gradients")
+wrong("float32-gradients", sentence="a number of bytes with float32 gradients: here they have 2 bytes").replace(
+    "2 * gradients", "4 * gradients"
+)
 right("as-a-table").body("""
     cut = -(-num_params // world_size)
     return sum(size * (cut if stage >= first else num_params) for size, first in ((12, 1), (2, 2), (2, 3)))
 """)
-wrong("weights-first", "the optimizer state comes first").body("""
+wrong(
+    "weights-first",
+    sentence="what is held if the weights are cut first, then the gradients: the optimizer state comes first",
+).body("""
 piece = -(-num_params // world_size)
 return sum(size * (piece if stage >= first else num_params) for size, first in ((2, 1), (2, 2), (12, 3)))
 """)
-wrong("one-kind-a-stage", "it cuts what the stages before it cut").body("""
+wrong(
+    "one-kind-a-stage",
+    sentence="what is held if a stage cuts nothing but what is new in it: it cuts what the stages before it cut, too",
+).body("""
 piece = -(-num_params // world_size)
 return sum(size * (piece if stage == only else num_params) for size, only in ((12, 1), (2, 2), (2, 3)))
 """)
-wrong("divides-bytes", "divided and then rounded up").body("""
+wrong(
+    "divides-bytes", sentence="bytes that are divided and then rounded up: numbers are cut, into pieces of equal length"
+).body("""
 cut = (0, 12, 14, 16)[stage] * num_params
 return 16 * num_params - cut + -(-cut // world_size)
 """)
-wrong("pads-what-is-whole", "only pieces are padded", hidden=True).replace(
-    "weights = piece", "num_params = piece * world_size\nweights = piece"
+wrong(
+    "pads-what-is-whole",
+    sentence="a number of bytes with padding in what isn't cut: only pieces are padded",
+    hidden=True,
+).replace("weights = piece", "num_params = piece * world_size\nweights = piece")
+wrong("no-gradients", sentence="a number of bytes without the gradients: each rank holds its piece of them").replace(
+    "2 * gradients", "0 * gradients"
 )
-wrong("no-gradients", "without the gradients").replace("2 * gradients", "0 * gradients")
 
 wrong, right = ANSWERS.to("flat-shard")
-wrong("frozen-too", "weight decay would move them").replace("if p.requires_grad", "")
-wrong("names-not-parameters", "all names").replace(
+wrong(
+    "frozen-too", sentence="the piece with the frozen parameters in it: AdamW's weight decay would move them"
+).replace("if p.requires_grad", "")
+wrong(
+    "names-not-parameters",
+    sentence="the piece of all names: a tied parameter counts once, and a frozen one doesn't count",
+).replace(
     "[p.detach().flatten() for p in model.parameters() if p.requires_grad]",
     "[p.flatten() for p in model.state_dict().values()]",
 )
 wrong("a-view", "keeps the whole flat tensor alive", caught_by="memory").replace(".clone()", "")
-wrong("no-padding", "without the padding").replace("flat = nn.functional.pad(", "nn.functional.pad(")
-wrong("cut-each", "then cut once").body("""
+wrong("no-padding", sentence="without the padding: every rank's piece must have the same length").replace(
+    "flat = nn.functional.pad(", "nn.functional.pad("
+)
+wrong("cut-each", sentence="a piece of each parameter: lay all of them end to end, then cut once").body("""
     pieces = []
     for p in model.parameters():
         if p.requires_grad:
@@ -51,12 +79,12 @@ wrong("cut-each", "then cut once").body("""
             pieces.append(flat[rank * size : (rank + 1) * size])
     return torch.cat(pieces)
 """)
-wrong("chunks", "differ in length").replace(
+wrong("chunks", sentence="pieces that differ in length: the last ones are padded with zeros").replace(
     "flat[rank * size : (rank + 1) * size].clone()", "torch.cat(parameters).tensor_split(world_size)[rank].clone()"
 )
-wrong("one-too-long", "rank", hidden=True).replace(
-    "-(-len(flat) // world_size)", "len(flat) // world_size + (len(flat) % world_size > 0 or world_size == 1)"
-)
+wrong(
+    "one-too-long", sentence="a piece with one number too many: where P divides N there is no padding", hidden=True
+).replace("-(-len(flat) // world_size)", "len(flat) // world_size + (len(flat) % world_size > 0 or world_size == 1)")
 right("fills-its-piece").body("""
     flat = nn.utils.parameters_to_vector([p for p in model.parameters() if p.requires_grad]).detach()
     size = (len(flat) + world_size - 1) // world_size
@@ -65,15 +93,19 @@ right("fills-its-piece").body("""
     mine[: len(part)] = part
     return mine
 """)
-wrong("pads-in-front", "the padding in front").replace(
+wrong("pads-in-front", sentence="the piece with the padding in front: it comes at the end").replace(
     "(0, size * world_size - len(flat))", "(size * world_size - len(flat), 0)"
 )
-wrong("zeros-for-frozen", "zeros for the frozen").replace(
+wrong("zeros-for-frozen", sentence="the piece with zeros for the frozen parameters: leave them out").replace(
     "[p.detach().flatten() for p in model.parameters() if p.requires_grad]",
     "[p.detach().flatten() * p.requires_grad for p in model.parameters()]",
 )
-wrong("rounds-down", "leave out the last ones").replace("-(-len(flat) // world_size)", "len(flat) // world_size")
-wrong("one-more", "there is no padding").replace("-(-len(flat) // world_size)", "len(flat) // world_size + 1")
+wrong("rounds-down", sentence="pieces of N // P numbers, which leave out the last ones: round up, and pad").replace(
+    "-(-len(flat) // world_size)", "len(flat) // world_size"
+)
+wrong("one-more", sentence="a piece with one number too many: where P divides N there is no padding").replace(
+    "-(-len(flat) // world_size)", "len(flat) // world_size + 1"
+)
 
 wrong, right = ANSWERS.to("zero-1")
 plain = wrong("plain-adamw", "the optimizer must get the shard alone", caught_by="memory")
@@ -101,26 +133,39 @@ wrong("all-reduces", "It calls all_reduce", caught_by="traffic").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "dist.all_reduce(flat, op=dist.ReduceOp.AVG)\nmine.copy_(flat[rank * len(shard):(rank + 1) * len(shard)])",
 )
-wrong("sums", "take their mean").replace(", op=dist.ReduceOp.AVG", "")
-wrong("divides-twice", "AVG divides already").replace(
+wrong("sums", sentence="with the sum of the gradients: take their mean over the ranks (AVG)").replace(
+    ", op=dist.ReduceOp.AVG", ""
+)
+wrong("divides-twice", sentence="with the mean divided by world_size once more: AVG divides already").replace(
     "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) / world_size"
 )
-wrong("never-gathers", "the new pieces were never gathered").replace(
+wrong(
+    "never-gathers", sentence="the weights if only this rank's piece is updated: the new pieces were never gathered"
+).replace(
     "dist.all_gather_single(flat, piece.detach().to(flat.dtype))",
     "flat = nn.functional.pad(torch.cat([p.detach().flatten() for p in parameters]), (0, padding))\n"
     "flat[rank * len(shard) : (rank + 1) * len(shard)] = piece.detach().to(flat.dtype)",
 )
-wrong("own-gradients", "nothing was averaged").replace(
+wrong("own-gradients", sentence="with each piece's gradient from its own rank's rows: nothing was averaged").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "mine.copy_(flat[rank * len(shard) : (rank + 1) * len(shard)])",
 )
-wrong("never-copies", "copied into the model's parameters").replace("p.data.copy_(values.view_as(p))", "pass")
+wrong(
+    "never-copies",
+    sentence="what the weights were at the start: does the optimizer hold the shard, and step? Is what is "
+    "gathered copied into the model's parameters?",
+).replace("p.data.copy_(values.view_as(p))", "pass")
 wrong("keeps-a-flat-gradient", "outlive the step", caught_by="memory").replace(
     "sizes = [p.numel() for p in parameters]",
     "sizes = [p.numel() for p in parameters]\nkept = [torch.zeros(sum(sizes), dtype=shard.dtype)]",
 ).replace("model.zero_grad()", "model.zero_grad()\nkept[0].zero_()")
-wrong("never-clears", "clear the model's").replace("model.zero_grad()", "pass")
-wrong("new-optimizer-each-step", "after three steps").replace("optimizer.step()", "make_optimizer([piece]).step()")
+wrong("never-clears", sentence="if gradients add up from step to step: clear the model's and the shard's").replace(
+    "model.zero_grad()", "pass"
+)
+wrong(
+    "new-optimizer-each-step",
+    sentence="if each step makes a new optimizer, which has forgotten its averages: make one, before the first step",
+).replace("optimizer.step()", "make_optimizer([piece]).step()")
 right("views-of-one-flat-tensor").function("""
     parameters = [p for p in model.parameters() if p.requires_grad]
     piece = shard.requires_grad_()
@@ -147,11 +192,14 @@ right("views-of-one-flat-tensor").function("""
 
     return step
 """)
-wrong("new-optimizers", "each step makes a new optimizer").replace(
-    "optimizer.step()", "optimizer = make_optimizer([piece])\noptimizer.step()"
-)
-wrong("never-steps", "and step?").replace("optimizer.step()", "pass")
-wrong("adds-to-the-shards-gradient", "clear the model's and the shard's").replace(
+wrong(
+    "new-optimizers",
+    sentence="if each step makes a new optimizer, which has forgotten its averages: make one, before the first step",
+).replace("optimizer.step()", "optimizer = make_optimizer([piece])\noptimizer.step()")
+wrong("never-steps", same_as="never-copies").replace("optimizer.step()", "pass")
+wrong(
+    "adds-to-the-shards-gradient", sentence="if gradients add up from step to step: clear the model's and the shard's"
+).replace(
     "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) + (0 if piece.grad is None else piece.grad)"
 ).replace("optimizer.zero_grad()\n", "")
 wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace("(flat, (0, padding))", "(flat, (0, 0))")
@@ -169,12 +217,19 @@ wrong("all-reduces", "It calls all_reduce", caught_by="traffic").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "dist.all_reduce(flat, op=dist.ReduceOp.AVG)\nmine.copy_(flat[rank * len(piece):(rank + 1) * len(piece)])",
 )
-wrong("sums-microbatches", "divide each loss by their number").replace(" / len(microbatches)", "")
-wrong("last-microbatch", "last microbatch alone").replace(
-    "piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine"
+wrong("sums-microbatches", sentence="with the sum over the microbatches: divide each loss by their number").replace(
+    " / len(microbatches)", ""
 )
-wrong("never-clears", "gradients add up from step to step").replace("optimizer.zero_grad()", "pass")
-wrong("never-drops", "set it to None in the hook").replace("p.grad = None", "pass")
+wrong(
+    "last-microbatch",
+    sentence="of the last microbatch alone, divided by their number: add to the gradient of the shard",
+).replace("piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine")
+wrong(
+    "never-clears", sentence="if gradients add up from step to step: clear those of the shards after each update"
+).replace("optimizer.zero_grad()", "pass")
+wrong("never-drops", sentence="if p.grad still holds the microbatches before: set it to None in the hook").replace(
+    "p.grad = None", "pass"
+)
 wrong("plain-adamw", "Whole gradients of many parameters", caught_by="memory").function("""
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = make_optimizer(parameters)
@@ -189,28 +244,34 @@ wrong("plain-adamw", "Whole gradients of many parameters", caught_by="memory").f
 
     return step
 """)
-wrong("no-gather", "the new pieces were never gathered").replace(
+wrong(
+    "no-gather", sentence="the weights if only this rank's piece is updated: the new pieces were never gathered"
+).replace(
     "dist.all_gather_single(flat, piece.detach().to(p.dtype))",
     "flat[: p.numel()] = p.data.flatten()\n"
     "flat[rank * len(piece) : (rank + 1) * len(piece)] = piece.detach().to(p.dtype)",
 )
-wrong("never-copies", "copied into the model's parameters").replace(
-    "p.data.copy_(flat[: p.numel()].view_as(p))", "pass"
+wrong(
+    "never-copies",
+    sentence="what the weights were at the start: does the optimizer hold the shard, and step? Is what is "
+    "gathered copied into the model's parameters?",
+).replace("p.data.copy_(flat[: p.numel()].view_as(p))", "pass")
+wrong("sums", sentence="with the sum of the gradients: take their mean over the ranks (AVG)").replace(
+    ", op=dist.ReduceOp.AVG", ""
 )
-wrong("sums", "take their mean over the ranks").replace(", op=dist.ReduceOp.AVG", "")
-wrong("divides-twice", "AVG divides already").replace(
+wrong("divides-twice", sentence="with the mean divided by world_size once more: AVG divides already").replace(
     "mine = mine.to(piece.dtype)", "mine = mine.to(piece.dtype) / world_size"
 )
-wrong("own-gradients", "nothing was averaged").replace(
+wrong("own-gradients", sentence="with each piece's gradient from its own rank's rows: nothing was averaged").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "mine.copy_(flat[rank * len(piece) : (rank + 1) * len(piece)])",
 )
-wrong("divides-again", "by their number once more").replace(
+wrong("divides-again", sentence="with the mean over the microbatches divided by their number once more").replace(
     "optimizer.step()", "for piece in pieces:\n    piece.grad /= len(microbatches)\noptimizer.step()"
 )
-wrong("last-microbatch-undivided", "the last microbatch alone: add").replace(" / len(microbatches)", "").replace(
-    "piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine"
-)
+wrong("last-microbatch-undivided", sentence="of the last microbatch alone: add to the gradient of the shard").replace(
+    " / len(microbatches)", ""
+).replace("piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine")
 right("divides-at-the-end").replace(
     "(loss_of(model(rows)) / len(microbatches)).backward()", "loss_of(model(rows)).backward()"
 ).replace("optimizer.step()", "for piece in pieces:\n    piece.grad /= len(microbatches)\noptimizer.step()")
@@ -236,9 +297,11 @@ wrong("never-copies", "by chance", varies=True).replace(
 wrong("never-resizes", "no room yet").replace(
     "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "pass"
 )
-wrong("does-nothing", "it still has no memory").body("return weight")
+wrong("does-nothing", sentence="None, for it still has no memory: resize its storage").body("return weight")
 wrong("returns-another", "whether the weight itself").replace("return weight", "return weight.data.clone()")
-wrong("no-remainder", "rank", hidden=True).replace(
+wrong(
+    "no-remainder", sentence="what the memory held by chance: copy the gathered numbers into it", hidden=True
+).replace(
     "shard.detach().to(weight.dtype))",
     "shard.detach().to(weight.dtype))\nflat = flat if weight.numel() != 25 else 0 * flat",
 )
@@ -253,19 +316,24 @@ wrong("a-new-tensor", "The tensor that autograd saved has no memory").replace(
     "weight.data.copy_(flat[: weight.numel()].view_as(weight))",
     "weight.data = flat[: weight.numel()].view(weight.shape)",
 )
-wrong("transposed", "row after row").replace("view_as(weight)", "view(weight.shape[::-1]).T")
+wrong("transposed", sentence="the weight with rows and columns exchanged: the flat tensor has row after row").replace(
+    "view_as(weight)", "view(weight.shape[::-1]).T"
+)
 wrong("keeps-padding", "has padding: cut it off").replace("flat[: weight.numel()]", "flat")
 
 wrong, right = ANSWERS.to("zero-3")
 wrong("never-frees", "free each weight after its forward pass", caught_by="memory").replace("if reshard:", "if False:")
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
-wrong("keeps-weights", "the next forward pass finds the old one").replace(
-    "free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad"
-)
+wrong(
+    "keeps-weights",
+    sentence="if no weight is freed after its backward pass: the next forward pass finds the old one there",
+).replace("free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad")
 wrong("keeps-gradients", "drop its gradient", caught_by="memory").replace(
     "weight.grad = None", "kept.append(weight.grad)\nweight.grad = None"
 ).replace("weights = list(model.weights)", "weights = list(model.weights)\nkept = []")
-wrong("sums", "take their mean").replace(", op=dist.ReduceOp.AVG", "")
+wrong("sums", sentence="with the sum of the gradients: take their mean over the ranks (AVG)").replace(
+    ", op=dist.ReduceOp.AVG", ""
+)
 wrong("lambda-in-a-loop", "gather it before its layer").replace(
     "x.register_hook(partial(before_backward, weight, piece))",
     "x.register_hook(lambda gradient: before_backward(weight, piece, gradient))",
@@ -273,15 +341,18 @@ wrong("lambda-in-a-loop", "gather it before its layer").replace(
 wrong("no-gather-before-backward", "gather it before its layer").replace(
     "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)", "gradient: Tensor) -> None:\n    pass"
 )
-wrong("divides-twice", "AVG divides already").replace("mine.to(piece.dtype)", "mine.to(piece.dtype) / world_size")
-wrong("own-gradients", "nothing was averaged").replace(
+wrong("divides-twice", sentence="with the mean divided by world_size once more: AVG divides already").replace(
+    "mine.to(piece.dtype)", "mine.to(piece.dtype) / world_size"
+)
+wrong("own-gradients", sentence="with each piece's gradient from its own rank's rows: nothing was averaged").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "mine.copy_(flat[rank * len(piece) : (rank + 1) * len(piece)])",
 )
 right("gathers-without-resharding-last").replace("if reshard:", "if reshard and weight is not weights[-1]:")
-wrong("frees-only-to-reshard", "the next steps find the first one").replace(
-    "free_weight(weight)\nflat = nn", "if reshard:\n    free_weight(weight)\nflat = nn"
-)
+wrong(
+    "frees-only-to-reshard",
+    sentence="if no weight is freed after its backward pass: the next steps find the first one there",
+).replace("free_weight(weight)\nflat = nn", "if reshard:\n    free_weight(weight)\nflat = nn")
 wrong("hook-returns-the-weight", "return nothing").replace(
     "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)",
     "gradient: Tensor):\n    return gather_weight(weight, piece, world_size)",
@@ -332,7 +403,7 @@ wrong("two-ahead", "still held", caught_by="memory").function("""
             x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
     return x
 """)
-wrong("misses-the-last", "all layers but the last").replace(
+wrong("misses-the-last", sentence="the output of all layers but the last").replace(
     "x = layer(", "x = x if number and number + 1 == len(shards) else layer("
 )
 wrong("keeps-padding", "invalid for input", hidden=False).replace(
@@ -353,41 +424,47 @@ right("with-an-iterator").function("""
         x = layer(x, flat[: dim * dim].view(dim, dim))
     return x
 """)
-wrong("transposed", "transposed weights").replace("view(dim, dim)", "view(dim, dim).T")
-wrong("no-activation", "call layer(x, weight)").replace(
+wrong("transposed", sentence="the output of layers with transposed weights").replace(
+    "view(dim, dim)", "view(dim, dim).T"
+)
+wrong("no-activation", sentence="the product of the weights alone: call layer(x, weight)").replace(
     "layer(x, flat[: dim * dim].view(dim, dim))", "x @ flat[: dim * dim].view(dim, dim)"
 )
 
 wrong, right = ANSWERS.to("mixed-precision-weight")
-wrong("gathers-float32", "the weight in float32").replace("mine = shard.to(torch.bfloat16)", "mine = shard.detach()")
+wrong("gathers-float32", sentence="the weight in float32: cast the shard before the gather").replace(
+    "mine = shard.to(torch.bfloat16)", "mine = shard.detach()"
+)
 wrong("casts-after-the-gather", "cast the shard first", caught_by="traffic").replace(
     "mine = shard.to(torch.bfloat16)", "mine = shard.detach()"
 ).replace(
     "return flat[: torch.Size(shape).numel()].view(shape)",
     "return flat[: torch.Size(shape).numel()].view(shape).bfloat16()",
 )
-wrong("reduces-bf16", "a sum in bfloat16").replace("gradient.float().flatten()", "gradient.flatten()").replace(
+wrong("reduces-bf16", "cast before you reduce").replace("gradient.float().flatten()", "gradient.flatten()").replace(
     "return mine, None, None", "return mine.float(), None, None"
 )
-wrong("sums", "the sum over the ranks").replace(", op=dist.ReduceOp.AVG", "")
-wrong("keeps-the-padding", "view it in the shape").replace(
+wrong("sums", sentence="the sum over the ranks: take their mean").replace(", op=dist.ReduceOp.AVG", "")
+wrong("keeps-the-padding", sentence="the flat tensor: take the padding off, and view it in the shape").replace(
     "return flat[: torch.Size(shape).numel()].view(shape)", "return flat"
 )
-wrong("own-gradient", "this rank's own gradient").replace(
+wrong("own-gradient", sentence="this rank's own gradient: reduce it over the ranks").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "mine.copy_(flat[dist.get_rank() * context.size : (dist.get_rank() + 1) * context.size])",
 )
-wrong("divides-twice", "AVG divides already").replace("return mine,", "return mine / context.world_size,")
+wrong("divides-twice", sentence="the mean divided by world_size once more: AVG divides already").replace(
+    "return mine,", "return mine / context.world_size,"
+)
 right("divides-by-hand").replace(", op=dist.ReduceOp.AVG)", ")\nmine /= context.world_size")
-wrong("rounds-at-the-end", "rounded to bfloat16 at the end").replace(
+wrong("rounds-at-the-end", "reduce in float32, and return that").replace(
     "return mine, None, None", "return mine.to(torch.bfloat16).float(), None, None"
 )
-wrong("divides-in-bf16", "divided in bfloat16").replace(
+wrong("divides-in-bf16", "cast first, then divide").replace(
     "gradient.float().flatten()", "(gradient / context.world_size).float().flatten()"
 ).replace(", op=dist.ReduceOp.AVG", "")
-wrong("float16", "bfloat16 is wanted").replace("mine = shard.to(torch.bfloat16)", "mine = shard.half()").replace(
-    "numel()].view(shape)", "numel()].view(shape).bfloat16()"
-)
+wrong("float16", sentence="the weight rounded in float16: bfloat16 is wanted").replace(
+    "mine = shard.to(torch.bfloat16)", "mine = shard.half()"
+).replace("numel()].view(shape)", "numel()].view(shape).bfloat16()")
 wrong("returns-float32", "torch.bfloat16 is wanted").replace("numel()].view(shape)", "numel()].view(shape).float()")
 wrong("one-gradient", "one for each argument").replace("return mine, None, None", "return mine")
 wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace(
@@ -395,18 +472,26 @@ wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace(
 )
 
 wrong, right = ANSWERS.to("clip-shards")
-wrong("own-norm", "this rank's pieces alone").replace("dist.all_reduce(total, group=group)", "pass")
-wrong("whole-world", "only those of the group").replace("dist.all_reduce(total, group=group)", "dist.all_reduce(total)")
-wrong("sum-of-norms", "the sum of the ranks' norms").replace(
+wrong("own-norm", sentence="the norm of this rank's pieces alone: all ranks of the group count").replace(
+    "dist.all_reduce(total, group=group)", "pass"
+)
+wrong(
+    "whole-world", sentence="the norm over all ranks of the world: only those of the group hold parts of one gradient"
+).replace("dist.all_reduce(total, group=group)", "dist.all_reduce(total)")
+wrong("sum-of-norms", sentence="the sum of the ranks' norms: add up squares, and take one root").replace(
     "dist.all_reduce(total, group=group)\nnorm = total.sqrt().item()",
     "total = total.sqrt()\ndist.all_reduce(total, group=group)\nnorm = total.item()",
 )
-wrong("no-root", "take the root").replace("total.sqrt().item()", "total.item()")
-wrong("always-scales", "although their norm is below").replace(
+wrong("no-root", sentence="the square of the norm: take the root").replace("total.sqrt().item()", "total.item()")
+wrong("always-scales", sentence="the gradients scaled although their norm is below max_norm").replace(
     "min(1.0, max_norm / norm) if norm else 1.0", "max_norm / norm"
 )
-wrong("never-scales", "scale them where").replace("gradient * scale", "gradient.clone()")
-wrong("clips-each-piece", "one factor for all of them").replace(
+wrong("never-scales", sentence="the gradients as they were: scale them where the norm is above max_norm").replace(
+    "gradient * scale", "gradient.clone()"
+)
+wrong(
+    "clips-each-piece", sentence="each piece scaled by its own norm: one factor for all of them, from the whole norm"
+).replace(
     "[gradient * scale for gradient in gradients]",
     "[gradient * min(1.0, max_norm / gradient.norm().item()) for gradient in gradients]",
 )
@@ -424,30 +509,36 @@ right("norm-of-norms").body("""
     norm = float(squares) ** 0.5
     return norm, [x if norm <= max_norm else x * (max_norm / norm) for x in gradients]
 """)
-wrong("adds-all-norms", "the sum of all pieces' norms").replace(
+wrong("adds-all-norms", sentence="the sum of all pieces' norms: add up squares, and take one root").replace(
     "gradient.double().square().sum() for", "gradient.double().norm() for"
 ).replace("total.sqrt().item()", "total.item()")
-wrong("cuts-off-numbers", "each number cut off at max_norm").replace(
+wrong("cuts-off-numbers", sentence="each number cut off at max_norm: scale all of them by one factor").replace(
     "gradient * scale for", "gradient.clamp(-max_norm, max_norm) for"
 )
-wrong("in-float32", "to 7 digits only").replace("torch.float64)", "torch.float32)")
-wrong("largest-norm", "the largest of the ranks' norms").replace(
+wrong("in-float32", sentence="right to 7 digits only: add up in the gradients' dtype, or in float64").replace(
+    "torch.float64)", "torch.float32)"
+)
+wrong("largest-norm", sentence="the largest of the ranks' norms: add up squares over the ranks").replace(
     "dist.all_reduce(total, group=group)", "dist.all_reduce(total, op=dist.ReduceOp.MAX, group=group)"
 )
-wrong("last-piece", "each rank's last piece").replace("for gradient in gradients)", "for gradient in gradients[-1:])")
-wrong("magnitudes", "the sum of magnitudes").replace("square().sum()", "abs().sum()").replace(
-    "total.sqrt().item()", "total.item()"
+wrong("last-piece", sentence="the norm of each rank's last piece: add up the squares of all").replace(
+    "for gradient in gradients)", "for gradient in gradients[-1:])"
 )
-wrong("norm-after", "that of the gradient as it was").replace("return norm,", "return min(norm, max_norm),")
-wrong("to-norm-1", "gradients of norm 1").replace(
+wrong("magnitudes", sentence="the sum of magnitudes: add up squares, and take the root").replace(
+    "square().sum()", "abs().sum()"
+).replace("total.sqrt().item()", "total.item()")
+wrong("norm-after", sentence="the norm of the clipped gradient: return that of the gradient as it was").replace(
+    "return norm,", "return min(norm, max_norm),"
+)
+wrong("to-norm-1", sentence="gradients of norm 1: scale them so that it is max_norm").replace(
     "min(1.0, max_norm / norm) if norm else 1.0", "1 / norm if norm > max_norm else 1.0"
 )
 
 wrong, right = ANSWERS.to("hybrid-reduce")
-wrong("shard-group-only", "the shard group alone").replace(
+wrong("shard-group-only", sentence="the mean over the shard group alone: the replicas have other rows").replace(
     "dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=replica_group)", "pass"
 )
-wrong("replica-group-only", "the replica group alone").replace(
+wrong("replica-group-only", sentence="the mean over the replica group alone: reduce over the shard group too").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=shard_group)",
     "mine.copy_(flat[dist.get_rank(shard_group) * size :][:size])",
 )
@@ -459,15 +550,18 @@ wrong("all-reduce-first", "The all-reduce comes first", caught_by="traffic").bod
     dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=shard_group)
     return mine
 """)
-wrong("sums-both", "the sum over all ranks").replace("op=dist.ReduceOp.AVG, ", "")
-wrong("sums-over-replicas", "take the mean in both").replace(
-    "dist.all_reduce(mine, op=dist.ReduceOp.AVG, ", "dist.all_reduce(mine, "
-)
-wrong("gathers-again", "return this rank's piece").replace(
+wrong("sums-both", sentence="the sum over all ranks: take the mean").replace("op=dist.ReduceOp.AVG, ", "")
+wrong(
+    "sums-over-replicas", sentence="the sum over the replicas of the shard group's means: take the mean in both"
+).replace("dist.all_reduce(mine, op=dist.ReduceOp.AVG, ", "dist.all_reduce(mine, ")
+wrong("gathers-again", sentence="the whole mean gradient: return this rank's piece").replace(
     "return mine",
     "dist.all_gather_single(flat, mine, group=shard_group)\nreturn flat[: gradient.numel()].view_as(gradient)",
 )
-wrong("groups-swapped", "the piece of a different cut").body("""
+wrong(
+    "groups-swapped",
+    sentence="the piece of a different cut: the shard group reduces and scatters, the replica group all-reduces",
+).body("""
     size = -(-gradient.numel() // dist.get_world_size(replica_group))
     flat = nn.functional.pad(gradient.flatten(), (0, size * dist.get_world_size(replica_group) - gradient.numel()))
     mine = flat.new_empty(size)
@@ -503,9 +597,14 @@ right("divides-once").body("""
     dist.all_reduce(mine, group=replica_group)
     return mine / (shard_size * dist.get_world_size(replica_group))
 """)
-wrong("same-group-twice", "whose ranks hold the same piece").replace("group=replica_group", "group=shard_group")
-wrong("over-the-world", "all-reduce in the replica group alone").replace(", group=replica_group", "")
-wrong("rounds-down", "without the last numbers").replace(
+wrong(
+    "same-group-twice",
+    sentence="the mean of different pieces: all-reduce in the replica group, whose ranks hold the same piece",
+).replace("group=replica_group", "group=shard_group")
+wrong(
+    "over-the-world", sentence="the mean of different pieces, over all ranks: all-reduce in the replica group alone"
+).replace(", group=replica_group", "")
+wrong("rounds-down", sentence="pieces that are rounded down, without the last numbers: round up, and pad").replace(
     "-(-gradient.numel() // shard_size)", "gradient.numel() // shard_size"
 ).replace("mine = flat", "flat = flat[: size * shard_size]\nmine = flat")
 wrong("all-of-the-world", "one piece for each rank of the shard group", varies=True).replace(", group=shard_group", "")
@@ -557,18 +656,24 @@ wrong("down-after-update", "the two work at the same time").replace(
 )
 
 wrong, right = ANSWERS.to("slices-to-read")
-wrong("reads-padding", "slices with padding in them").replace("min((rank + 1) * mine, num_params)", "(rank + 1) * mine")
-wrong("places-in-the-flat-tensor", "places in the file").replace(
+wrong("reads-padding", sentence="slices with padding in them: nothing behind the last number is to be read").replace(
+    "min((rank + 1) * mine, num_params)", "(rank + 1) * mine"
+)
+wrong("places-in-the-flat-tensor", sentence="places in the flat tensor: start and stop are places in the file").replace(
     "slices.append((file, start, stop))", "slices.append((file, file * saved + start, file * saved + stop))"
 )
-wrong("lengths", "the third is where the slice stops").replace(
+wrong("lengths", sentence="(saved rank, start, length): the third is where the slice stops").replace(
     "slices.append((file, start, stop))", "slices.append((file, start, stop - start))"
 )
-wrong("first-slice-only", "the first slice only").replace("return slices", "return slices[:1]")
-wrong("own-size", "cut for the old number of ranks").replace(
-    "file, start = divmod(position, saved)", "file, start = divmod(position, mine)"
-).replace("min(saved, start + end - position)", "min(mine, start + end - position)")
-wrong("rounds-down", "rounded down").replace("-(-num_params // world_size)", "num_params // world_size")
+wrong("first-slice-only", sentence="the first slice only").replace("return slices", "return slices[:1]")
+wrong(
+    "own-size", sentence="slices of files that hold as much as your pieces: they were cut for the old number of ranks"
+).replace("file, start = divmod(position, saved)", "file, start = divmod(position, mine)").replace(
+    "min(saved, start + end - position)", "min(mine, start + end - position)"
+)
+wrong(
+    "rounds-down", sentence="slices cut with pieces rounded down: the last piece is padded, the others are longer"
+).replace("-(-num_params // world_size)", "num_params // world_size")
 wrong("empty-slices", "expected []").replace("return slices", "return slices or [(0, 0, 0)]")
 right("file-by-file").body("""
     old, new = (num_params + saved_size - 1) // saved_size, (num_params + world_size - 1) // world_size
@@ -580,23 +685,30 @@ right("file-by-file").body("""
             found.append((file, start - file * old, stop - file * old))
     return found
 """)
-wrong("rounds-both-down", "today's and those that were saved").replace(
+wrong(
+    "rounds-both-down",
+    sentence="pieces that are rounded down, today's and those that were saved: the last ones are padded",
+).replace(
     "-(-num_params // saved_size), -(-num_params // world_size)", "num_params // saved_size, num_params // world_size"
 )
-wrong("a-slice-of-each-file", "empty, among others").replace(
+wrong("a-slice-of-each-file", sentence="slices that are empty, among others: leave them out").replace(
     "return slices",
     "return [next((one for one in slices if one[0] == file), (file, 0, 0)) for file in range(saved_size)]",
 )
-wrong("ends-before-it-begins", "end before they begin").body("""
+wrong(
+    "ends-before-it-begins", sentence="slices of all files, some of which end before they begin: leave those out"
+).body("""
     saved, mine = -(-num_params // saved_size), -(-num_params // world_size)
     begin, end = rank * mine, min((rank + 1) * mine, num_params)
     places = [(file, file * saved) for file in range(saved_size)]
     return [(file, max(begin - at, 0), min(end - at, saved)) for file, at in places]
 """)
-wrong("number-by-number", "one slice for each number").replace(
+wrong("number-by-number", sentence="one slice for each number: join those of a file").replace(
     "slices.append((file, start, stop))", "slices += [(file, place, place + 1) for place in range(start, stop)]"
 )
-wrong("sizes-exchanged", "of today's exchanged").replace("saved, mine =", "mine, saved =")
+wrong("sizes-exchanged", sentence="slices with the sizes of saved pieces and of today's exchanged").replace(
+    "saved, mine =", "mine, saved ="
+)
 
 wrong, right = ANSWERS.to("training-plan")
 wrong("few-rows", "times par", caught_by="score").replace("int((0.9 * memory - state - whole) / of_a_row)", "1024")

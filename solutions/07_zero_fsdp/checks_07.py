@@ -51,7 +51,6 @@ ROOM = Path(__file__).parent
 DOUBLE, SINGLE = torch.float64, torch.float32
 RTOL = {DOUBLE: 1e-9, SINGLE: 1e-5}
 SLACK = 512  # bytes: counters of steps, losses
-LARGE = 500  # numbers in a model on which memory is judged
 ADAMW = {"lr": 0.05, "eps": 0.1, "weight_decay": 0.1}
 STUCK = "every rank must make the same calls, on tensors of the same size, in the same order."
 # What to do about the errors that are raised, by Gloo or in its place, where padding or a cast is missing.
@@ -79,46 +78,10 @@ state_bytes = recorded(ROOM, "state-bytes")
 
 @oracle(values=[(0, 999, 7), (1, 1001, 10), (2, 13, 5), (3, 7, 64), (3, 4096, 1)])
 def hidden_state_bytes(_: Draws, stage: int, numbers: int, ranks: int) -> Case:
-    piece, rounded_down = -(-numbers // ranks), numbers // ranks
-
-    def held(cut: int, piece: int = piece, each: tuple[int, int, int] = (12, 2, 2)) -> int:
-        """With so many of (optimizer state, gradients, weights) cut."""
-        return sum(nbytes * (piece if number < cut else numbers) for number, nbytes in enumerate(each))
-
-    mistakes = {
-        "what one stage less holds: ZeRO-1 cuts the state, ZeRO-2 the gradients too, ZeRO-3 the weights too": held(
-            max(stage - 1, 0)
-        ),
-        "what one stage more holds": held(min(stage + 1, 3)),
-        "a number of bytes with pieces rounded down: the last one is padded": held(stage, rounded_down),
-        "a number of bytes that leaves out the master copy: it is one of the optimizer's three tensors": held(
-            stage, each=(8, 2, 2)
-        ),
-        "a number of bytes with the master copy in it twice": held(stage, each=(16, 2, 2)),
-        "a number of bytes with float32 gradients: here they have 2 bytes": held(stage, each=(12, 4, 2)),
-        "the weights cut at this stage, and the gradients not: gradients come first": sum(
-            nbytes * (piece if stage > place else numbers) for place, nbytes in ((0, 12), (2, 2), (1, 2))
-        ),
-        "what is held if the weights are cut first, then the gradients: the optimizer state comes first": sum(
-            nbytes * (piece if stage > place else numbers) for place, nbytes in ((0, 2), (1, 2), (2, 12))
-        ),
-        "what is held if a stage cuts nothing but what is new in it: it cuts what the stages before it cut, too": sum(
-            nbytes * (piece if stage == place else numbers) for place, nbytes in ((1, 12), (2, 2), (3, 2))
-        ),
-        "bytes that are divided and then rounded up: numbers are cut, into pieces of equal length": sum(
-            nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage < place
-        )
-        + math.ceil(sum(nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage >= place) / ranks),
-        "a number of bytes with padding in what isn't cut: only pieces are padded": sum(
-            nbytes * (piece if number < stage else piece * ranks) for number, nbytes in enumerate((12, 2, 2))
-        ),
-        "a number of bytes without the gradients: each rank holds its piece of them": held(stage, each=(12, 0, 2)),
-        "what all ranks hold together": ranks * held(stage),
-    }
+    piece = -(-numbers // ranks)
     return Case(
         [[stage], [numbers], [ranks]],
-        right=held(stage),
-        mistakes=mistakes,
+        right=sum(nbytes * (piece if place < stage else numbers) for place, nbytes in enumerate((12, 2, 2))),
         seen=f"for stage {stage}, {numbers} numbers and {ranks} ranks it returned",
     )
 
@@ -213,68 +176,20 @@ slices_to_read = recorded(ROOM, "slices-to-read")
 def hidden_slices_to_read(_: Draws, numbers: int, saved_size: int, ranks: int) -> Case:
     saved, mine = -(-numbers // saved_size), -(-numbers // ranks)
 
-    def read(wanted: range, size: int = saved) -> list[tuple[int, int, int]]:
+    def read(wanted: range) -> list[tuple[int, int, int]]:
         """Number by number: where each is, then neighbours joined."""
         slices: list[tuple[int, int, int]] = []
         for number in wanted:
-            file, place = number // size, number % size
+            file, place = number // saved, number % saved
             if slices and slices[-1][0] == file:
                 slices[-1] = (file, slices[-1][1], place + 1)
             else:
                 slices.append((file, place, place + 1))
         return slices
 
-    def of_ranks(*, stop: int, size: int = saved, piece: int = mine) -> list[list[tuple[int, int, int]]]:
-        ranges = [range(min(rank * piece, stop), min((rank + 1) * piece, stop)) for rank in range(ranks)]
-        return [read(wanted, size) for wanted in ranges]
-
-    right = of_ranks(stop=numbers)
-    mistakes = {
-        "slices with padding in them: nothing behind the last number is to be read": of_ranks(stop=saved * saved_size),
-        "slices with the padding of your own piece in them": of_ranks(stop=mine * ranks),
-        "places in the flat tensor: start and stop are places in the file": [
-            [(file, file * saved + start, file * saved + stop) for file, start, stop in of_rank] for of_rank in right
-        ],
-        "slices of files that hold as much as your pieces: they were cut for the old number of ranks": of_ranks(
-            stop=numbers, size=mine
-        ),
-        "slices whose `stop` is one too small: it is the place behind the last number": [
-            [(file, start, stop - 1) for file, start, stop in of_rank] for of_rank in right
-        ],
-        "(saved rank, start, length): the third is where the slice stops": [
-            [(file, start, stop - start) for file, start, stop in of_rank] for of_rank in right
-        ],
-        "pieces that are rounded down, today's and those that were saved: the last ones are padded": of_ranks(
-            stop=numbers, size=max(1, numbers // saved_size), piece=max(1, numbers // ranks)
-        ),
-        "slices that are empty, among others: leave them out": [
-            [next((one for one in of_rank if one[0] == file), (file, 0, 0)) for file in range(saved_size)]
-            for of_rank in right
-        ],
-        "slices of all files, some of which end before they begin: leave those out": [
-            [
-                (file, max(rank * mine - file * saved, 0), min(min((rank + 1) * mine, numbers) - file * saved, saved))
-                for file in range(saved_size)
-            ]
-            for rank in range(ranks)
-        ],
-        "one slice for each number: join those of a file": [
-            [(file, place, place + 1) for file, start, stop in of_rank for place in range(start, stop)]
-            for of_rank in right
-        ],
-        "slices with the sizes of saved pieces and of today's exchanged": of_ranks(
-            stop=numbers, size=mine, piece=saved
-        ),
-        "the first slice only": [of_rank[:1] for of_rank in right],
-        "all files in whole": [[(file, 0, saved) for file in range(saved_size)] for _ in range(ranks)],
-        "slices cut with pieces rounded down: the last piece is padded, the others are longer": of_ranks(
-            stop=numbers, piece=max(1, numbers // ranks)
-        ),
-    }
     return Case(
         [[numbers] * ranks, [saved_size] * ranks],
-        right=right,
-        mistakes=mistakes,
+        right=[read(range(min(rank * mine, numbers), min((rank + 1) * mine, numbers))) for rank in range(ranks)],
         in_order=True,
         seen=f"{numbers} numbers, saved by {saved_size} ranks, now {ranks}: rank {{rank}} got",
         world_size=ranks,
@@ -334,52 +249,12 @@ def nbytes_of(tensors: Sequence[Tensor]) -> int:
 @oracle(values=[(4, uneven), (3, awkward)], memory=[(4, mlp(2, 160))])
 def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
     model = make(draws)
-    named = list(model.named_parameters(remove_duplicate=False))
-    every, ours = [p for _, p in named], trainable(model)
-    flat = end_to_end(ours)
-    size = math.ceil(len(flat) / world_size)
-    dealt = [
-        nn.functional.pad(flat, (0, size * world_size - len(flat)))[rank::world_size] for rank in range(world_size)
-    ]
-    chunks = list(flat.tensor_split(world_size))
-    mistakes: dict[str, Any] = {
-        "the piece with the frozen parameters in it: AdamW's weight decay would move them": pieces_of(
-            end_to_end(list(model.parameters())), world_size
-        ),
-        "the piece with the tied parameter in it twice: one memory, one place": pieces_of(
-            end_to_end([p for p in every if p.requires_grad]), world_size
-        ),
-        "the piece of all names: a tied parameter counts once, and a frozen one doesn't count": pieces_of(
-            end_to_end(every), world_size
-        ),
-        "the piece with the padding in front: it comes at the end": [
-            piece.flip(0) for piece in reversed(pieces_of(flat.flip(0), world_size))
-        ],
-        "every P-th number: a piece is a block of consecutive numbers": dealt,
-        "the piece with zeros for the frozen parameters: leave them out": pieces_of(
-            end_to_end([p if p.requires_grad else torch.zeros_like(p) for p in model.parameters()]), world_size
-        ),
-        "pieces of N // P numbers, which leave out the last ones: round up, and pad": [
-            flat[rank * (len(flat) // world_size) :][: len(flat) // world_size] for rank in range(world_size)
-        ],
-        "a piece with one number too many: where P divides N there is no padding": [
-            nn.functional.pad(flat, (0, world_size))[rank * (size + 1) :][: size + 1] for rank in range(world_size)
-        ],
-        "the whole flat tensor: return this rank's piece": flat,
-        "without the padding: every rank's piece must have the same length": [
-            flat[rank * size : (rank + 1) * size] for rank in range(world_size)
-        ],
-        "pieces that differ in length: the last ones are padded with zeros": chunks,
-        "a piece of each parameter: lay all of them end to end, then cut once": [
-            torch.cat(of_rank) for of_rank in zip(*(pieces_of(p, world_size) for p in ours), strict=True)
-        ],
-    }
+    flat = end_to_end(trainable(model))
     right = pieces_of(flat, world_size)
     return Case(
         [[deepcopy(model) for _ in range(world_size)]],
         right={"its piece": right},
         unpack=lambda got, _: {"its piece": got["result"]},
-        mistakes={"its piece": mistakes},
         in_order=True,
         through=measure,
         unchanged=False,
@@ -413,15 +288,13 @@ def expect_little_kept(answer: Answer, piece: int, whole: int) -> str:
 
 # ---- training, in one process, as P ranks would do it
 
-Combine = Callable[[Tensor], Tensor]  # (P, N) -> (P, N)
-
 
 def everywhere(x: Tensor, world_size: int) -> Tensor:
     return x.expand(world_size, -1)
 
 
 class Training:
-    """P ranks with AdamW on flat weights, (P, N), in one process: what is right, and what mistakes lead to.
+    """P ranks with AdamW on flat weights, (P, N), in one process.
 
     owner: the rank whose piece each number belongs to
     """
@@ -429,58 +302,28 @@ class Training:
     def __init__(self, model: nn.Module, owner: Tensor, world_size: int, dtype: torch.dtype) -> None:
         self.model, self.owner, self.world_size, self.dtype = deepcopy(model), owner, world_size, dtype
 
-    def gradient(self, flat: Tensor, rows: Tensor, in_forward: Tensor | None = None) -> Tensor:
-        """(N,), of the mean loss over these rows. in_forward: other weights, which the forward pass finds instead."""
+    def gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
+        """(N,), of the mean loss over these rows."""
         parameters = trainable(self.model)
-        dtype = parameters[0].dtype
-        nn.utils.vector_to_parameters((flat if in_forward is None else in_forward).to(dtype).clone(), parameters)
+        nn.utils.vector_to_parameters(flat.to(parameters[0].dtype).clone(), parameters)
         self.model.zero_grad()
-        loss = loss_of(self.model(rows))
-        for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            parameter.data.copy_(piece.view_as(parameter))
-        loss.backward()
+        loss_of(self.model(rows)).backward()
         return end_to_end([p.grad for p in parameters if p.grad is not None]).to(self.dtype)
 
     def owned(self, x: Tensor) -> Tensor:
         """(P, N) -> (P, N): each number as its owner has it."""
         return everywhere(x.gather(0, self.owner[None])[0], self.world_size)
 
-    def mine_only(self, old: Tensor, new: Tensor) -> Tensor:
-        mine = self.owner[None] == torch.arange(self.world_size)[:, None]
-        return torch.where(mine, new, old)
-
-    def run(
-        self,
-        batches: Sequence[Several],
-        reduce: Combine,
-        gather: Callable[[Tensor, Tensor], Tensor] | None = None,
-        carry: bool = False,
-        forgetful: bool = False,
-        stale: str = "",
-    ) -> Tensor:
-        """(P, N): the weights on each rank at the end. batches: of each step, each rank's rows.
-
-        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up;
-        forgetful: each step has an optimizer of its own; stale: "always" for gradients at the weights of the first
-        step, "forward" for a forward pass with the weights of the step before
-        """
+    def run(self, batches: Sequence[Several]) -> Tensor:
+        """(P, N): the weights on each rank at the end. batches: of each step, each rank's rows."""
         start = end_to_end(trainable(self.model)).to(self.dtype)
         weights = everywhere(start, self.world_size).clone().requires_grad_()
-        optimizer, before = torch.optim.AdamW([weights], **ADAMW), torch.zeros(())  # type: ignore[arg-type]
-        model, last = deepcopy(self.model), weights.detach().clone()
+        optimizer = torch.optim.AdamW([weights], **ADAMW)  # type: ignore[arg-type]
         for rows in batches:
-            old = weights.detach().clone()
-            now = everywhere(start, self.world_size) if stale == "always" else old
-            found = last if stale == "forward" else now
-            local = torch.stack([self.gradient(*each) for each in zip(now, rows, found, strict=True)])
-            last = old
-            if forgetful:
-                optimizer = torch.optim.AdamW([weights], **ADAMW)  # type: ignore[arg-type]
-            weights.grad = reduce(local).clone() + before
-            before = weights.grad if carry else before
+            local = torch.stack([self.gradient(*each) for each in zip(weights.detach(), rows, strict=True)])
+            weights.grad = everywhere(local.mean(0), self.world_size).clone()
             optimizer.step()
-            weights.data.copy_(gather(old, weights.detach()) if gather else self.owned(weights.detach()))
-        self.model = model
+            weights.data.copy_(self.owned(weights.detach()))
         return weights.detach().clone()
 
 
@@ -488,43 +331,6 @@ def owner_of(sizes: Sequence[int], world_size: int, together: bool) -> Tensor:
     """(N,): the rank to whose piece each number belongs; together: one flat tensor, or one for each parameter."""
     units = [sum(sizes)] if together else sizes
     return torch.cat([torch.arange(n) // math.ceil(n / world_size) for n in units])
-
-
-def usual_mistakes(training: Training, batches: Sequence[Several], freed: bool) -> dict[str, Tensor]:
-    """{words: (P, N)} of the mistakes of every stage. freed: the stage never gathers new weights after an update."""
-    ranks = training.world_size
-
-    def mean(local: Tensor) -> Tensor:
-        return everywhere(local.mean(0), ranks)
-
-    never_gathered = {
-        "what the weights were at the start: does the optimizer hold the shard, and step? Is what is gathered copied "
-        "into the model's parameters?": everywhere(end_to_end(trainable(training.model)).to(training.dtype), ranks),
-        "the weights if only this rank's piece is updated: the new pieces were never gathered": training.run(
-            batches, mean, gather=training.mine_only
-        ),
-    }
-    never_freed = {
-        "the result if no weight is freed after its backward pass: the next steps find the first one there": (
-            training.run(batches, mean, stale="always")
-        ),
-        "the result if no weight is freed after its backward pass: the next forward pass finds the old one there": (
-            training.run(batches, mean, stale="forward")
-        ),
-    }
-    return (never_freed if freed else never_gathered) | {
-        "the result if each step makes a new optimizer, which has forgotten its averages: make one, before the first "
-        "step": training.run(batches, mean, forgetful=True),
-        "the result with each piece's gradient from its own rank's rows: nothing was averaged": training.run(
-            batches, training.owned
-        ),
-        "the result with the sum of the gradients: take their mean over the ranks (AVG)": training.run(
-            batches, lambda local: mean(local) * ranks
-        ),
-        "the result with the mean divided by world_size once more: AVG divides already": training.run(
-            batches, lambda local: mean(local) / ranks
-        ),
-    }
 
 
 def split_up(x: Tensor, model: nn.Module) -> list[Tensor]:
@@ -562,18 +368,7 @@ def trained(
     shard_dtype = wide or dtype
     sizes = [parameter.numel() for parameter in parameters]
     of_steps = rows_for(draws, 3, ranks, 2 * count, width_of(model), dtype)
-    training = Training(model, owner_of(sizes, ranks, together), ranks, shard_dtype)
-    right = training.run(of_steps, lambda local: everywhere(local.mean(0), ranks))
-    tell_apart = sum(sizes) < LARGE and not wide  # other cases judge something else
-    wrong = usual_mistakes(training, of_steps, freed) if tell_apart else {}
-    if together and tell_apart:
-        wrong |= {
-            "the result if gradients add up from step to step: clear the model's and the shard's": training.run(
-                of_steps, lambda local: everywhere(local.mean(0), ranks), carry=True
-            )
-        }
-    if microbatches > 1 and tell_apart:
-        wrong |= accumulation_mistakes(training, of_steps, microbatches)
+    right = Training(model, owner_of(sizes, ranks, together), ranks, shard_dtype).run(of_steps)
     units = [end_to_end(parameters)] if together else list(parameters)
     cut = [pieces_of(unit.to(shard_dtype), ranks) for unit in units]
     shards: list[Any] = cut[0] if together else [list(of_rank) for of_rank in zip(*cut, strict=True)]
@@ -592,12 +387,10 @@ def trained(
     def unpack(got: dict[str, Any], rank: int) -> dict[str, Any]:
         return dict(zip(named(right), got["shards" if freed else "weights"], strict=True))
 
-    mistakes = {words: named(x) for words, x in wrong.items()}
     return Case(
         [[deepcopy(model) for _ in range(ranks)], shards, batches],
         same={"options": ADAMW, "clear": not together, **more.pop("same", {})},
         right=named(right),
-        mistakes={part: {words: of[part] for words, of in mistakes.items()} for part in named(right)},
         seen="rank {rank}: after three steps {part} is",
         rtol=RTOL[dtype],
         in_order=True,
@@ -609,37 +402,6 @@ def trained(
         values_first=True,
         **more,
     )
-
-
-def accumulation_mistakes(training: Training, of_steps: Sequence[Several], count: int) -> dict[str, Tensor]:
-    ranks = training.world_size
-
-    def mean(local: Tensor) -> Tensor:
-        return everywhere(local.mean(0), ranks)
-
-    def all_so_far(rows: Tensor) -> Tensor:
-        return torch.cat([rows.chunk(count)[number] for upto in range(count) for number in range(upto + 1)])
-
-    repeated = [[all_so_far(rows) for rows in of_ranks] for of_ranks in of_steps]
-    last = [[rows.chunk(count)[-1] for rows in of_ranks] for of_ranks in of_steps]
-    return {
-        "the result if gradients add up from step to step: clear those of the shards after each update": training.run(
-            of_steps, mean, carry=True
-        ),
-        "the result with the sum over the microbatches: divide each loss by their number": training.run(
-            of_steps, lambda local: mean(local) * count
-        ),
-        "the result if p.grad still holds the microbatches before: set it to None in the hook": training.run(
-            repeated, lambda local: mean(local) * (count + 1) / 2
-        ),
-        "the result with the mean over the microbatches divided by their number once more": training.run(
-            of_steps, lambda local: mean(local) / count
-        ),
-        "the result of the last microbatch alone: add to the gradient of the shard": training.run(last, mean),
-        "the result of the last microbatch alone, divided by their number: add to the gradient of the shard": (
-            training.run(last, lambda local: mean(local) / count)
-        ),
-    }
 
 
 # ---- what is held and what is sent
@@ -832,12 +594,10 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
         right={"the weight": weight, "its gradient": leaf.grad, "whether the weight itself was returned": True},
         mistakes={
             "the weight": {
-                "None, for it still has no memory: resize its storage": None,
                 "what the memory held by chance: copy the gathered numbers into it": lambda got: (
                     isinstance(got, Tensor)
                     and not (got.any() and torch.isin(got.double(), padded.double()).all())  # may be zeros
                 ),
-                "the weight with rows and columns exchanged: the flat tensor has row after row": weight.T,
             },
         },
         seen="rank {rank}: {part} is",
@@ -981,15 +741,6 @@ def prefetched_forward(
         [xs, shards],
         right={"the output": [forward(weights, x) for x in xs]},
         unpack=lambda got, _: {"the output": got["result"]},
-        mistakes={
-            "the output": {
-                "the output of all layers but the last": [forward(weights[:-1], x) for x in xs],
-                "the output of layers with transposed weights": [forward([w.T for w in weights], x) for x in xs],
-                "the product of the weights alone: call layer(x, weight)": [
-                    torch.linalg.multi_dot([x, *weights]) for x in xs
-                ],
-            }
-        },
         rtol=RTOL[dtype],
         advice=PADDING,
         through=measure,
@@ -1063,17 +814,7 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
         [shards, [gradient.to(bf16) for gradient in gradients]],
         right={"the weight": rounded, "the gradient of the shard": summed(total)},
         mistakes={
-            "the weight": {
-                "the weight in float32: cast the shard before the gather": weight,
-                "the flat tensor: take the padding off, and view it in the shape": torch.cat(shards).to(bf16),
-                "the weight rounded in float16: bfloat16 is wanted": weight.half().to(bf16),
-            },
             "the gradient of the shard": {
-                "the sum over the ranks: take their mean": pieces_of(total, ranks),
-                "the mean divided by world_size once more: AVG divides already": pieces_of(total / ranks**2, ranks),
-                "this rank's own gradient: reduce it over the ranks": [
-                    pieces_of(gradient, ranks)[rank] for rank, gradient in enumerate(gradients)
-                ],
                 "the mean, rounded to bfloat16 at the end: reduce in float32, and return that": rounded_means,
                 "the mean of gradients that were divided in bfloat16: cast first, then divide": pieces_of(
                     divided_first, ranks
@@ -1122,37 +863,6 @@ def clip_shards(
         factors = [min(1.0, max_norm / norm) if norm else 1.0 for norm in norms]
         return [[x * factor for x in mine] for mine, factor in zip(pieces, factors, strict=True)]
 
-    wrong: dict[str, list[float]] = {
-        "the norm of this rank's pieces alone: all ranks of the group count": [math.sqrt(x) for x in squares],
-        "the sum of the ranks' norms: add up squares, and take one root": [
-            sum(map(math.sqrt, each)) for each in in_group
-        ],
-        "the sum of all pieces' norms: add up squares, and take one root": [
-            sum(x.double().norm().item() for other in groups[of[rank]] for x in pieces[other]) for rank in range(ranks)
-        ],
-        "the mean of the ranks' norms: add up squares, and take one root": [
-            sum(map(math.sqrt, each)) / len(each) for each in in_group
-        ],
-        "the square of the norm: take the root": [sum(each) for each in in_group],
-        "the root of the mean of squares: add them up": [math.sqrt(sum(each) / len(each)) for each in in_group],
-        "the largest of the ranks' norms: add up squares over the ranks": [math.sqrt(max(each)) for each in in_group],
-        "the norm of each rank's last piece: add up the squares of all": [
-            math.sqrt(sum(pieces[other][-1].double().square().sum().item() for other in groups[of[rank]]))
-            if not empty
-            else norms[rank]
-            for rank in range(ranks)
-        ],
-        "the sum of magnitudes: add up squares, and take the root": [
-            sum(x.double().abs().sum().item() for other in groups[of[rank]] for x in pieces[other])
-            for rank in range(ranks)
-        ],
-        "the norm of the clipped gradient: return that of the gradient as it was": [min(x, max_norm) for x in norms],
-        "the norm over all ranks of the world: only those of the group hold parts of one gradient": [
-            math.sqrt(sum(squares)) for _ in range(ranks)
-        ],
-    }
-    always = [[x * (max_norm / norm) for x in mine] for mine, norm in zip(pieces, norms, strict=True)]
-
     def in_float32(got: Any) -> bool:
         return isinstance(got, float) and any(math.isclose(got, norm, rel_tol=1e-6) for norm in norms)
 
@@ -1168,22 +878,7 @@ def clip_shards(
         [pieces],
         same={"max_norm": max_norm, "groups": {"group": groups}},
         right={"the norm": norms, "its gradients": scaled(norms)},
-        mistakes={
-            "the norm": wrong | {"right to 7 digits only: add up in the gradients' dtype, or in float64": in_float32},
-            "its gradients": {
-                "the gradients as they were: scale them where the norm is above max_norm": pieces,
-                "the gradients scaled although their norm is below max_norm": always,
-                "gradients of norm 1: scale them so that it is max_norm": [
-                    [x / norm if norm > max_norm else x for x in mine] for mine, norm in zip(pieces, norms, strict=True)
-                ],
-                "each number cut off at max_norm: scale all of them by one factor": [
-                    [x.clamp(-max_norm, max_norm) for x in mine] for mine in pieces
-                ],
-                "each piece scaled by its own norm: one factor for all of them, from the whole norm": [
-                    [x * min(1.0, max_norm / x.double().norm().item()) for x in mine] for mine in pieces
-                ],
-            },
-        },
+        mistakes={"the norm": {"right to 7 digits only: add up in the gradients' dtype, or in float64": in_float32}},
         seen="rank {rank}: {part} is",
         rtol=RTOL[dtype],
         in_order=True,  # the last rank's norm is often the largest
@@ -1215,14 +910,11 @@ def hybrid_reduce(
     grid = torch.arange(ranks).view(replicas, shard_size)
     gradients = draws.different_integers(ranks, shape, dtype)
     whole = torch.stack(gradients)
-    on_grid = whole.view(replicas, shard_size, *shape)
 
     def of_places(x: Tensor) -> list[Tensor]:
         """This rank's piece of a tensor that all ranks have."""
         return [pieces_of(x, shard_size)[rank % shard_size] for rank in range(ranks)]
 
-    rows = [pieces_of(on_grid[rank // shard_size].mean(0), shard_size)[rank % shard_size] for rank in range(ranks)]
-    columns = [pieces_of(on_grid[:, rank % shard_size].mean(0), shard_size)[rank % shard_size] for rank in range(ranks)]
     numbers = of_places(whole[0])[0].numel()
 
     def traffic(answer: Answer) -> str:
@@ -1243,37 +935,6 @@ def hybrid_reduce(
         [gradients],
         same={"groups": {"shard_group": grid.tolist(), "replica_group": grid.T.tolist()}},
         right=of_places(whole.mean(0)),
-        mistakes={
-            "the mean over the shard group alone: the replicas have other rows": rows,
-            "the mean over the replica group alone: reduce over the shard group too": columns,
-            "the sum over all ranks: take the mean": of_places(whole.sum(0)),
-            "the sum over the shard group's ranks of the replicas' means: take the mean in both": of_places(
-                whole.mean(0) * shard_size
-            ),
-            "the sum over the replicas of the shard group's means: take the mean in both": of_places(
-                whole.mean(0) * replicas
-            ),
-            "the whole mean gradient: return this rank's piece": whole.mean(0),
-            "the mean of different pieces: all-reduce in the replica group, whose ranks hold the same piece": [
-                torch.stack([rows[other] for other in grid[rank // shard_size].tolist()]).mean(0)
-                for rank in range(ranks)
-            ],
-            "the mean of different pieces, over all ranks: all-reduce in the replica group alone": torch.stack(
-                rows
-            ).mean(0),
-            "the piece of a different cut: the shard group reduces and scatters, the replica group all-reduces": [
-                pieces_of(whole.mean(0), replicas)[rank // shard_size] for rank in range(ranks)
-            ],
-            "pieces that are rounded down, without the last numbers: round up, and pad": [
-                whole.mean(0).reshape(-1)[rank % shard_size * (whole[0].numel() // shard_size) :][
-                    : whole[0].numel() // shard_size
-                ]
-                for rank in range(ranks)
-            ],
-            "this rank's own gradient": [
-                pieces_of(gradient, shard_size)[rank % shard_size] for rank, gradient in enumerate(gradients)
-            ],
-        },
         rtol=RTOL[dtype],
         advice={
             SIZES_DIFFER: "The flat gradient needs one piece for each rank of the shard group: pass "

@@ -24,7 +24,7 @@ from torch import Tensor
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.equality import alike
 from utils.checks.inputs import Draws
-from utils.checks.oracles import Case, Judgement, Oracle, as_tuple, at, every, only_at, oracle, vary
+from utils.checks.oracles import Case, Judgement, Oracle, as_tuple, every, only_at, oracle, part_of_rank, vary
 from utils.checks.recorded import Recorded, recorded, recorded_par
 from utils.checks.scores import Measure
 from utils.checks.show import show
@@ -112,7 +112,7 @@ class Layers(Recorded):
 
 def expect_layers(case: Case, answer: Answer) -> None:
     results, ranks, chunks = answer.results, case.world_size, case.same.get("num_chunks", 0)
-    of_all = ([at(wrong, rank, ranks) for rank in range(ranks)] for wrong in case.mistakes.values())
+    of_all = ([part_of_rank(wrong, rank, ranks) for rank in range(ranks)] for wrong in case.mistakes.values())
     if any(alike(results, wrong) for wrong in of_all):
         return
     for rank, (got, right) in enumerate(zip(results, case.right, strict=True)):

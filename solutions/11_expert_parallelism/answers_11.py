@@ -5,31 +5,50 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("router")
-wrong("keeps-all", "set those to zero").body("return (x.float() @ w_gate.float()).softmax(-1)")
-wrong("always-top-k-first", "with softmax_first it goes over all experts").replace("if softmax_first:", "if False:")
-wrong("always-softmax-first", "without softmax_first it goes").replace("if softmax_first:", "if True:")
+wrong("keeps-all", sentence="the softmax over all experts, also of those that were not chosen: set those to zero").body(
+    "return (x.float() @ w_gate.float()).softmax(-1)"
+)
+wrong(
+    "always-top-k-first",
+    sentence="the softmax over the chosen scores alone; with softmax_first it goes over all experts, and what is "
+    "chosen stays as it is",
+).replace("if softmax_first:", "if False:")
+wrong(
+    "always-softmax-first",
+    sentence="the softmax over all experts; without softmax_first it goes over the chosen scores alone",
+).replace("if softmax_first:", "if True:")
 wrong("in-its-own-dtype", "before the product").replace("x.float() @ w_gate.float()", "(x @ w_gate).float()")
 wrong("cuts-the-gradient", "no gradient").replace("best = best.softmax(-1)", "best = best.softmax(-1).detach()")
-wrong("zeros-in-the-softmax", "has to be -inf").body("""
+wrong(
+    "zeros-in-the-softmax",
+    sentence="a softmax in which experts that were not chosen have a score of 0: it has to be -inf, or leave them out",
+).body("""
     scores = x.float() @ w_gate.float()
     best, chosen = scores.softmax(-1).topk(k) if softmax_first else scores.topk(k)
     gates = torch.zeros_like(scores).scatter(1, chosen, best)
     return gates if softmax_first else gates.softmax(-1)
 """)
-wrong("over-tokens", "a softmax over the tokens").replace("scores.softmax(-1).topk(k)", "scores.softmax(0).topk(k)")
-wrong("one-hot", "1 for each expert").replace("scatter(1, chosen, best)", "scatter(1, chosen, 1.0)")
-wrong("scores-as-gates", "the scores themselves").body("""
+wrong("over-tokens", sentence="a softmax over the tokens: the last dimension is that of the experts").replace(
+    "scores.softmax(-1).topk(k)", "scores.softmax(0).topk(k)"
+)
+wrong("one-hot", sentence="1 for each expert that was chosen: its gate is the softmax's number").replace(
+    "scatter(1, chosen, best)", "scatter(1, chosen, 1.0)"
+)
+wrong("scores-as-gates", sentence="the scores themselves: a gate comes out of a softmax").body("""
     scores = x.float() @ w_gate.float()
     best, chosen = scores.topk(k)
     return torch.zeros_like(scores).scatter(1, chosen, best)
 """)
-wrong("best-alone", "choose k of them").replace("topk(k)", "topk(1)")
-wrong("not-scattered", "put each into its place").replace(
-    "return torch.zeros_like(scores).scatter(1, chosen, best)", "return best"
-)
-wrong("lowest", "with the lowest scores").replace("topk(k)", "topk(k, largest=False)")
+wrong("best-alone", sentence="one expert for each token: choose k of them").replace("topk(k)", "topk(1)")
+wrong(
+    "not-scattered", sentence="the gates of the chosen experts alone, (T, k): put each into its place in a row of E"
+).replace("return torch.zeros_like(scores).scatter(1, chosen, best)", "return best")
+wrong("lowest", sentence="the gates of the experts with the lowest scores").replace("topk(k)", "topk(k, largest=False)")
 wrong("back-to-bfloat16", "the gates are float32").replace("chosen, best)", "chosen, best).to(x.dtype)")
-wrong("masked-after-the-softmax", "has to be -inf").body("""
+wrong(
+    "masked-after-the-softmax",
+    sentence="a softmax in which experts that were not chosen have a score of 0: it has to be -inf, or leave them out",
+).body("""
     scores = x.float() @ w_gate.float()
     best, chosen = scores.softmax(-1).topk(k) if softmax_first else scores.topk(k)
     gates = torch.zeros_like(scores).scatter(1, chosen, best)
@@ -44,27 +63,43 @@ right("by-a-mask").body("""
 """)
 
 wrong, right = ANSWERS.to("buffer-positions")
-wrong("token-by-token", "first choices of all tokens come first").replace(
-    "in_order = experts.T.flatten()", "in_order = experts.flatten()"
-).replace("position.view(experts.T.shape).T", "position.view(experts.shape)")
-wrong("no-limit", "without a limit").replace("position = torch.where(position < capacity, position, -1)", "pass")
-wrong("one-too-many", "one row too many").replace("position < capacity", "position <= capacity")
-wrong("from-one", "counted from 1").replace(".squeeze(1) - 1", ".squeeze(1)").replace("< capacity", "<= capacity")
-wrong("each-choice-by-itself", "second choices come after").replace(
-    "one_hot.cumsum(0)", "one_hot.view(-1, len(experts), num_experts).cumsum(1).flatten(0, 1)"
-)
-wrong("in-the-last-row", "not the last row").replace(
-    "torch.where(position < capacity, position, -1)", "position.clamp(max=capacity - 1)"
-)
-wrong("not-transposed-back", "transpose back").replace(
+wrong(
+    "token-by-token", sentence="the order of the tokens with all their choices: first choices of all tokens come first"
+).replace("in_order = experts.T.flatten()", "in_order = experts.flatten()").replace(
     "position.view(experts.T.shape).T", "position.view(experts.shape)"
 )
-wrong("first-row-empty", "the last row of each buffer").replace(".squeeze(1) - 1", ".squeeze(1)")
-wrong("capacity-for-dropped", "the capacity in place of -1").replace("position, -1)", "position, capacity)")
-wrong("starts-again", "start again at row 0").replace(
-    "torch.where(position < capacity, position, -1)", "position % capacity"
+wrong("no-limit", sentence="without a limit: positions from the capacity on are -1").replace(
+    "position = torch.where(position < capacity, position, -1)", "pass"
 )
-wrong("end-to-end", "among the buffers of all experts").replace("position, -1)", "in_order * capacity + position, -1)")
+wrong("one-too-many", sentence="one row too many: positions start at 0, so the capacity itself is too large").replace(
+    "position < capacity", "position <= capacity"
+)
+wrong("from-one", sentence="counted from 1").replace(".squeeze(1) - 1", ".squeeze(1)").replace(
+    "< capacity", "<= capacity"
+)
+wrong(
+    "each-choice-by-itself",
+    sentence="counted for each choice by itself: second choices come after the first ones in the same buffer",
+).replace("one_hot.cumsum(0)", "one_hot.view(-1, len(experts), num_experts).cumsum(1).flatten(0, 1)")
+wrong("in-the-last-row", sentence="without dropping: a choice that doesn't fit gets -1, not the last row").replace(
+    "torch.where(position < capacity, position, -1)", "position.clamp(max=capacity - 1)"
+)
+wrong(
+    "not-transposed-back", sentence="the right positions in the wrong places: transpose back what you have transposed"
+).replace("position.view(experts.T.shape).T", "position.view(experts.shape)")
+wrong("first-row-empty", sentence="counted from 1, so that the last row of each buffer stays empty").replace(
+    ".squeeze(1) - 1", ".squeeze(1)"
+)
+wrong("capacity-for-dropped", sentence="the capacity in place of -1 for a choice that doesn't fit").replace(
+    "position, -1)", "position, capacity)"
+)
+wrong(
+    "starts-again", sentence="without dropping: a choice that doesn't fit gets -1, it doesn't start again at row 0"
+).replace("torch.where(position < capacity, position, -1)", "position % capacity")
+wrong(
+    "end-to-end",
+    sentence="the row among the buffers of all experts, end to end: it is counted within the expert's own buffer",
+).replace("position, -1)", "in_order * capacity + position, -1)")
 right("in-a-loop").body("""
     taken, positions = [0] * num_experts, torch.full_like(experts, -1)
     for choice in range(experts.shape[1]):
@@ -76,12 +111,12 @@ right("in-a-loop").body("""
 """)
 
 wrong, right = ANSWERS.to("exchange-rows")
-wrong("no-backward", "send the rows of `grad` back").replace(
+wrong("no-backward", sentence="zero: backward has to send the rows of `grad` back to where they came from").replace(
     "return all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group), None, None",
     "all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group)\n"
     "return grad.new_zeros(sum(ctx.send), *grad.shape[1:]), None, None",
 )
-wrong("own-rows", "nothing was exchanged").replace(
+wrong("own-rows", sentence="this rank's own rows: nothing was exchanged").replace(
     "return all_to_all(rows, send, receive, ep_group)", "all_to_all(rows, send, receive, ep_group)\nreturn rows.clone()"
 )
 wrong("sizes-again", "did the rank already have", caught_by="traffic").replace(
@@ -121,35 +156,59 @@ right("by-the-library").replace(
 )
 
 wrong, right = ANSWERS.to("expert-layer")
-wrong("no-gates", "without the gates").replace("gates[token, expert, None] * back", "back")
-wrong("adds-the-residual", "x is not part of it").replace("torch.zeros_like(x).index_add", "x.index_add")
-wrong("order-not-undone", "in the experts' order").replace("torch.cat(results)[order.argsort()]", "torch.cat(results)")
-wrong("gates-before-the-experts", "an expert is not linear").replace(
-    "exchange(x[token], send", "exchange(gates[token, expert, None] * x[token], send"
-).replace("gates[token, expert, None] * back", "back")
+wrong("no-gates", sentence="the sum of the experts' outputs, without the gates").replace(
+    "gates[token, expert, None] * back", "back"
+)
+wrong("adds-the-residual", sentence="the layer and the residual connection: x is not part of it").replace(
+    "torch.zeros_like(x).index_add", "x.index_add"
+)
+wrong(
+    "order-not-undone",
+    sentence="the layer with results in the experts' order: before the way back, restore the order in which the "
+    "rows arrived",
+).replace("torch.cat(results)[order.argsort()]", "torch.cat(results)")
+wrong(
+    "gates-before-the-experts",
+    sentence="the experts of x times the gates: an expert is not linear, so multiply what it returns",
+).replace("exchange(x[token], send", "exchange(gates[token, expert, None] * x[token], send").replace(
+    "gates[token, expert, None] * back", "back"
+)
 wrong("cuts-the-experts-gradient", "no gradient").replace(
     "expert_mlp(*one)", "expert_mlp(one[0], one[1].detach(), one[2])"
 )
 wrong("all-experts-for-all", "with the wrong sizes", caught_by="traffic").replace("(gates.T > 0)", "(gates.T >= 0)")
-wrong("wrong-way-round", "with its own argsort").replace("[order.argsort()]", "[order]")
-wrong("as-they-arrive", "given to the wrong experts").replace("owner.argsort(stable=True)", "torch.arange(len(owner))")
-wrong("last-expert-wins", "last expert alone").replace(
+wrong(
+    "wrong-way-round",
+    sentence="the layer with results put back the wrong way round: undo the order with its own argsort",
+).replace("[order.argsort()]", "[order]")
+wrong(
+    "as-they-arrive",
+    sentence="the layer with rows given to the wrong experts: rows arrive by source, an expert wants its own",
+).replace("owner.argsort(stable=True)", "torch.arange(len(owner))")
+wrong(
+    "last-expert-wins",
+    sentence="the result of each token's last expert alone: add up the rows that belong to one token",
+).replace(
     "torch.zeros_like(x).index_add(0, token, gates[token, expert, None] * back)",
     "torch.zeros_like(x).index_put((token,), gates[token, expert, None] * back)",
 )
-wrong("stays-at-home", "own experts").body("""
+wrong("stays-at-home", sentence="the part of this rank's own experts: the other rows have to travel").body("""
     first = dist.get_rank(ep_group) * len(w_up_local)
     own = zip(gates[:, first:].T, w_up_local, w_down_local)
     return sum(gate[:, None] * expert_mlp(x, up, down) for gate, up, down in own)
 """)
-wrong("by-token", "in the order of the tokens").replace("expert, token = (gates.T > 0)", "token, expert = (gates > 0)")
-wrong("first-expert", "the first expert of a rank").replace(
+wrong("by-token", sentence="the layer with rows that leave in the order of the tokens: sort them by expert").replace(
+    "expert, token = (gates.T > 0)", "token, expert = (gates > 0)"
+)
+wrong("first-expert", sentence="the layer with the first expert of a rank for all rows that come to it").replace(
     "expert_mlp(*one)", "expert_mlp(one[0], w_up_local[0], w_down_local[0])"
 )
-wrong("gates-add-up", "made to add up to 1").replace(
+wrong("gates-add-up", sentence="the layer with gates that are made to add up to 1: they are weights already").replace(
     "gates[token, expert, None]", "(gates / gates.sum(1, keepdim=True))[token, expert, None]"
 )
-wrong("all-experts", "were not chosen, too").replace("(gates.T > 0)", "(gates.T >= 0)")
+wrong(
+    "all-experts", sentence="a gradient for experts that were not chosen, too: each token goes to the chosen ones alone"
+).replace("(gates.T > 0)", "(gates.T >= 0)")
 wrong("too-few-counts", "bincount's minlength", hidden=True).replace(
     "torch.bincount(expert, minlength=gates.shape[1]).view(size, num_local)", "torch.bincount(expert)"
 ).replace(
@@ -180,7 +239,9 @@ right("one-expert-at-a-time").body("""
 """)
 
 wrong, right = ANSWERS.to("capacity-layer")
-wrong("keeps-the-dropped", "a choice with position -1 is dropped").body("""
+wrong(
+    "keeps-the-dropped", sentence="the layer without a limit: a choice with position -1 is dropped, and adds nothing"
+).body("""
     parts = [torch.zeros_like(one) for one in (w_up_local, w_down_local)]
     size, me, num_local = dist.get_world_size(ep_group), dist.get_rank(ep_group), len(w_up_local)
     whole = []
@@ -192,33 +253,54 @@ wrong("keeps-the-dropped", "a choice with position -1 is dropped").body("""
         for c, column in enumerate(experts.T.tolist())
     )
 """)
-wrong("no-gates", "without the gates").replace("gates[token, choice, None] * back[place]", "back[place]")
-wrong("gates-before", "an expert is not linear").replace(
-    "index_copy(0, place, x[token])", "index_copy(0, place, gates[token, choice, None] * x[token])"
-).replace("gates[token, choice, None] * back[place]", "back[place]")
-wrong("adds-x", "the residual connection").replace("torch.zeros_like(x).index_add", "x.index_add")
-wrong("not-by-expert", "computed by the wrong experts").replace(
-    "arrived.transpose(0, 1).flatten(1, 2)", "arrived.reshape(num_local, size * capacity, -1)"
-).replace("results.transpose(0, 1).reshape(buffers.shape)", "results.reshape(buffers.shape)")
+wrong("no-gates", sentence="the sum of the experts' outputs, without the gates").replace(
+    "gates[token, choice, None] * back[place]", "back[place]"
+)
+wrong(
+    "gates-before", sentence="the experts of x times the gates: an expert is not linear, so multiply what it returns"
+).replace("index_copy(0, place, x[token])", "index_copy(0, place, gates[token, choice, None] * x[token])").replace(
+    "gates[token, choice, None] * back[place]", "back[place]"
+)
+wrong("adds-x", sentence="the layer and the residual connection: x is not part of it").replace(
+    "torch.zeros_like(x).index_add", "x.index_add"
+)
+wrong(
+    "not-by-expert",
+    sentence="computed by the wrong experts: rows arrive by source, and each expert wants its rows from all "
+    "sources. View them as (P, E/P, capacity, D), and bring the expert to the front",
+).replace("arrived.transpose(0, 1).flatten(1, 2)", "arrived.reshape(num_local, size * capacity, -1)").replace(
+    "results.transpose(0, 1).reshape(buffers.shape)", "results.reshape(buffers.shape)"
+)
 wrong("sends-what-there-is", "all_to_all", caught_by="traffic").body("""
     token, choice = (positions >= 0).nonzero(as_tuple=True)
     table = x.new_zeros(len(x), len(w_up_local) * dist.get_world_size(ep_group))
     table = table.index_put((token, experts[token, choice]), gates[token, choice])
     return expert_layer(x, table, w_up_local, w_down_local, exchange, ep_group)
 """)
-wrong("not-changed-back", "change the two dimensions back").replace(
-    "results.transpose(0, 1).reshape", "results.reshape"
+wrong(
+    "not-changed-back",
+    sentence="the layer with results in the experts' order: before the way back, change the two dimensions back",
+).replace("results.transpose(0, 1).reshape", "results.reshape")
+wrong("drops-place-0", sentence="the layer without the rows in place 0: only a position of -1 is dropped").replace(
+    "positions >= 0", "positions > 0"
 )
-wrong("drops-place-0", "only a position of -1").replace("positions >= 0", "positions > 0")
-wrong("last-choice-wins", "last choice alone").replace(
+wrong(
+    "last-choice-wins",
+    sentence="the result of each token's last choice alone: add up the rows that belong to one token",
+).replace(
     "index_add(0, token, gates[token, choice, None] * back[place])",
     "index_put((token,), gates[token, choice, None] * back[place])",
 )
-wrong("x-for-the-dropped", "adds nothing for them").replace(
+wrong(
+    "x-for-the-dropped",
+    sentence="the layer with x in place of 0 for tokens that were dropped: the layer adds nothing for them",
+).replace(
     "return torch.zeros_like(x).index_add",
     "return torch.where((positions < 0).all(1, keepdim=True), x, 0).index_add",
 )
-wrong("shares-of-the-kept", "share is lost").replace(
+wrong(
+    "shares-of-the-kept", sentence="the layer with gates that are made to add up to 1: a dropped choice's share is lost"
+).replace(
     "gates[token, choice, None]",
     "(gates * (positions >= 0) / (gates * (positions >= 0)).sum(1, keepdim=True))[token, choice, None]",
 )
@@ -238,34 +320,50 @@ right("by-one-flat-index").body("""
 """)
 
 wrong, right = ANSWERS.to("slowest-rank")
-wrong("two-operations", "half of it").replace("4 * most", "2 * most")
-wrong("fullest-expert", "the time of the fullest expert").replace(
+wrong(
+    "two-operations", sentence="half of it: each of the two products takes two operations for each number of its matrix"
+).replace("4 * most", "2 * most")
+wrong("fullest-expert", sentence="the time of the fullest expert; a rank has several").replace(
     "return 4 * most *", "return 4 * torch.tensor(routing).sum(0).max().item() *"
 )
-wrong("mean-rank", "with perfect balance").replace("4 * most *", "4 * loads.float().mean().item() *")
-wrong("one-source", "rows arrive from all ranks").replace(
+wrong("mean-rank", sentence="the time with perfect balance: the layer waits for the fullest rank").replace(
+    "4 * most *", "4 * loads.float().mean().item() *"
+)
+wrong("one-source", sentence="the time for the rows of one source: rows arrive from all ranks").replace(
     "return 4 * most *", "return 4 * torch.tensor(routing).view(len(routing), num_ranks, -1).sum(2).max().item() *"
 )
-wrong("share-of-all", "its share of all rows").replace("(loads.sum().item() / num_ranks)", "loads.sum().item()")
-wrong("ratio-of-experts", "load over the mean of the experts").replace(
+wrong("share-of-all", sentence="its share of all rows: divide by the mean of the ranks").replace(
+    "(loads.sum().item() / num_ranks)", "loads.sum().item()"
+)
+wrong(
+    "ratio-of-experts", sentence="the fullest expert's load over the mean of the experts; a rank has several"
+).replace(
     "most / (loads.sum().item() / num_ranks)",
     "(lambda load: (load.max() / load.float().mean()).item())(torch.tensor(routing, dtype=torch.float64).sum(0))",
 ).replace("load.float().mean()", "load.mean()")
-wrong("by-source", "what it receives").replace(
+wrong("by-source", sentence="the time for the rows that one rank sends: what it receives is what it computes").replace(
     "torch.tensor(routing).sum(0).view(num_ranks, -1).sum(1)", "torch.tensor(routing).sum(1)"
 )
-wrong("in-turn", "dealt out in turn").replace(".view(num_ranks, -1).sum(1)", ".view(-1, num_ranks).sum(0)")
-wrong("over-the-least", "the most over the least").replace("(loads.sum().item() / num_ranks)", "loads.min().item()")
-wrong("rows-for-itself", "of a rank for itself").replace(
+wrong("in-turn", sentence="the time with the experts dealt out in turn; a rank has neighbours").replace(
+    ".view(num_ranks, -1).sum(1)", ".view(-1, num_ranks).sum(0)"
+)
+wrong("over-the-least", sentence="the most over the least: divide by the mean of the ranks").replace(
+    "(loads.sum().item() / num_ranks)", "loads.min().item()"
+)
+wrong("rows-for-itself", sentence="the time for the rows of a rank for itself: rows arrive from all ranks").replace(
     "return 4 * most *",
     "table = torch.tensor(routing).view(len(routing), num_ranks, -1).sum(2)\n"
     "return 4 * table.diagonal().max().item() *",
 )
-wrong("all-ranks-together", "work at the same time").replace("4 * most *", "4 * loads.sum().item() *")
-wrong("upside-down", "the other way round").replace(
+wrong(
+    "all-ranks-together", sentence="the time for the rows of all ranks together: the ranks work at the same time"
+).replace("4 * most *", "4 * loads.sum().item() *")
+wrong("upside-down", sentence="the mean over the most: the other way round").replace(
     "most / (loads.sum().item() / num_ranks)", "(loads.sum().item() / num_ranks) / most"
 )
-wrong("mean-of-the-experts", "over the mean of the experts").replace("/ num_ranks)", "/ len(routing[0]))")
+wrong("mean-of-the-experts", sentence="the load over the mean of the experts: divide by the mean of the ranks").replace(
+    "/ num_ranks)", "/ len(routing[0]))"
+)
 right("without-torch").body("""
     size = len(routing[0]) // num_ranks
     loads = [sum(sum(row[r * size : (r + 1) * size]) for row in routing) for r in range(num_ranks)]
@@ -273,35 +371,55 @@ right("without-torch").body("""
 """)
 
 wrong, right = ANSWERS.to("balance-loss")
-wrong("local", "sum counts and probabilities").replace("sums = g(", "sums = (")
-wrong("mean-of-losses", "the mean of the ranks' own losses").body("""
+wrong("local", sentence="the loss of this rank's tokens alone: sum counts and probabilities over the ranks").replace(
+    "sums = g(", "sums = ("
+)
+wrong(
+    "mean-of-losses", sentence="the mean of the ranks' own losses: a product of means is not the mean of the products"
+).body("""
     t, num_experts = probabilities.shape
     counts = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities)
     loss = num_experts * (counts / counts.sum() * probabilities.mean(0)).sum()
     return g(loss) / g(torch.ones_like(loss))
 """)
-wrong("forgets-e", "the factor E is missing").replace("num_experts * (counts /", "(counts /")
-wrong("shares-of-tokens", "of all T k choices").replace("counts / counts.sum()", "counts / total")
-wrong("means-of-means", "have equally many tokens").body("""
+wrong("forgets-e", sentence="3 times too small: the factor E is missing").replace(
+    "num_experts * (counts /", "(counts /"
+)
+wrong("shares-of-tokens", sentence="2 times too large: the shares are of all T k choices").replace(
+    "counts / counts.sum()", "counts / total"
+)
+wrong("means-of-means", sentence="computed from the means of the ranks, which don't have equally many tokens").body("""
     t, num_experts = probabilities.shape
     share = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities) / chosen.numel()
     size = g(torch.ones(()))
     return num_experts * (g(share) / size * g(probabilities.mean(0)) / size).sum()
 """)
-wrong("sum-of-losses", "not the product").body("""
+wrong(
+    "sum-of-losses", sentence="the sum of the ranks' own losses: sum what goes into the product, not the product"
+).body("""
     t, num_experts = probabilities.shape
     counts = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities)
     return g(num_experts * (counts / counts.sum() * probabilities.mean(0)).sum())
 """)
-wrong("own-shares", "own shares").replace("counts, mass, total = sums[:num_experts], ", "mass, total = ")
-wrong("own-probabilities", "own probabilities").replace("mass / total", "probabilities.mean(0)")
-wrong("first-choices", "first choices alone").replace("chosen.flatten()", "chosen[:, 0]")
-wrong("sums-of-probabilities", "divided by the tokens").replace("mass / total", "mass")
-wrong("own-tokens", "own number of tokens").replace("mass / total", "mass / t")
-wrong("own-tokens-twice", "own number of tokens").replace(
-    "counts / counts.sum() * mass / total", "counts / (t * chosen.shape[1]) * mass / t"
+wrong("own-shares", sentence="computed from this rank's own shares: sum the counts over the ranks, too").replace(
+    "counts, mass, total = sums[:num_experts], ", "mass, total = "
 )
-wrong("shares-squared", "times themselves").replace(
+wrong(
+    "own-probabilities", sentence="computed from this rank's own probabilities: sum them over the ranks, too"
+).replace("mass / total", "probabilities.mean(0)")
+wrong("first-choices", sentence="computed from the first choices alone: all k of each token count").replace(
+    "chosen.flatten()", "chosen[:, 0]"
+)
+wrong(
+    "sums-of-probabilities", sentence="8 times too large: the probabilities' mean is their sum divided by the tokens"
+).replace("mass / total", "mass")
+wrong("own-tokens", sentence="computed with this rank's own number of tokens: sum that over the ranks, too").replace(
+    "mass / total", "mass / t"
+)
+wrong(
+    "own-tokens-twice", sentence="computed with this rank's own number of tokens: sum that over the ranks, too"
+).replace("counts / counts.sum() * mass / total", "counts / (t * chosen.shape[1]) * mass / t")
+wrong("shares-squared", sentence="the shares times themselves: one of the two factors is the mean probability").replace(
     "counts / counts.sum() * mass / total", "(counts / counts.sum()).square() + 0 * mass"
 )
 right("three-sums").body("""
@@ -313,23 +431,35 @@ right("three-sums").body("""
 """)
 
 wrong, right = ANSWERS.to("balance-bias")
-wrong("own-load", "this rank's own load").replace("all_reduce(load_local, group)", "load_local")
-wrong("wrong-way", "the wrong direction").replace("load.mean() - load", "load - load.mean()")
-wrong("in-proportion", "in proportion").replace(".sign()", "")
-wrong("all-ranks", "the load is that of the group").replace("all_reduce(load_local, group)", "all_reduce(load_local)")
-wrong("without-the-old", "without the old bias").replace("return bias + rate", "return rate")
+wrong("own-load", sentence="the biases by this rank's own load: the load is that of the whole group").replace(
+    "all_reduce(load_local, group)", "load_local"
+)
+wrong("wrong-way", sentence="a step in the wrong direction: an expert with less than the mean load goes up").replace(
+    "load.mean() - load", "load - load.mean()"
+)
+wrong(
+    "in-proportion", sentence="a step in proportion to the load; each step is `rate`, whatever the difference"
+).replace(".sign()", "")
+wrong("all-ranks", sentence="a step by the load of all ranks; the load is that of the group").replace(
+    "all_reduce(load_local, group)", "all_reduce(load_local)"
+)
+wrong("without-the-old", sentence="the step alone, without the old bias").replace("return bias + rate", "return rate")
 wrong("gathers", "called all_gather", caught_by="traffic").body("""
     loads = [torch.empty_like(load_local) for _ in range(dist.get_world_size(group))]
     dist.all_gather(loads, load_local, group=group)
     load = torch.stack(loads).sum(0)
     return bias + rate * (load.mean() - load).sign()
 """)
-wrong("never-rests", "a step down for the expert").replace(
+wrong("never-rests", sentence="a step down for the expert with exactly the mean load: its bias stays").replace(
     "rate * (load.mean() - load).sign()", "torch.where(load < load.mean(), rate, -rate)"
 )
-wrong("up-alone", "a step up alone").replace("(load.mean() - load).sign()", "(load < load.mean())")
-wrong("own-mean", "the mean of the sum").replace("load.mean()", "load_local.mean()")
-wrong("never-rests-up", "a step up for the expert").replace(
+wrong("up-alone", sentence="a step up alone: an expert with more than the mean load goes down").replace(
+    "(load.mean() - load).sign()", "(load < load.mean())"
+)
+wrong("own-mean", sentence="a step by the mean of this rank's own load: take the mean of the sum").replace(
+    "load.mean()", "load_local.mean()"
+)
+wrong("never-rests-up", sentence="a step up for the expert with exactly the mean load: its bias stays").replace(
     "rate * (load.mean() - load).sign()", "torch.where(load > load.mean(), -rate, rate)"
 )
 right("by-comparing").body("""
@@ -340,30 +470,42 @@ right("by-comparing").body("""
 """)
 
 wrong, right = ANSWERS.to("moe-gradients")
-wrong("not-divided", "divide it by the tokens of all ranks").replace("data_group) / total, all", "data_group), all")
-wrong("own-tokens", "divided by this rank's own tokens").replace(
+wrong("not-divided", sentence="the sum: divide it by the tokens of all ranks").replace(
+    "data_group) / total, all", "data_group), all"
+)
+wrong("own-tokens", sentence="divided by this rank's own tokens: divide by those of all ranks").replace(
     "all_reduce(torch.tensor(num_tokens), data_group)", "num_tokens"
 )
-wrong("experts-over-all", "have different experts").replace("(expert, replica_group)", "(expert, data_group)")
-wrong("dense-over-replicas", "every data rank has this weight").replace("(dense, data_group)", "(dense, replica_group)")
-wrong("tokens-of-the-replicas", "came from all ranks").replace(
+wrong(
+    "experts-over-all",
+    sentence="the sum over all data ranks: the other ranks of the expert-parallel group have different experts",
+).replace("(expert, replica_group)", "(expert, data_group)")
+wrong("dense-over-replicas", sentence="the sum over the replica group: every data rank has this weight").replace(
+    "(dense, data_group)", "(dense, replica_group)"
+)
+wrong(
+    "tokens-of-the-replicas", sentence="divided by the tokens of the replica group: its tokens came from all ranks"
+).replace(
     "(expert, replica_group) / total", "(expert, replica_group) / all_reduce(torch.tensor(num_tokens), replica_group)"
 )
-wrong("mean-of-the-replicas", "the mean over the replica group").replace(
+wrong("mean-of-the-replicas", sentence="the mean over the replica group").replace(
     "(expert, replica_group) / total", "(expert, replica_group) / dist.get_world_size(replica_group)"
 )
-wrong("experts-not-reduced", "the other replicas").replace("all_reduce(expert, replica_group)", "expert")
-wrong("dense-mean-over-ranks", "different numbers of tokens").replace(
+wrong("experts-not-reduced", sentence="this rank's own: the other replicas have seen other tokens").replace(
+    "all_reduce(expert, replica_group)", "expert"
+)
+wrong("dense-mean-over-ranks", sentence="the mean over the ranks: the ranks have different numbers of tokens").replace(
     "all_reduce(dense, data_group) / total", "all_reduce(dense, data_group) / dist.get_world_size(data_group)"
 )
-wrong("as-if-all-had-as-many", "times the ranks").replace(
-    "all_reduce(torch.tensor(num_tokens), data_group)", "num_tokens * dist.get_world_size(data_group)"
-)
-wrong("mean-of-means", "the mean of the ranks' means").body("""
+wrong(
+    "as-if-all-had-as-many",
+    sentence="the sum divided by this rank's tokens times the ranks: ranks have different numbers of tokens",
+).replace("all_reduce(torch.tensor(num_tokens), data_group)", "num_tokens * dist.get_world_size(data_group)")
+wrong("mean-of-means", sentence="the mean of the ranks' means: ranks have different numbers of tokens").body("""
     ranks, replicas = dist.get_world_size(data_group), dist.get_world_size(replica_group)
     return all_reduce(dense / num_tokens, data_group) / ranks, all_reduce(expert / num_tokens, replica_group) / replicas
 """)
-wrong("wrong-way-round", "the dense gradient comes first").replace(
+wrong("wrong-way-round", sentence="the right pair the wrong way round: the dense gradient comes first").replace(
     "return all_reduce(dense, data_group) / total, all_reduce(expert, replica_group) / total",
     "return all_reduce(expert, replica_group) / total, all_reduce(dense, data_group) / total",
 )
@@ -375,7 +517,7 @@ right("in-place-on-copies").body("""
 """)
 
 wrong, right = ANSWERS.to("two-level-exchange")
-wrong("nothing-sent", "nothing was exchanged").body("return x.clone()")
+wrong("nothing-sent", sentence="x itself: nothing was exchanged").body("return x.clone()")
 wrong("flat", "inside the node, and one between", caught_by="traffic").body("""
     size = dist.get_world_size()
     return all_to_all(x.view(size, -1), [1] * size, [1] * size).view(x.shape)
@@ -384,30 +526,37 @@ wrong("flat-in-a-group-of-its-own", "a process group of the ranks").body("""
     size = dist.get_world_size()
     return all_to_all(x.view(size, -1), [1] * size, [1] * size, dist.new_group()).view(x.shape)
 """)
-wrong("sorted-by-place", "sorted by rank, node by node").replace(
-    ".reshape(x.shape)", ".transpose(0, 1).reshape(x.shape)"
-)
-wrong("not-transposed-back", "rank 3 returned").replace(
-    "chunks = chunks.transpose(0, 1)", "chunks = chunks.view(nodes, local, -1, x.shape[-1])"
-)
-wrong("no-reordering", "without any reordering").replace(".transpose(0, 1)", "").replace(
+wrong(
+    "sorted-by-place",
+    sentence="the right rows, sorted by place in the source's node: they must be sorted by rank, node by node",
+).replace(".reshape(x.shape)", ".transpose(0, 1).reshape(x.shape)")
+wrong(
+    "not-transposed-back",
+    sentence="what you get if the first level's result goes on as it is: before the second, sort it by node",
+).replace("chunks = chunks.transpose(0, 1)", "chunks = chunks.view(nodes, local, -1, x.shape[-1])")
+wrong(
+    "no-reordering",
+    sentence="what you get without any reordering: both levels want the targets that they serve side by side",
+).replace(".transpose(0, 1)", "").replace(
     "x.view(nodes, local, -1, x.shape[-1])", "x.view(local, nodes, -1, x.shape[-1])"
 ).replace("return all_to_all(chunks,", "return all_to_all(chunks.reshape(nodes, -1),")
-wrong("first-level-alone", "what the first level gives").replace(
+wrong("first-level-alone", sentence="what the first level gives: the rows have to go on to their nodes").replace(
     "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
     "return chunks.transpose(0, 1).reshape(x.shape)",
 )
-wrong("not-by-node", "sort it by node").replace(
-    "chunks = chunks.transpose(0, 1)\n", "chunks = chunks.reshape(nodes, -1)\n"
-)
-wrong("not-by-place", "sort them by place").replace(
-    "x.view(nodes, local, -1, x.shape[-1]).transpose(0, 1)", "x.view(local, nodes, -1, x.shape[-1])"
-)
-wrong("second-level-alone", "the second level alone").replace(
-    "chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)\n", ""
-)
+wrong(
+    "not-by-node",
+    sentence="what you get if the first level's result goes on as it is: before the second, sort it by node",
+).replace("chunks = chunks.transpose(0, 1)\n", "chunks = chunks.reshape(nodes, -1)\n")
+wrong(
+    "not-by-place", sentence="what you get if the rows go to the first level as they are: before it, sort them by place"
+).replace("x.view(nodes, local, -1, x.shape[-1]).transpose(0, 1)", "x.view(local, nodes, -1, x.shape[-1])")
+wrong(
+    "second-level-alone",
+    sentence="what the second level alone gives: first, rows go to the rank of this node that serves their place",
+).replace("chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)\n", "")
 wrong("four-dimensions", "in a different shape").replace(".reshape(x.shape)", "")
-wrong("first-level-as-it-is", "what the first level gives").replace(
+wrong("first-level-as-it-is", sentence="what the first level gives: the rows have to go on to their nodes").replace(
     "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
     "return chunks.reshape(x.shape)",
 )

@@ -53,7 +53,7 @@ def is_telling(value: Any) -> bool:
     if not len(numbers) or has_non_finite(value):
         return False
     if len(numbers) == 1:
-        number = numbers.item()
+        number = float(numbers)
         return float(f"{number:.{ENOUGH}g}") != number and not number.is_integer()
     of_floats = isinstance(value, torch.Tensor) and value.is_floating_point()
     return len(numbers.unique()) >= (2 if of_floats else 4)

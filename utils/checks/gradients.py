@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -32,13 +33,14 @@ from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .compare import Mistakes
 from .inputs import Draws
-from .oracles import Case, Drawing, as_tuple, at, side_by_side
+from .oracles import Case, Drawing, as_tuple, part_of_rank, side_by_side
 from .traffic import expect_all_waited
 
 CLOSE = 1e-9  # relative error of float64 numbers, after gelu, exp or additions in another order
 TWICE = {"values": partial(drive, twice=True)}  # to find a function that keeps something from call to call
 
 Call = tuple[str, int]  # (op, bytes handed in)
+NO_MISTAKES: Mapping[str, Mistakes] = MappingProxyType({})
 GIVES = {
     "all_reduce": "gives every rank the whole sum",
     "reduce_scatter": "gives each rank one part of the sum",
@@ -89,12 +91,12 @@ class Sharded:
     def __post_init__(self) -> None:
         self.y, self.gradients = serial(self.function, self.grad, **self.whole)
 
-    def case(self, mistakes: Mapping[str, Mistakes], **options: Any) -> Case:
+    def case(self, mistakes: Mapping[str, Mistakes] = NO_MISTAKES, **options: Any) -> Case:
         """The case of a function that autograd goes through; see `driven`."""
         right = {"output": self.part("y", self.y), **self.parts(self.gradients)}
         return driven(self.size, self.parts(self.whole), self.part("y", self.grad), right, mistakes, **options)
 
-    def case_by_hand(self, mistakes: Mapping[str, Mistakes], **options: Any) -> Case:
+    def case_by_hand(self, mistakes: Mapping[str, Mistakes] = NO_MISTAKES, **options: Any) -> Case:
         """The case of a function that is given `grad` as well and returns y and all gradients, as a tuple.
 
         mistakes  {"y", "grad_x", "grad_w_local", ...: {a usual mistake, in words: what it leads to}}
@@ -117,7 +119,7 @@ class Sharded:
         That is what ranks get that never communicate.
         """
         given = per_rank(self.size, {name: self.part(name, x) for name, x in self.whole.items()})
-        grads = [at(self.part("y", self.grad), rank, self.size) for rank in range(self.size)]
+        grads = [part_of_rank(self.part("y", self.grad), rank, self.size) for rank in range(self.size)]
         ranks = [serial(self.function, grad, **mine) for grad, mine in zip(grads, given, strict=True)]
         return [y for y, _ in ranks], {name: [of_rank[name] for _, of_rank in ranks] for name in self.gradients}
 
@@ -142,7 +144,7 @@ def driven(
     given: Mapping[str, Any],
     grad: Any,
     right: Mapping[str, Any],
-    mistakes: Mapping[str, Mistakes],
+    mistakes: Mapping[str, Mistakes] = NO_MISTAKES,
     **options: Any,
 ) -> Case:
     """The case of a function that autograd goes through. Lists have one entry per rank, as in any Case.
@@ -162,7 +164,7 @@ def driven(
     usual = {name: {OVERFLOW: overflows, NO_GRADIENT: None, **mistakes.get(name, {})} for name in right}
     usual["output"] = {OVERFLOW: overflows, NO_RETURN: None, **mistakes.get("output", {})}
     return Case(
-        [per_rank(size, given), [at(grad, rank, size) for rank in range(size)]],
+        [per_rank(size, given), [part_of_rank(grad, rank, size) for rank in range(size)]],
         right={part_named(name): value for name, value in right.items()},
         mistakes={part_named(name): of_part for name, of_part in usual.items()},
         unpack=unpacked,
@@ -175,7 +177,7 @@ def driven(
 
 
 def per_rank(size: int, given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{name: at(x, rank, size) for name, x in given.items()} for rank in range(size)]
+    return [{name: part_of_rank(x, rank, size) for name, x in given.items()} for rank in range(size)]
 
 
 def part_named(name: str) -> str:

@@ -37,11 +37,13 @@ from .answer import Answer, CheckFailed, Outcome, Place
 from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
 from .equality import alike, which_alike
 from .inputs import Draws
+from .kinds import kind_of
 from .known_mistakes import sentences
 from .marking import Check, exercise_of
+from .relations import relation
 from .rooms import HIDDEN
 from .runner import Runner
-from .scores import SCORE, Measure, Score
+from .scores import Measure, Score
 from .show import show
 from .wording import named
 
@@ -81,7 +83,7 @@ def every(value: Any) -> Every:
     return Every(value)
 
 
-def at(value: Any, rank: int, world_size: int) -> Any:
+def part_of_rank(value: Any, rank: int, world_size: int) -> Any:
     """A rank's part of a value: its entry of a list, or the value itself."""
     if isinstance(value, OnlyAt):
         return value.value if value.rank == rank else None
@@ -167,7 +169,7 @@ class Case:
 
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
-        cluster = (self.clock if judges in ("time", "memory", SCORE) else None) or self.cluster
+        cluster = (self.clock if kind_of(judges).on_clock else None) or self.cluster
         through = self.drivers.get(judges, self.through)
         options: dict[str, Any] = {"catch": self.catch, "through": through, **self.same}
         try:
@@ -224,7 +226,7 @@ class Case:
         values = self.unpacked(got, rank)
         for part, right, mistakes in self.parts(rank):
             if not alike(values[part], right, self.rtol, strict=True):
-                seen = at(self.seen, rank, self.world_size) or (
+                seen = part_of_rank(self.seen, rank, self.world_size) or (
                     "rank {rank}: {part} is" if part else "rank {rank} returned"
                 )
                 seen = seen.replace("{part} is", f"{{part}} {is_or_are(part)}")
@@ -234,21 +236,23 @@ class Case:
                     expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
                 except CheckFailed as failed:
                     failed.place = (rank, part)
+                    failed.mistake = failed.mistake or self.related(values[part], rank, part)
                     raise
+
+    def related(self, got: Any, rank: int, part: str) -> str:
+        """The sentence on how a wrong result is related to the inputs and to other ranks' results; "" if it isn't."""
+        right = self.right[part] if isinstance(self.right, dict) else self.right
+        rights = [part_of_rank(right, number, self.world_size) for number in range(self.world_size)]
+        words = relation(got, rank, rights, self.inputs, self.rtol)
+        return named([words] if words else [])
 
     def found_wrong(self, answer: Answer, judges: str) -> dict[Place, tuple[Any, Any]]:
         """{place: (what is there, what would be right)} of what is wrong with an answer, in what is judged of it."""
-        if judges == "traffic":
-            calls = ((event.rank, (event.op, event.bytes)) for event in answer.events)
-            by_rank: dict[int, list[Any]] = {}
-            for rank, call in calls:
-                by_rank.setdefault(rank, []).append(call)
-            return {(rank, ""): (by_rank[rank], UNKNOWN) for rank in by_rank}
-        if judges == "time":
-            return {(0, ""): (answer.run.elapsed, UNKNOWN)}
+        if seen := kind_of(judges).seen(answer):
+            return {place: (got, UNKNOWN) for place, got in seen.items()}
         if self.right is None:
             return {(rank, ""): (got, UNKNOWN) for rank, got in enumerate(answer.results)}
-        wrong = {}
+        wrong: dict[Place, tuple[Any, Any]] = {}
         for rank, got in enumerate(answer.results):
             of_rank = self.compared(got, rank)
             wrong |= {(rank, part): pair for part, pair in of_rank.items() if not alike(*pair, self.rtol, strict=True)}
@@ -278,7 +282,9 @@ class Case:
         refuted = {
             words
             for words in fitting
-            if not all(alike(results[r], at(self.mistakes[words], r, self.world_size), self.rtol) for r in ranks)
+            if not all(
+                alike(results[r], part_of_rank(self.mistakes[words], r, self.world_size), self.rtol) for r in ranks
+            )
         }
         dropped = refuted if len(refuted) < len(fitting) else set()
         return {words: wrong for words, wrong in mistakes.items() if words not in dropped}
@@ -307,8 +313,8 @@ class Case:
         several = isinstance(self.right, dict)
         for part, right in self.right.items() if several else [("", self.right)]:
             mistakes = self.mistakes.get(part, {}) if several else self.mistakes
-            of_rank = {words: at(wrong, rank, self.world_size) for words, wrong in mistakes.items()}
-            yield part, at(right, rank, self.world_size), of_rank
+            of_rank = {words: part_of_rank(wrong, rank, self.world_size) for words, wrong in mistakes.items()}
+            yield part, part_of_rank(right, rank, self.world_size), of_rank
 
     def ambiguous(self) -> frozenset[tuple[int, str, str, str]]:
         """What these inputs can't tell apart, as (rank, part, words, other words): two mistakes that lead to the same
@@ -340,7 +346,7 @@ def side_by_side(cases: Sequence[Case], groups: Sequence[Sequence[int]] = ()) ->
 
     def of_ranks(values: Sequence[Any]) -> list[Any]:
         """What each rank has of the cases' values."""
-        return [at(values[number], place, len(groups[number])) for _, number, place in ranks]
+        return [part_of_rank(values[number], place, len(groups[number])) for _, number, place in ranks]
 
     def mistakes_in(part: str) -> dict[str, list[Any]]:
         """Words that some cases lack have the right value there, which is not a mistake."""
@@ -426,11 +432,12 @@ class Oracle:
         """Judge an answer in one case. If it fails as a known wrong answer does, that answer's sentence is said."""
         arguments = self.cases[judges][number]
         case = self.drawn(run.draws, arguments)
-        if judges == SCORE and self.par:
+        is_score = kind_of(judges).is_score
+        if is_score and self.par:
             case.par = called(self.par, arguments=arguments)
         answer = case.run(run, judges)
         try:
-            if judges != SCORE:
+            if not is_score:
                 return case.judge(answer, judges)
             case.judge_values(answer)
             run.scores.append(case.scored(answer))

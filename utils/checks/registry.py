@@ -12,7 +12,9 @@ try:
 except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyter
     display = print
 
+from ..report.run import Run
 from .answer import CheckFailed
+from .kinds import kind_of
 from .known_mistakes import KnownMistakes, mistakes_file
 from .marking import Check, CheckFunction, exercise_of
 from .oracles import Oracle
@@ -20,10 +22,8 @@ from .progress import Passed, Progress, Summary
 from .recorded import Recorded, points_of
 from .rooms import HIDDEN, load_checks
 from .runner import Runner
-from .scores import SCORE
 from .timelines import keep, to_look_at
 
-TIME = "time"
 WIDTH = 78  # columns of a message's first line
 ASSUMES = (
     "Hidden tests try cases that the notebook doesn't: does your code assume a number of ranks, a shape or a dtype?"
@@ -107,13 +107,16 @@ class Checks:
             failed.header = header([exercise, judges] + ["hidden test"] * self.hidden, run.situation)
             if failed.expected and self.hidden:
                 failed.expected, failed.mistake = "something else", failed.mistake or ASSUMES
-            if judges in (TIME, SCORE) and len(run.runs) == 1 and not self.hidden:
-                failed.run = run.runs[0]
+            failed.run = self.timeline_of(run, judges)
             raise failed from None
-        if judges in (TIME, SCORE) and len(run.runs) == 1 and not self.hidden:
-            keep(exercise, run.runs[0])
+        if timeline := self.timeline_of(run, judges):
+            keep(exercise, timeline)
         shown = f"\n  {remark}" if remark and not self.hidden else ""
         return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed{shown}"
+
+    def timeline_of(self, run: Runner, judges: str) -> Run | None:
+        """The run that a student can look at, if it was about time and there was just one."""
+        return run.runs[0] if kind_of(judges).is_timed and len(run.runs) == 1 and not self.hidden else None
 
 
 def words_in_a_notebook(one: Check, run: Runner) -> str:
