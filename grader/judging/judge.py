@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,9 @@ class Judging:
             verdict.kind, verdict.points = PASSED, cell.points
             verdict.score = next(iter(scores), None)
             verdict.said = "\n".join(line for remark in remarks for line in remark.splitlines())
+        finally:
+            with suppress(HostGone):
+                self.ranks.dismiss_crew()
         return verdict
 
     def judge_part(self, part: Checks, cell: CheckCell, code: Slice, visible: list[Case], scores: list[Score]) -> str:
@@ -188,7 +192,7 @@ class Judging:
         longest = max((source.count("\n") + 1 for source in self.cells), default=0)
         run = RemoteRunner(self.ranks, code, function, longest, audited=self.audit or cell.judges == SCORE)
         try:
-            return self.judge_openly(run, part, cell)
+            return judge_openly(run, part, cell)
         except CheckFailed as failed:
             if not part.hidden:
                 raise
@@ -213,19 +217,19 @@ class Judging:
             if not part.hidden:
                 visible += run.cases
 
-    def judge_openly(self, run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
-        """Let a check judge, with all that it has to say."""
-        try:
-            return run.judge(part, cell.judges)
-        except (*FAILURES, NotForRanks):
-            raise
-        except Exception as error:  # a check met a value that it did not expect, so the answer is not right
-            where = f"{cell.name}: {type(error).__name__}: {error}"
-            self.flag("a check could not judge what came back", where)
-            raise CheckFailed(
-                f"What came back can't be judged ({type(error).__name__}).",
-                mistake="Does your function return what its description says, in that form?",
-            ) from None
+
+def judge_openly(run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
+    """Let a check judge, with all that it has to say."""
+    try:
+        return run.judge(part, cell.judges)
+    except (*FAILURES, NotForRanks):
+        raise
+    except Exception as error:  # a check met a value that it did not expect, so the answer is not right
+        run.flags.append(Flag("a check could not judge what came back", f"{type(error).__name__}: {error}"))
+        raise CheckFailed(
+            f"What came back can't be judged ({type(error).__name__}).",
+            mistake="Does your function return what its description says, in that form?",
+        ) from None
 
 
 def has_check(part: Checks, cell: CheckCell) -> bool:

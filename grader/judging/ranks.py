@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 
@@ -38,15 +39,17 @@ def close_hosts() -> None:
 
 
 class Ranks:
-    """Starts and ends the ranks of one submission, each in a process of its own that serves in one run.
+    """Starts and ends the ranks of one submission, each in a process of its own.
 
     until  the machine's time (monotonic) at which the submission's own time is over
+    crew   processes that have been ranks in a run of this check, and wait for the next run
     """
 
     def __init__(self, sandboxed: bool, until: float):
         self.sandboxed, self.until = sandboxed, until
         self.host: RankHost | None = None
         self.hosts_started = 0
+        self.crew: list[RankHandle] = []
 
     def start(self, count: int) -> list[RankHandle]:
         """Start processes for the ranks of a world. Raises HostGone."""
@@ -57,12 +60,24 @@ class Ranks:
             self.host = host_for(self.sandboxed)
         return self.host.start(count)
 
+    def crew_of(self, count: int) -> list[RankHandle]:
+        """Processes for the ranks of a run, those of the runs before it first."""
+        if len(self.crew) < count:
+            self.crew += self.start(count - len(self.crew))
+        return self.crew[:count]
+
+    def dismiss_crew(self) -> None:
+        crew, self.crew = self.crew, []
+        if crew:
+            self.end(crew)
+
     def connect(self, ranks: Sequence[RankHandle]) -> list[RankConnection]:
         """Connections to the ranks of one run, which share its time."""
         until, host = min(monotonic() + RUN_SECONDS * patience(), self.until), self.running_host()
+        before = host.used(ranks) if ranks[0] in self.crew else [0.0] * len(ranks)
 
         def has_overspent(number: int) -> bool:
-            used = host.used(ranks)
+            used = [now - then for now, then in zip(host.used(ranks), before, strict=True)]
             too_much = sum(used) > CPU_SECONDS + CPU_SECONDS_EACH * len(ranks)
             return used[number] > (CPU_SECONDS_EACH if too_much else CPU_SECONDS)
 
@@ -90,6 +105,8 @@ class Ranks:
 
     def close(self, suspicious: bool) -> None:
         """Leave the host to the next submission, unless this one has done something suspicious in it."""
+        with suppress(HostGone):
+            self.dismiss_crew()
         if self.host is not None:
             if suspicious:
                 self.host.close()

@@ -38,10 +38,16 @@ class TooLong(Exception):
 
 
 class RemoteRunner(Runner):
-    """`run` of a graded check: the ranks are sandboxed processes, new ones in each run, and the hub is their network.
+    """`run` of a graded check: the ranks are sandboxed processes, and the hub is their network.
+
+    Where values or traffic are judged in real time, the same processes serve in all runs of a check: its crew. Starting
+    one costs more than most runs. What a function leaves in its process can only do it harm, and a check that fails so
+    is judged once more, with new processes in each run.
 
     longest_cell  the most lines that a cell of the notebook has
     audited       whether each rank is run once more, alone (audit.py)
+    may_reuse     whether processes may serve in several runs of a check
+    reused        whether some have
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class RemoteRunner(Runner):
     ):
         super().__init__(function)
         self.ranks, self.code, self.longest_cell, self.audited = ranks, code, longest_cell, audited
+        self.may_reuse, self.reused = not audited, False
         self.draws = new_draws()
         self.flags: list[Flag] = []
         self.cases: list[Case] = []  # those that it was asked to run
@@ -63,7 +70,21 @@ class RemoteRunner(Runner):
             self.if_stuck, self.quiet = if_stuck, quiet
             return self
 
-        return part.judge(self.function, judges, runner)
+        try:
+            return part.judge(self.function, judges, runner)
+        except Exception as error:
+            if not self.reused:
+                raise
+            if isinstance(error, HostGone):
+                self.ranks.close(suspicious=True)
+            self.start_afresh()
+            return part.judge(self.function, judges, runner)
+
+    def start_afresh(self) -> None:
+        """Forget all runs, and from now on let no process serve in two."""
+        self.ranks.dismiss_crew()
+        self.cases, self.flags, self.scores, self.runs, self.ended = [], [], [], [], ""
+        self.may_reuse = self.reused = False
 
     def world(self, request: RunRequest) -> Run:
         """As Runner.world, with the results as the ranks described them. Raises TooLong, HostGone, too."""
@@ -76,6 +97,8 @@ class RemoteRunner(Runner):
         except RankCrashed:
             if memories:
                 raise
+            if self.reused:  # what an earlier run has left in a process may be to blame
+                self.flags = []
             run = self.run_ranks(orders, memories)  # it may be the machine's fault, which was short of memory, say
         self.draws = new_draws()
         return replace(run, results=[restored_result(request, *pair) for pair in enumerate(run.results)])
@@ -89,13 +112,16 @@ class RemoteRunner(Runner):
 
     def run_ranks(self, orders: list[RunOrder], memories: list[SlowMemory]) -> Run:
         """Run one world from start to end. Raises what `spawn` raises, TooLong, HostGone."""
-        first, ranks = orders[0], self.ranks.start(len(orders))
-        connections = self.ranks.connect(ranks)
+        first, size = orders[0], len(orders)
+        is_crew = self.may_reuse and not first.virtual and self.judges in ("values", "traffic")
+        self.reused |= is_crew and bool(self.ranks.crew)
+        ranks = self.ranks.crew_of(size) if is_crew else self.ranks.start(size)
+        connections, stay = self.ranks.connect(ranks), False
         hub = Hub(connections, first.cluster, first.virtual, memories, times_count=self.judges in ("time", SCORE))
         try:
             for rank, order in zip(ranks, orders, strict=True):
-                give_order(rank.socket, order)
-            run = hub.run()
+                give_order(rank.socket, replace(order, more_runs=is_crew))
+            run, stay = hub.run(), is_crew
         except RankTimeout as error:
             raise TooLong(str(error)) from None
         except RankCrashed as error:
@@ -105,8 +131,11 @@ class RemoteRunner(Runner):
             self.ended = self.how_it_failed(error, hub)
             raise
         finally:
-            self.ranks.end(ranks)
-        if self.audited and len(orders) > 1:
+            if is_crew and not stay:
+                self.ranks.dismiss_crew()
+            elif not is_crew:
+                self.ranks.end(ranks)
+        if self.audited and size > 1:
             self.audit(orders, [connection.log for connection in connections], memories, run.results)
         return run
 

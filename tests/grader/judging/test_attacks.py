@@ -248,3 +248,54 @@ def test_a_veiled_message_keeps_the_words_of_the_mistake_without_its_numbers():
     assert other.saw == "its traffic is not right, in a case with different numbers"
     assert other.mistake == "... times the bytes of ... ranks: rank 0 keeps float64 and 1/...."
     assert len(veiled(CheckFailed("", "", "x" * 10_000), "values", "", "").mistake) == hidden_words.MAX_WORDS
+
+
+# ---- what outlives a run ---------------------------------------------------------------------------------------------
+
+LEAVES = {
+    "a count of its calls": """
+        import builtins
+        builtins.calls = getattr(builtins, "calls", 0) + 1
+        return kept if builtins.calls == 1 else 0 * kept
+    """,
+    "a patched function": """
+        was, dist.send = dist.send, lambda *args, **kwargs: None
+        return kept
+    """,
+    "another dtype, no gradients": "torch.set_default_dtype(torch.half); torch.set_grad_enabled(False); return kept",
+    "tensors without values": "torch.set_default_device('meta'); return kept",
+    "warnings that are errors": "import warnings; warnings.simplefilter('error'); return kept",
+    "a thread that calls on": """
+        import threading, time
+        def call():
+            time.sleep(0.02)
+            dist.barrier()
+        threading.Thread(target=call, daemon=True).start()
+        return kept
+    """,
+    "an end of its own": """
+        import atexit, gc, os, signal
+        class Last:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGKILL)
+        torch.last = last = Last()
+        last.itself = last
+        if getattr(torch, "before", None):
+            del torch.last, last
+            gc.collect()
+        torch.before = True
+        return kept
+    """,
+}
+
+
+@pytest.mark.parametrize("leaves", LEAVES.values(), ids=LEAVES)
+def test_a_right_answer_is_right_whatever_it_leaves_in_its_process(leaves):
+    """The runs of a check share their processes. What an earlier run has done to one never costs points or a flag."""
+    said = judged(
+        "01_collectives",
+        answer("broadcast-by-hand", "x, root, rank, world_size", SENDS + textwrap.dedent(leaves)),
+        BROADCAST,
+    )
+    assert [(verdict.kind, verdict.said) for verdict in said.verdicts if verdict.kind != "passed"] == []
+    assert said.flags == said.problems == []

@@ -328,12 +328,14 @@ def started(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("audit, again", [(False, 0), (True, 1)])
-def test_an_audit_starts_each_rank_once_more_alone(audit, again, started):
-    """A visible run of 2 ranks, and hidden ones of 1, 3, 5 and 3. A rank that was alone needs no audit."""
+@pytest.mark.parametrize(
+    "audit, processes", [(False, [2, 1, 2]), (True, [2, 1, 1, 1, 3, 1, 1, 1, 5, 1, 1, 1, 1, 1, 3, 1, 1, 1])]
+)
+def test_an_audit_starts_each_rank_anew_and_once_more_alone(audit, processes, started):
+    """A visible run of 2 ranks, and hidden ones of 1, 3, 5 and 3, which share their processes without an audit."""
     said = judged(COLLECTIVES, None, ["launch-then-wait-values"], audit=audit)
     assert (said.verdicts[0].kind, said.flags) == ("passed", [])
-    assert started[1:] == [2, *[1] * 2 * again, 1, 3, *[1] * 3 * again, 5, *[1] * 5 * again, 3, *[1] * 3 * again]
+    assert started[1:] == processes
 
 
 def test_a_challenge_is_audited_in_any_case(started):
@@ -351,19 +353,38 @@ def test_in_an_audit_each_rank_may_receive_as_much_as_the_whole_run(monkeypatch)
     assert (said.verdicts[0].kind, said.flags) == ("passed", [])
 
 
-# ---- each run starts afresh ------------------------------------------------------------------------------------------
+# ---- one run after the other ----------------------------------------------------------------------------------------
 
 
-def test_leftovers_of_an_answer_cost_no_points():
-    """No process serves in two runs, and no rank sees the files of another."""
-    leaves = """
-wrong = hasattr(builtins, "here") or os.path.exists("/tmp/here")
-builtins.here = True
-open("/tmp/here", "w").close()
-"""
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        "wrong = hasattr(builtins, 'here'); builtins.here = True",
+        "wrong = 'HERE' in os.environ; os.environ['HERE'] = '1'",
+        "wrong = torch.get_default_dtype() == torch.float64; torch.set_default_dtype(torch.float64)",
+        "wrong = os.path.exists('/tmp/here'); open('/tmp/here', 'w').close()",
+    ],
+    ids=["builtins", "environment", "default dtype", "a file"],
+)
+def test_leftovers_of_an_answer_in_its_process_cost_no_points(leaves):
+    """At home, no other run came before in a rank's process."""
     answer = broadcast(f"{leaves}{RIGHT_BROADCAST}return result + wrong", "import builtins, os")
     said = judged(COLLECTIVES, answer, BROADCAST[:1])
-    assert (said.verdicts[0].kind, said.flags) == ("passed", [])
+    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
+    assert not said.flags
+
+
+def test_random_numbers_start_afresh_in_each_run(started):
+    first = (
+        random.Random(0).random(),
+        numpy.random.RandomState(0).rand(),
+        torch.rand(1, generator=torch.Generator().manual_seed(0)).item(),
+    )
+    before = f"import random, numpy, torch\nFIRST = {first}"
+    draw = "wrong = (random.random(), numpy.random.rand(), torch.rand(1).item()) != FIRST"
+    said = judged(COLLECTIVES, broadcast(f"{draw}{RIGHT_BROADCAST}return result + wrong", before), BROADCAST[:1])
+    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
+    assert started[1:] == [4, 4]  # so no check was judged a second time, with new processes
 
 
 def test_remembering_a_run_does_not_help_in_the_next(monkeypatch):
