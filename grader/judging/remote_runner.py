@@ -82,7 +82,6 @@ class RemoteRunner(Runner):
 
     def start_afresh(self) -> None:
         """Forget all runs, and from now on let no process serve in two."""
-        self.ranks.dismiss_crew()
         self.cases, self.flags, self.scores, self.runs, self.ended = [], [], [], [], ""
         self.may_reuse = self.reused = False
 
