@@ -244,7 +244,7 @@ class RemoteRank(VirtualRank):
 
     def mark_used(self, call: VirtualCall) -> None:
         if call.event.index in self.unused_handles:
-            self.world.hub.tell({"do": "asked", "index": call.event.index})
+            self.world.hub.tell({"do": "asked_for_result", "index": call.event.index})
         super().mark_used(call)
 
     def record_wait(self, call: VirtualCall) -> None:
@@ -252,7 +252,7 @@ class RemoteRank(VirtualRank):
         super().record_wait(call)
         if call.waited is not None and before is None:
             index, where = call.event.index, call.waited_at
-            self.world.hub.tell({"do": "waits", "index": index, "where": where, "clock": self.clock})
+            self.world.hub.tell({"do": "began_to_wait", "index": index, "where": where, "clock": self.clock})
 
     def call(
         self, call: VirtualCall, directly: bool, tensors: Sequence[torch.Tensor], dense: Sequence[torch.Tensor]
@@ -293,7 +293,7 @@ class RemoteRank(VirtualRank):
 
     def thrown_away(self, call: VirtualCall, hub: HubNetwork) -> None:
         if call.end is None and call.waited is None:
-            hub.tell({"do": "dropped", "index": call.event.index})
+            hub.tell({"do": "dropped_handle", "index": call.event.index})
 
     def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
         members = self.world.to_world_ranks(members)
@@ -370,7 +370,9 @@ class HubNetwork:
         rank, scheduler = self.world.rank, self.world.scheduler
         self.up_to_date = True
         only_looks = bool(scheduler.ready)
-        message = {"do": "look"} if only_looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
+        message = (
+            {"do": "catch_up"} if only_looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
+        )
         with scheduler.bookkeeping():
             for index, end, source, tensors in self.request({**message, "clock": rank.clock})["came"]:
                 self.complete(rank.calls[index], end, source, tensors)
