@@ -254,7 +254,7 @@ class RemoteRank(VirtualRank):
 
     def mark_used(self, call: VirtualCall) -> None:
         if call.event.index in self.unused_handles:
-            self.world.hub.tell({"do": "asked", "index": call.event.index})
+            self.world.hub.tell({"do": "asked_for_result", "index": call.event.index})
         super().mark_used(call)
 
     def record_wait(self, call: VirtualCall) -> None:
@@ -262,7 +262,7 @@ class RemoteRank(VirtualRank):
         super().record_wait(call)
         if call.waited is not None and before is None:
             index, where = call.event.index, call.waited_at
-            self.world.hub.tell({"do": "waits", "index": index, "where": where, "clock": self.clock})
+            self.world.hub.tell({"do": "began_to_wait", "index": index, "where": where, "clock": self.clock})
 
     def call(
         self, call: VirtualCall, directly: bool, tensors: Sequence[torch.Tensor], dense: Sequence[torch.Tensor]
@@ -303,7 +303,7 @@ class RemoteRank(VirtualRank):
 
     def thrown_away(self, call: VirtualCall, hub: HubNetwork) -> None:
         if call.end is None and call.waited is None:
-            hub.tell({"do": "dropped", "index": call.event.index})
+            hub.tell({"do": "dropped_handle", "index": call.event.index})
 
 
 class HubNetwork:
@@ -373,7 +373,9 @@ class HubNetwork:
         rank, scheduler = self.world.rank, self.world.scheduler
         self.up_to_date = True
         only_looks = bool(scheduler.ready)
-        message = {"do": "look"} if only_looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
+        message = (
+            {"do": "catch_up"} if only_looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
+        )
         with scheduler.bookkeeping():
             for index, end, source, tensors in self.request({**message, "clock": rank.clock})["came"]:
                 self.complete(rank.calls[index], end, source, tensors)
