@@ -27,8 +27,8 @@ from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...cluster.hardware import Cluster
+from ...events.collectives import POINT_TO_POINT
 from ...events.event import Event, Region
-from ...events.matching import POINT_TO_POINT
 from ...recording import regions
 from ...recording.callers import who_called
 from ...recording.storages import Storages, let_torch_func_run, restore
