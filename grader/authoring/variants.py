@@ -229,7 +229,7 @@ def replace_function(source: str, name: str, text: str) -> str:
     raise ValueError(f"the solution has no function {name}")
 
 
-@functools.cache  # of each answer it is asked three times, and of each solution once for each answer to it
+@functools.cache  # called three times per answer, and once per answer for its solution
 def meaning(source: str) -> str:
     """What a cell does, as text: its syntax tree without docstrings and annotations. Raises SyntaxError."""
     tree = ast.parse(source)

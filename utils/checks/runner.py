@@ -50,8 +50,8 @@ class Runner:
     def __init__(self, function: Callable[..., Any], if_stuck: str = "", quiet: bool = False) -> None:
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
         self.draws = Draws()
-        self.scores: list[Score] = []  # what a challenge has measured, one for each case
-        self.runs: list[Run] = []  # those that have ended well, in order
+        self.scores: list[Score] = []  # a challenge's measurements, one for each case
+        self.runs: list[Run] = []  # the runs that have ended well, in order
         self.known: Sequence[Known] = ()  # outcomes of wrong answers in a notebook
 
     @contextlib.contextmanager
@@ -110,7 +110,7 @@ class Runner:
                 run = self.world(cluster, device, world_size, function, inputs, same, catch)
         except RankError as error:
             failed = explained(error, self.if_stuck, self.quiet)
-            if "rank" not in inspect.signature(function).parameters:  # which rank called it says nothing
+            if "rank" not in inspect.signature(function).parameters:  # then the number of the rank says nothing
                 given = dict(zip(input_names(self.function, function, len(inputs)), inputs, strict=True))
                 failed.saw = without_ranks(failed.saw, error.rank or 0, given)
             failed.deadlock = error if isinstance(error, WorldStuck) else None
