@@ -8,10 +8,9 @@
 A file names the hash of everything that a message can depend on: the lesson's code, its checks, hidden tests and wrong
 answers, and `utils`. `make build` judges a lesson's answers if that hash has changed, and never otherwise.
 
-Two runs must give the same file, but who failed first is a race: stored reports say RANKS for rank numbers, sort
-failures, drop duplicates, and leave out what the other ranks waited for.
-Ports, addresses and paths of temporary files are written as PORT, ADDRESS and FOLDER. Only the first line is stored of
-a rank that was killed, and of an answer marked `varies=True`.
+Two runs must give the same file. Who failed first is a race, so stored reports say RANKS for rank numbers, sort
+failures, and drop duplicates and waiting ranks. Ports, addresses and paths of temporary files are written as PORT,
+ADDRESS and FOLDER. If a rank was killed, or an answer is marked `varies=True`, only the first line is stored.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class TryOut:
         [self.source] = find_lessons([lesson], root)
         self.exercise, self.root = exercise, root
         self.judged: dict[str, Result] = {}  # by what the result depends on
-        self.outcomes: dict[str, KnownOutcome | None] = {}  # of answers with a sentence, in the same way
+        self.outcomes: dict[str, KnownOutcome | None] = {}  # for answers with a sentence, in the same way
 
     def round(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Judge what can have changed, and print it. Returns whether all is as it should be.

@@ -12,7 +12,7 @@ from ..report.run import Run
 from ..text.wrapping import wrapped
 
 ONE_LINE = 80  # characters of what was seen and what was expected; longer ones take a line each
-MOST_LEAD = 40  # characters in front of a value
+MAX_LEAD = 40  # characters in front of a value
 Place = tuple[int, str]  # a rank, and the part of what it returns; "" where that is one value
 
 
@@ -82,13 +82,13 @@ class CheckFailed(AssertionError):
         self.outcome: Outcome | None = None
         self.is_known = False
         self.run: Run | None = None  # the run that was too slow, if it has ended
-        self.deadlock: WorldStuck | None = None  # what ended the run, if that was it
+        self.deadlock: WorldStuck | None = None  # the deadlock that ended the run, if any
         super().__init__(saw)
 
     def __str__(self) -> str:
         seen = f"{self.saw}, expected {self.expected}" if self.expected else self.saw
         if self.expected and len(seen) > ONE_LINE:  # then on two lines, the values one above the other
-            words = "expected".ljust(self.lead - 1 if self.lead <= MOST_LEAD else 0)
+            words = "expected".ljust(self.lead - 1 if self.lead <= MAX_LEAD else 0)
             seen = f"{self.saw}\n{words} {self.expected}"
         return "\n".join([self.header] * bool(self.header) + indented(seen) + indented(self.mistake))
 

@@ -20,7 +20,7 @@ OF_A_COPY = "Start from a copy: {name}.detach().clone().requires_grad_()."
 ADVICE_ON_AUTOGRAD = {
     "has a .grad": f"Your function called backward() on the caller's own tensor, which keeps the gradient. {OF_A_COPY}",
     "requires a gradient": f"Your function called requires_grad_() on the caller's own tensor. {OF_A_COPY}",
-}  # what to do about a change of an input that autograd sees, by how call_with puts it
+}  # advice on a change of an input that autograd sees, by how call_with puts it
 LARGE = 1000  # a factor from here on is within ROUGHLY of a whole number by chance
 ROUGHLY = 1e-6  # the relative error with which a mistake is recognised, where the right value may have an error at all
 

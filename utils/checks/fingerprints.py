@@ -17,9 +17,9 @@ from .equality import is_number, largest_of
 
 EXACT = 1e-9  # the relative error between two sums of the same numbers, on machines that add them up differently
 ALMOST = 1e-6  # the relative error between two fingerprints of one value
-DIGITS = 12  # of each sum
+DIGITS = 12  # significant digits of each sum
 ENOUGH = 3  # significant digits beyond which a single number is hardly right by chance
-FACTORS = (7.389056098930650, 12.18249396070347)  # of the roots of 2, 3, ... whose fractions are the weights
+FACTORS = (7.389056098930650, 12.18249396070347)  # times the roots of 2, 3, ...; the fractional parts are the weights
 
 
 def fingerprint(value: Any) -> str:
@@ -86,6 +86,8 @@ def pieces(value: Any) -> Iterator[str | torch.Tensor]:
         if not value.is_meta:
             plain = value.detach().to_dense() if value.layout != torch.strided else value.detach()
             yield (torch.view_as_real(plain) if plain.is_complex() else plain).double().reshape(-1)
+    elif isinstance(value, torch.nn.Module):
+        yield from pieces({"a module": dict(value.state_dict())})
     elif isinstance(value, list | tuple):
         yield f"{len(value)} items"
         for item in value:

@@ -15,6 +15,7 @@ notebook (registry.py). On inputs with another fingerprint nothing is named.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,9 +40,6 @@ class KnownOutcome:
     inputs: str
     wrong: Mapping[Place, str]
 
-    def is_of_case(self, outcome: Outcome) -> bool:
-        return self.case == outcome.case and fits(self.inputs, outcome.inputs)
-
     def agrees(self, outcome: Outcome, places: Sequence[Place]) -> bool:
         """Whether these places of an outcome are as this one's, and at least one of them tells something."""
         tells = any(self.wrong.get(place) for place in places)
@@ -58,7 +56,7 @@ class KnownOutcome:
 
     def confirmed_by(self, again: Outcome | None) -> KnownOutcome:
         """This outcome without what a second run of the same answer did not repeat."""
-        if again is None or not self.is_of_case(again):
+        if again is None or again.case != self.case or not fits(self.inputs, again.inputs):
             return KnownOutcome(self.case, self.inputs, {})
         places = dict.fromkeys([*self.wrong, *again.wrong])
         kept = {place: self.wrong.get(place, "") if self.agrees_at(again, place) else "" for place in places}
@@ -82,7 +80,8 @@ def sentences(known: Sequence[Known], outcome: Outcome) -> list[str]:
     got, right = outcome.wrong[outcome.place] if outcome.place else (None, True)
     if alike(got, right, outcome.rtol):
         return []  # the type is wrong, not the value
-    of_case = [(words, one) for words, one in known if one.is_of_case(outcome)]
+    same_inputs = functools.cache(lambda inputs: fits(inputs, outcome.inputs))
+    of_case = [(words, one) for words, one in known if one.case == outcome.case and same_inputs(one.inputs)]
     everywhere = list(outcome.wrong)
     whole = [(words, one) for words, one in of_case if one.wrong.keys() == outcome.wrong.keys()]
     found = [words for words, one in whole if one.agrees(outcome, everywhere)]

@@ -1,4 +1,4 @@
-"""A check as an oracle: what is right, and what usual mistakes lead to, for any inputs. The engine does the rest.
+"""A check as an oracle: what is right, for any inputs. The engine does the rest.
 
     @oracle(values=[(4, 2), (2, 0)], traffic=[(4, 1)], if_stuck="one side of a message is missing.")
     def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3) -> Case:
@@ -8,10 +8,6 @@
             [xs],
             same={"root": root},                              # every rank calls reduce_by_hand(xs[rank], root=root)
             right=only_at(root, total),
-            mistakes={
-                "the root's own tensor: nothing was added to it": xs[root],
-                "the mean: reduce sums unless told otherwise": total / world_size,
-            },
             traffic=lambda answer: expect_traffic(answer, world_size - 1, (world_size - 1) * total.nbytes),
         )
 
@@ -19,8 +15,10 @@ That registers two checks of the exercise "reduce-by-hand": its values in two ca
 drawn, run and compared; the inputs must stay as they were. A hidden test is other
 cases of the same oracle: `hidden_reduce_by_hand = vary(reduce_by_hand, values=[(3, 1, (2, 3))], traffic=[(5, 4)])`.
 
-Where a mistake leads to the same value as another one, nobody can tell which of them was made; where it leads to the
-right one, nobody can see it. So inputs on which that happens by accident are drawn again.
+What usual mistakes lead to is known from wrong answers, which have a sentence (known_mistakes.py). A case may add
+`mistakes` of its own, which are named on any inputs: a value that a mistake leads to, or a predicate. Where two of them
+lead to the same value, nobody can tell which was made; where one leads to the right value, nobody can see it. Inputs on
+which that happens by accident are drawn again.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ DRAWS = 8  # how often inputs are drawn in the search for some that tell all mis
 UNKNOWN = object()  # in place of what is right, where many answers are
 
 T = TypeVar("T")
-CaseArguments = tuple[Any, ...] | dict[str, Any]  # of an oracle: (4, 2), or {"world_size": 4, "root": 2}
+CaseArguments = tuple[Any, ...] | dict[str, Any]  # an oracle's: (4, 2), or {"world_size": 4, "root": 2}
 Judgement = Callable[[Answer], str | None]  # raises CheckFailed, or returns what a student reads who has passed
 
 
@@ -179,7 +177,7 @@ class Case:
         except CheckFailed as failed:
             for pattern, words in self.advice.items():
                 if found := re.search(pattern, failed.saw):
-                    start, end = found.span(found.re.groups)  # of the whole match, where there is no group
+                    start, end = found.span(found.re.groups)  # the whole match, where there is no group
                     failed.saw = failed.saw[:start] + failed.saw[end:] if found.re.groups else failed.saw
                     failed.mistake = words
                     break
@@ -414,7 +412,7 @@ class Oracle:
     draw: Drawing
     if_stuck: str
     cases: Mapping[str, Sequence[CaseArguments]]  # {what is judged: its cases}
-    par: Callable[..., float] | None = None  # of a challenge's case, from the same arguments
+    par: Callable[..., float] | None = None  # a challenge's, from the arguments of a case
 
     def checks(self) -> list[Check]:
         return [Check(self.exercise, judges, self.if_stuck, self.judge(judges)) for judges in self.cases]

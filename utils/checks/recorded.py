@@ -36,7 +36,7 @@ FILE = "recorded.json"  # in a lesson's room
 FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "advice", "in_order", "world_size")
 OF_CHALLENGES = ("limit", "par")
 POINTS = "points of the lesson"  # no exercise can be called that
-DIGITS = 7  # of a par: the last ones of a sum of floats may differ from machine to machine
+DIGITS = 7  # significant digits of a par: the last ones of a sum may differ between machines
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Recorded:
 
     room: Path
     exercise: str
-    more: Mapping[str, Any] = field(default_factory=dict)  # of each Case
+    more: Mapping[str, Any] = field(default_factory=dict)  # fields of each Case
 
     def checks(self) -> list[Check]:
         """Raises ValueError if there is no recorded case of the exercise."""

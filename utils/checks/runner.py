@@ -79,8 +79,8 @@ class Runner:
     def __init__(self, function: Callable[..., Any], if_stuck: str = "", quiet: bool = False) -> None:
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
         self.draws = Draws()
-        self.scores: list[Score] = []  # what a challenge has measured, one for each case
-        self.runs: list[Run] = []  # those that have ended well, in order
+        self.scores: list[Score] = []  # a challenge's measurements, one for each case
+        self.runs: list[Run] = []  # the runs that have ended well, in order
         self.known: Sequence[Known] = ()  # outcomes of wrong answers in a notebook
 
     @contextlib.contextmanager
@@ -130,7 +130,7 @@ class Runner:
                 run = self.world(request)
         except RankError as error:
             failed = explained(error, self.if_stuck, self.quiet)
-            if "rank" not in inspect.signature(function).parameters:  # which rank called it says nothing
+            if "rank" not in inspect.signature(function).parameters:  # then the number of the rank says nothing
                 failed.saw = without_ranks(failed.saw, error.rank or 0, dict(zip(names, inputs, strict=True)))
             failed.deadlock = error if isinstance(error, WorldStuck) else None
             raise failed from None

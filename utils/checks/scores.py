@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from ..text.units import quantity
 from .answer import Answer, CheckFailed
 
-SCORE = "score"  # what a challenge's check judges
+SCORE = "score"  # the kind of a challenge's check
 ROUNDING = 1e-5  # the relative error of a score, and of a par that was written down
 WIDTH = 20  # columns of the bar
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ..figures import Picture
 
 TIMELINES = "timelines.json"  # in a lesson's room
-VARIABLE = "RECORD_TIMELINES"  # of the environment: the file to write to, while the solution runs
-DIGITS = 6  # of a time, in a file
-MOST_EVENTS = 2000  # in a run that is written down
-FOREVER = 0.25  # of the time until then: what a picture shows of the calls that never return
+VARIABLE = "RECORD_TIMELINES"  # environment variable: the file to write to, while the solution runs
+DIGITS = 6  # significant digits of a time, in a file
+MAX_EVENTS = 2000  # in a run that is written down
+FOREVER = 0.25  # the part of the time until then that a picture shows of calls that never return
 
 
 def to_look_at(failed: CheckFailed, room: Path, exercise: str) -> list[Picture]:
@@ -65,7 +65,7 @@ def beside_each_other(run: Run, expected: Run) -> list[Picture]:
 def keep(exercise: str, run: Run) -> None:
     """Write down the solution's run, if the build asks for it and it isn't too long."""
     path = Path(os.environ.get(VARIABLE, ""))
-    if path.name and len(run.events) <= MOST_EVENTS:
+    if path.name and len(run.events) <= MAX_EVENTS:
         of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         of_lesson[exercise] = as_data(run)
         path.parent.mkdir(parents=True, exist_ok=True)
