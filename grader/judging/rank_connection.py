@@ -17,7 +17,7 @@ Done = TypeVar("Done")
 class Exchange(NamedTuple):
     """One message of a rank and the hub's answer to it."""
 
-    digest: bytes  # of the message
+    digest: bytes  # a hash of the message
     answer: bytes  # b"" if it got none
 
 

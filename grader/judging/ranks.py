@@ -13,13 +13,13 @@ from grader.judging.rank_host import HostGone, RankHandle, RankHost
 from grader.sandbox.bubblewrap import Limits
 from grader.sandbox.load import patience
 
-MAX_HOSTS = 4  # that one submission may use up
-CPU_SECONDS = 5  # of computing for one rank in one run; a right answer takes a tenth of one
-CPU_SECONDS_EACH = 1  # if all compute: a run gets CPU_SECONDS, and this for each of its ranks
-RUN_SECONDS = 60  # for one run; more where the machine is busy
+MAX_HOSTS = 4  # the most that one submission may use up
+CPU_SECONDS = 5  # computing time of one rank in one run; a right answer takes a tenth of one
+CPU_SECONDS_EACH = 1  # a run in which all compute gets CPU_SECONDS, and this for each of its ranks
+RUN_SECONDS = 60  # wall time of one run; more where the machine is busy
 HOST_LIMITS = Limits(wall=24 * 3600, cpu=24 * 3600)  # the hub limits the time of each run
 
-spare: list[RankHost] = []  # to be used again: one takes seconds to start, and nothing of a rank outlives its run
+spare: list[RankHost] = []  # hosts to be used again: one takes seconds to start
 
 
 def host_for(sandboxed: bool) -> RankHost:

@@ -31,7 +31,7 @@ from utils.report.run import Run
 if TYPE_CHECKING:
     from grader.inside.slices import Slice
 
-SALT_BITS = 256  # of what the inputs are drawn with: nobody can know it, or find it by trying
+SALT_BITS = 256  # the size of a secret that inputs are drawn with: too many to try
 
 
 class TooLong(Exception):
@@ -59,7 +59,7 @@ class RemoteRunner(Runner):
         self.may_reuse, self.reused = not audited, False
         self.draws = new_draws()
         self.flags: list[Flag] = []
-        self.cases: list[Case] = []  # those that it was asked to run
+        self.cases: list[Case] = []  # all that it was asked to run
         self.ended = ""  # how the ranks of the last one failed
         self.judges = ""
 

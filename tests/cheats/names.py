@@ -55,7 +55,7 @@ CHEATS = [
     ),
     by(
         "barriers",
-        "values in the time between barriers, behind a long pause: it works, and an audit shows it",
+        "values in the time between barriers, behind a long pause: it can work on a quiet machine, and an audit shows it",
         """
         stamps = [time.monotonic()]
         for pause in [0, 12, *([int(v) % 10 for v in x.flatten()] if rank == root else [0] * x.numel()), 0, 0]:
