@@ -267,7 +267,7 @@ def imported_packages(*paths):
     "group, paths",
     {
         "course": ["utils"],
-        "instructor": ["grader", "solutions", "nbgrader_config.py", "tests/sample_class.py", "tests/mutants"],
+        "instructor": ["grader", "solutions", "nbgrader_config.py", "tests/sample_class.py"],
         "bench": ["tests"],
     }.items(),
 )

@@ -1,4 +1,4 @@
-"""The checks of lesson 00. Where the answer is a formula, grader/hidden/00_ranks.py has the oracle."""
+"""The checks of lesson 00. Where the answer is a formula, the oracle is hidden."""
 
 from __future__ import annotations
 

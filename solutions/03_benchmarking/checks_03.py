@@ -2,7 +2,7 @@
 
 Nothing here judges how fast this machine is. A student's benchmark runs on a network whose true figures are known, and
 its result is compared with them, and with the results of the usual mistakes. Where the answer is a formula, the cases
-are recorded: grader/hidden/03_benchmarking.py has the oracle.
+are recorded, and the oracle is hidden.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checks of lesson 04. Where the answer is a formula, grader/hidden/04_cost_models.py has the oracle.
+"""The checks of lesson 04. Where the answer is a formula, the oracle is hidden.
 
 What can be confirmed by a run is: times by the clock of virtual GPUs and links, memory by the bytes that are alive.
 """

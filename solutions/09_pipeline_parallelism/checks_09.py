@@ -3,7 +3,7 @@
 The truth about every gradient is one process with all layers. Many schedules are right, so a student's schedule is
 judged by its properties, without a student's stage: kit/pipeline_schedule.py follows it, and
 worlds/virtual/play_schedule.py plays it. A student's stage runs the schedules written out below. Which layers a rank
-has, and how large the bubble is, are recorded: grader/hidden/09_pipeline_parallelism.py has those oracles.
+has, and how large the bubble is, are recorded, and those oracles hidden.
 """
 
 from __future__ import annotations
