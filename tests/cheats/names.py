@@ -151,13 +151,12 @@ CHEATS += [
         "shared-file",
         "a file that ranks share, which takes no time",
         """
-        from utils import shared_file
+        from utils.kit import shared_file
         file = shared_file.SharedFile("/tmp/cheat-file")
         file.append(json.dumps([rank, x.numel(), x.tolist()]))
-        theirs = {}
-        while len(theirs) < len(team):
-            lines = [json.loads(line) for line in file.lines()]
-            theirs = {r: values for r, numel, values in lines if numel == x.numel() and r in team}
+        dist.barrier()
+        lines = [json.loads(line) for line in file.lines()]
+        theirs = {r: values for r, numel, values in lines if numel == x.numel() and r in team}
         kept = torch.stack([torch.tensor(theirs[r], dtype=x.dtype) for r in team]).sum(0)
     """,
     ),
