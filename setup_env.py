@@ -145,7 +145,9 @@ def install(given, wanted):
     if given.uv and not uv:
         run([python, "-m", "pip", "install", "--quiet", UV], "pip could not install uv")
         uv = str(venv / "bin" / "uv")
-    command = [uv, "pip", "install", *no_index(), "--python", python] if uv else [python, "-m", "pip", "install"]
+    compiled = ["--compile-bytecode"] * bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))  # else when first imported
+    command = [uv, "pip", "install", "--python", python, *no_index(), *compiled]
+    command = command if uv else [python, "-m", "pip", "install"]
     run([*command, "-r", str(requirements)], "The packages could not be installed")
     add_to_path(venv, "course.pth", [str(ROOT)])
     note.write_text("\n".join(finished), encoding="utf-8")
