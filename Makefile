@@ -1,10 +1,11 @@
-# `make` lists the verbs. Each one first creates or repairs the environment in .venv, with setup_env.py.
+# `make` lists the verbs. Each one names the packages that it needs: needs-course, needs-instructor, needs-developer or
+# needs-bench, each more than the one before. setup_env.py installs them into .venv, if they aren't there.
 #   make PYTHON=python3.12 lab      a different Python for a new .venv
 #   make PYTHON=/opt/conda/bin/python SYSTEM_SITE=1 lab      use the torch that this Python has
-#   make UV= lab                    install with pip, even where uv is
+#   make UV= lab                    install with pip alone, without uv
 #   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test      make BENCH_ARGS="--quick launchers" bench
 PYTHON ?= python3
-UV     ?= $(shell command -v uv 2>/dev/null)
+UV     ?= uv
 VENV   := .venv
 COURSE :=
 
@@ -21,12 +22,12 @@ help: ## list the verbs
 system: ## install bubblewrap (for grading) and Chromium (for the tests) with apt; needs root
 	@MAKE="$(MAKE)" sh grader/system.sh "$(VENV)"
 
-env:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || \
-	  { echo "set-up: can't run '$(PYTHON)' as Python 3. Install Python 3.11 or newer, or choose one: make PYTHON=python3.12"; exit 1; } >&2
-	@$(PYTHON) setup_env.py --venv "$(VENV)" --uv "$(UV)" $(if $(SYSTEM_SITE),--system-site)
+needs-%:
+	@$(PYTHON) setup_env.py $* --venv "$(VENV)" --uv "$(UV)" $(if $(SYSTEM_SITE),--system-site)
 
-lab: env ## open the lessons in JupyterLab, or a course's folder with its formgrader: make COURSE=../spring lab
+env: needs-$(or $(GROUP),course) ## only install: what students need, or more: make GROUP=developer env
+
+lab: needs-$(if $(COURSE),instructor,course) ## open the lessons in JupyterLab, or a course's folder with its formgrader: make COURSE=../spring lab
 	@bin="$$(cd "$(VENV)/bin" && pwd)" && cd "$(or $(COURSE),.)" && PATH="$$bin:$$PATH" "$$bin/python" -m jupyterlab \
 	  --LabApp.default_url=$(if $(COURSE),/formgrader,/lab/tree/notebooks) \
 	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
@@ -38,45 +39,46 @@ browser_flag = $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),
 # Bytes per second: at the default 1e6, Jupyter drops most of what ranks print in a loop.
 print_flag   = --ZMQChannelsWebsocketConnection.iopub_data_rate_limit=1e9
 
-test: env ## run all tests: units, lessons, notebooks
+test: needs-developer ## run all tests: units, lessons, notebooks
 	@$(run) -m pytest $(all_cores) $(TEST_ARGS)
 
 # Two workers per core, since tests wait a lot; tests of a file stay together (conftest.py). One by one: -n 0
 workers   = $(shell $(run) -c 'import os; print(2 * min(os.cpu_count() or 1, 8))')
 all_cores = -n $(workers) --dist loadfile --no-loadscope-reorder
 
-quick: env ## check one lesson in a minute or two, its files, answers and notebooks: make quick LESSON=05
+quick: needs-developer ## check one lesson in a minute or two, its files, answers and notebooks: make quick LESSON=05
 	@$(run) -m ruff check --quiet $(lesson_files)
 	@$(run) -m ruff format --check --quiet --force-exclude $(lesson_files)
 	@$(run) -m mypy --no-error-summary $(filter solutions/$(lesson)/checks_%,$(lesson_files))
-	@$(run) -m pytest -n $(workers) tests/lessons/test_lessons.py -k "$(lesson)" $(TEST_ARGS)
+	@$(run) -m pytest -n $(workers) tests/lessons/test_lessons.py tests/figures/test_legible.py \
+	  -k "$(lesson) or each_figure_of_the_lessons" $(TEST_ARGS)
 	@$(run) -m grader build --check $(lesson)
 
 lesson_files = $(or $(wildcard solutions/$(lesson)/*.py),$(error There is no lesson solutions/$(lesson)))
 
-thorough: env ## run the tests that take too long for every change: all cheats, every solution graded, 50 kills
+thorough: needs-developer ## run the tests that take too long for every change: all cheats, every solution graded, 50 kills
 	@$(run) -m pytest $(all_cores) -m thorough $(TEST_ARGS)
 
-graded: env ## grade the solutions that have changed, and note it: make test then needn't do so each time
+graded: needs-developer ## grade the solutions that have changed, and note it: make test then needn't do so each time
 	@$(run) -m tests.graded_solutions
 
-try: env ## judge all answers to a lesson or an exercise, show what students read: make try LESSON=05 EXERCISE=ring
+try: needs-instructor ## judge all answers to a lesson or an exercise, show what students read: make try LESSON=05 EXERCISE=ring
 	@$(run) -m grader try "$(lesson)" $(EXERCISE) $(TRY_ARGS)
 
-build: env ## build what is made from the lessons: notebooks, recorded cases, stored messages, README's table
+build: needs-instructor ## build what is made from the lessons: notebooks, recorded cases, stored messages, README's table
 	@$(run) -m grader build
 
-book: env ## build the site of all lessons, build/book/index.html (options: make book BOOK_ARGS=--help)
+book: needs-instructor ## build the site of all lessons, build/book/index.html (options: make book BOOK_ARGS=--help)
 	@$(run) -m grader book $(BOOK_ARGS)
 
-grade: env ## grade the sample class, or yours: make COURSE=. grade (options: make grade GRADE_ARGS=--help)
+grade: needs-instructor ## grade the sample class, or yours: make COURSE=. grade (options: make grade GRADE_ARGS=--help)
 	@$(if $(COURSE),,$(run) -m tests.sample_class)
 	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)" $(GRADE_ARGS)
 
-release: env ## pack the students' bundle into dist/; with SOLUTIONS=1, the one for self-study, answers folded in it
+release: needs-instructor ## pack the students' bundle into dist/; with SOLUTIONS=1, the one for self-study, answers folded in it
 	@$(run) -m grader release $(if $(SOLUTIONS),--solutions)
 
-dist: release book ## pack what a release has into dist/: bundle, book, the library, the source
+dist: needs-developer release book ## pack what a release has into dist/: bundle, book, the library, the source
 	@$(run) -m uv build --quiet --no-build-isolation --python $(run) --out-dir dist .
 	@$(run) -m zipfile -c dist/book-$(version).zip build/book
 	@$(run) -m grader release --solutions
@@ -87,38 +89,38 @@ dist: release book ## pack what a release has into dist/: bundle, book, the libr
 
 version = $(shell sed -n 's/^version = "\(.*\)".*/\1/p' pyproject.toml)
 
-kernel: env ## add this environment to a Jupyter that already exists, such as a JupyterHub
+kernel: needs-course ## add this environment to a Jupyter that already exists, such as a JupyterHub
 	@$(run) -m ipykernel install $(or $(KERNEL_ARGS),--user) --name distributed-training --display-name "Distributed training"
 
-script: env ## turn a lesson into a script for torchrun and SLURM: make script LESSON=01_collectives
+script: needs-course ## turn a lesson into a script for torchrun and SLURM: make script LESSON=01_collectives
 	@$(run) -m utils.worlds.jobs.notebook_script "solutions/$(lesson)/$(lesson).ipynb"
 
 # LESSON=01 will do for LESSON=01_collectives.
 lesson = $(or $(if $(LESSON),$(notdir $(patsubst %/,%,$(wildcard solutions/$(LESSON)_*/)))),$(LESSON),$(error \
   Which lesson? For example: LESSON=01_collectives))
 
-lock: env ## choose versions for pyproject.toml's packages, keeping today's: uv.lock, and requirements.txt from it
+lock: needs-developer ## choose versions for pyproject.toml's packages, keeping today's: uv.lock, and requirements.txt from it
 	@$(run) -m uv lock $(LOCK_ARGS)
 	@$(run) -m grader.authoring.requirements --write
 
-versions: env ## run a part of the tests with other versions of torch: make versions TORCH=2.12.0
+versions: needs-developer ## run a part of the tests with other versions of torch: make versions TORCH=2.12.0
 	@for torch in $(TORCH); do sh tests/with_torch.sh "$(VENV)/bin/uv" $$torch || exit; done
 
 TORCH = 2.12.1
 
-lint: env ## check the code's style and types
+lint: needs-developer ## check the code's style and types
 	@$(run) -m ruff check
 	@$(run) -m ruff format --check
 	@$(run) -m mypy
 
-format: env ## sort imports, fix what ruff can fix, and format the code
+format: needs-developer ## sort imports, fix what ruff can fix, and format the code
 	@$(run) -m ruff check --fix-only
 	@$(run) -m ruff format
 
-bench: env ## compare spawn with other launchers, and grading with nbgrader, on this machine
+bench: needs-bench ## compare spawn with other launchers, and grading with nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)
 
-accuracy: env ## compare the virtual cluster with published training steps and all-reduces
+accuracy: needs-developer ## compare the virtual cluster with published training steps and all-reduces
 	@$(run) -m tests.accuracy
 
 # Needs no .venv: on a machine that is there for minutes only, any Python with torch, numpy and pytest will do.

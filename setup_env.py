@@ -1,21 +1,18 @@
-"""Create or repair the course's Python environment. Every `make` verb runs this first; if there is nothing to do, it
-takes a tenth of a second.
+"""Set up the course's Python environment. Each verb of the Makefile runs this first and names the packages it needs:
 
-    python3 setup_env.py [--venv .venv] [--uv uv] [--system-site]
+    python3 setup_env.py [course | instructor | developer | bench] [--venv .venv] [--uv uv] [--system-site]
 
-The environment contains the packages in requirements.txt, and a .pth file so that `import utils` works from any folder.
-uv installs them where there is one, otherwise pip; the versions are the same. With --system-site, torch is the one that
-this Python already has. An environment that belongs to somebody else and can't be written to is used as it is.
+requirements.txt lists these groups in this order, and each includes the ones before it. If they are installed, nothing
+happens. uv installs them: the one on the PATH, or one that pip puts into the environment. With --uv "", pip does.
 
-The last step writes a stamp. If set-up was interrupted, the stamp isn't valid and the environment is created again,
-from pip's own cache, so nothing is downloaded twice. This file uses only the standard library, and no syntax newer than
-Python 3.6, so that a Python too old for the course can still say so.
+An environment made by hand is filled, and one that can't be written to is used as it is. One whose set-up was
+interrupted, that was moved, or whose Python is gone, is made anew. This file uses only the standard library and the
+syntax of Python 3.6, so that a Python too old for the course can still say so.
 """
 
 import argparse
-import contextlib
-import importlib.util
-import json
+import ast
+import functools
 import os
 import re
 import shutil
@@ -24,301 +21,168 @@ import sys
 import time
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # neither Linux nor macOS
-    fcntl = None
-
 ROOT = Path(__file__).resolve().parent
-REQUIREMENTS = ROOT / "requirements.txt"
-OLDEST_PYTHON = (3, 11)
-TORCH = ((2, 12), (2, 14))  # the first version that works, and the first that has not been tried
-UNFINISHED = "set-up has not finished\n"
-NO_NETWORK = (
-    "connection broken", "NewConnectionError", "Max retries exceeded", "ProxyError",  # pip
-    "Failed to fetch", "Could not connect", "client error",  # uv
-)  # fmt: skip
-PIP_REDIRECTS = ["PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_DRY_RUN", "PIP_NO_DEPS", "PIP_REQUIREMENT"]
-UV_REDIRECTS = ["UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_NO_DEPS", "UV_PROJECT_ENVIRONMENT"]
-
-# Prints {name: [version, names of the packages it requires]} for the packages outside the environment.
-LIST_PACKAGES = """
-import importlib.metadata, json, os, re, sys
-name = lambda text: re.split("[^A-Za-z0-9._-]", text)[0].lower().replace("_", "-").replace(".", "-")
-inside = os.path.join(os.path.realpath(sys.prefix), "")
-outside = [one for one in importlib.metadata.distributions()
-           if not os.path.realpath(str(one.locate_file(""))).startswith(inside) and one.metadata["Name"]]
-print(json.dumps({name(one.metadata["Name"]): [one.version, [name(text) for text in one.requires or []]]
-                  for one in reversed(outside)}))
-"""
+GROUPS = ["course", "instructor", "developer", "bench"]
+PYTHON = ((3, 11), (3, 15))  # the oldest that works, and the first without torch
+TORCH = ((2, 12), (2, 14))  # the oldest that works, and the first that has not been tried
+UV = "uv==0.13.9"
+UV_NAMES = {  # settings of pip, such as a mirror, that hold for uv as well
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+}
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Create or repair the course's Python environment.")
+    parser = argparse.ArgumentParser(description="Set up the course's Python environment.")
+    parser.add_argument("group", nargs="?", default="course", choices=GROUPS, help="the packages (default: course)")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="the environment's folder (default: .venv)")
-    parser.add_argument(
-        "--uv", default=shutil.which("uv"), help="uv's path, or '' for pip (default: uv if it is there)"
-    )
+    parser.add_argument("--uv", default="uv", help='uv\'s name or path; "" to install with pip (default: uv)')
     parser.add_argument("--system-site", action="store_true", help="use the torch that this Python has")
     given = parser.parse_args()
-    given.system_site = given.system_site or any(given.venv.glob("lib/*/site-packages/system.pth"))  # as it was made
-    if is_ready(given):
+    wanted = packages_of(given.group)
+    if is_ready(given, wanted):
         return
-    with one_at_a_time() as lock:
-        if is_ready(given):  # another process finished it while this one waited
-            return
-        began = time.monotonic()
-        if not is_usable(given):
-            create(given)
-        install(given, lock)
-        print("{} is ready ({:.0f} s).".format(given.venv.name, time.monotonic() - began), flush=True)
+    began = time.time()
+    if not is_usable(given):
+        create(given)
+    print(f"Installing packages into {given.venv}: {given.group}.", flush=True)
+    install(given, wanted)
+    print(f"{given.venv} is ready ({time.time() - began:.0f} s).", flush=True)
+
+
+def packages_of(group):
+    """The lines of requirements.txt for this group and the ones before it."""
+    parts = (ROOT / "requirements.txt").read_text(encoding="utf-8").split("\n# For ")[1:]
+    lines = "\n".join(parts[: GROUPS.index(group) + 1]).splitlines()
+    return [line for line in lines if "==" in line]
 
 
 # --- checking ------------------------------------------------------------------------------------------------------
 
 
-def is_ready(given):
-    """Whether there is nothing to do: the stamp matches this environment and these requirements."""
-    venv = given.venv
-    stamp = stamp_of(venv)
-    if venv.is_dir() and not os.access(str(venv), os.W_OK):  # made for a whole class, say: it can only be used as it is
-        check_shared(venv)
+def is_ready(given, wanted):
+    """Whether there is nothing to do. Stops if there is, in an environment that can't be written to."""
+    missing = set(wanted) - set(noted(given.venv))
+    if given.venv.is_dir() and not os.access(str(given.venv), os.W_OK):  # made for a whole class, say
+        if missing:
+            names = ", ".join(sorted(missing)[:3])
+            ask = "Ask whoever made it to run `make env` there with this version of the course, or make your own"
+            stop(f"{given.venv} can't be written to and lacks {names}. {ask}: make VENV=.venv env")
         return True
-    return (
-        read(stamp) == stamp_text(venv)
-        and stamp.stat().st_mtime >= REQUIREMENTS.stat().st_mtime
-        and python_and_pip_run(venv)
-        and sees_system(given)
-    )
+    return not missing and is_usable(given) and str(ROOT) in noted(given.venv)
 
 
 def is_usable(given):
-    """Whether pip can use it as it is: complete, not moved here from another path, with a working Python."""
-    stamp = read(stamp_of(given.venv))
-    is_whole = stamp is None or stamp.startswith(str(given.venv.resolve()) + "\n")  # no stamp: created by hand
-    return is_whole and python_and_pip_run(given.venv) and sees_system(given)
+    """Whether packages can be installed into it as it is."""
+    venv = given.venv
+    as_made = not (venv / "course.txt").exists() or identity(venv) in noted(venv)
+    return (venv / "bin" / "python").exists() and as_made and (sees_system(venv) or not given.system_site)
 
 
-def check_shared(venv):
-    """Stop if an environment that can't be changed lacks one of the requirements."""
-    missing = pins(REQUIREMENTS) - pins(stamp_of(venv))
-    if missing:
-        stop(
-            "{} can't be written to, and it lacks {}. Ask whoever made it to run `make env` with this version of the "
-            "course, or make your own: make VENV=.venv env".format(venv, ", ".join(sorted(missing)[:3]))
-        )
+def identity(venv):
+    """Differs once the environment is moved, or the system's Python becomes one that looks for packages elsewhere."""
+    return f"{venv.resolve()} with {os.path.realpath(str(venv / 'bin' / 'python'))}"
 
 
-def pins(file):
-    return {line for line in (read(file) or "").splitlines() if "==" in line}
+def noted(venv):
+    """The note of a finished set-up: the identity, the course's folder, the packages. Empty if it has not finished."""
+    note = venv / "course.txt"
+    return note.read_text(encoding="utf-8").splitlines() if note.exists() else []
 
 
-def sees_system(given):
-    """Whether it is asked for and there: an environment that also sees the packages of the Python it was made with."""
-    return not given.system_site or "include-system-site-packages = true" in (read(given.venv / "pyvenv.cfg") or "")
+def sees_system(venv):
+    settings = venv / "pyvenv.cfg"
+    return settings.exists() and "include-system-site-packages = true" in settings.read_text(encoding="utf-8")
 
 
-def python_and_pip_run(venv):
-    """Also false after the system's Python was upgraded, as the packages are then in the old version's folder."""
-    try:
-        command = [str(python_of(venv)), "-I", "-c", "import pip"]
-        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
-    except OSError:
-        return False
-
-
-def stamp_of(venv):
-    return venv / ".ready"
-
-
-def stamp_text(venv):
-    return "{}\n{}\n{}".format(venv.resolve(), ROOT, REQUIREMENTS.read_text(encoding="utf-8"))
-
-
-def python_of(venv):
-    return venv / "bin" / "python"
-
-
-def read(path):
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-# --- creating ------------------------------------------------------------------------------------------------------
+# --- making --------------------------------------------------------------------------------------------------------
 
 
 def create(given):
-    """Create an empty environment with pip, replacing any incomplete one."""
-    venv = given.venv
-    check_python(given)
-    holds_files = venv.is_dir() and any(venv.iterdir())
-    if holds_files and not (venv / "pyvenv.cfg").exists() and venv.name != ".venv":
-        stop("{} contains files but isn't a Python environment. Choose another folder: make VENV=...".format(venv))
-    print("Creating {} with Python {}.{}.".format(venv.name, *sys.version_info[:2]), flush=True)
-    if can_make_environments():
-        command = [sys.executable, "-m", "venv", "--clear"]
-    else:
-        command = [given.uv, "venv", "--seed", "--clear", "--python", sys.executable]
-    command += ["--system-site-packages"] * given.system_site + [str(venv)]
-    made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=clean_environment())
-    if made.returncode != 0 or not python_and_pip_run(venv):
-        output = made.stdout.decode(errors="replace").strip().splitlines() or ["it printed no reason"]
-        stop("Python could not create {}: {}".format(venv, output[-1]))
-
-
-def check_python(given):
-    version = "{}.{}".format(*sys.version_info[:2])
-    oldest = "{}.{}".format(*OLDEST_PYTHON)
-    if sys.version_info < OLDEST_PYTHON:
-        newer = [name for name in ("python3.13", "python3.12", "python3.11") if runs(name)]
-        fix = "run: make PYTHON={}".format(newer[0]) if newer else "install it, then run: make PYTHON=python" + oldest
-        if given.uv and not newer:
-            fix = 'run: make PYTHON="$(uv python find {})"'.format(oldest)
-        stop("This is Python {} ({}). The course needs {} or newer: {}".format(version, sys.executable, oldest, fix))
-    if not can_make_environments() and not given.uv:
-        fix = "On Debian and Ubuntu: sudo apt install python{}-venv".format(version)
-        stop("Python {} lacks its venv module. {}. Then run the same command again.".format(version, fix))
-
-
-def can_make_environments():
-    return all(map(importlib.util.find_spec, ("venv", "ensurepip")))
-
-
-def runs(name):
-    """Whether the command exists and starts (a version manager's shim may exist but fail)."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return shutil.which(name) is not None and subprocess.run([name, "-c", ""], **quiet).returncode == 0
-
-
-def install(given, lock):
-    """Install the packages, then the .pth files, then the stamp."""
-    venv = given.venv
-    log = venv / "setup.log"
-    stamp_of(venv).write_text(UNFINISHED, encoding="utf-8")
-    packages = site_packages(venv)
-    requirements = REQUIREMENTS
+    """Make an empty environment with pip, in place of an incomplete one."""
+    venv, version = given.venv, "{}.{}".format(*sys.version_info[:2])
+    if not PYTHON[0] <= sys.version_info[:2] < PYTHON[1]:
+        stop(f"This is Python {version} ({sys.executable}). The course needs 3.11 to 3.14: make PYTHON=python3.13")
+    if venv.is_dir() and any(venv.iterdir()) and not {"pyvenv.cfg", "course.txt"} & set(os.listdir(str(venv))):
+        stop(f"{venv} contains files but isn't a Python environment. Choose another folder: make VENV=...")
+    shutil.rmtree(str(venv), ignore_errors=True)
+    venv.mkdir(parents=True)
+    (venv / "course.txt").touch()
+    uv = given.uv and shutil.which(given.uv)
+    command = [uv, "venv", *no_index(), "--quiet", "--seed", "--allow-existing", "--python", sys.executable]
+    command = command if uv else [sys.executable, "-m", "venv"]
+    run(command + ["--system-site-packages"] * given.system_site + [str(venv)], "Python could not create " + str(venv))
     if given.system_site:
         folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isdir(folder)]
-        (packages / "system.pth").write_text("".join(folder + "\n" for folder in folders), encoding="utf-8")
-        requirements = venv / "requirements.txt"
-        requirements.write_text(requirements_besides(venv), encoding="utf-8")
-    print("Installing the packages in requirements.txt. The first time takes a few minutes.", flush=True)
-    if run_installer(given, requirements, log, lock) != 0:
-        stamp_of(venv).unlink()  # it stopped on its own, so nothing is half installed
-        stop(why_installing_failed("uv" if given.uv else "pip", log))
-    if not given.uv:
-        compile_packages(given, packages)
-    (packages / "course.pth").write_text(str(ROOT) + "\n", encoding="utf-8")
-    stamp_of(venv).write_text(stamp_text(venv), encoding="utf-8")
+        add_to_path(venv, "system.pth", folders)  # a cluster's modules
+        check_torch(venv)
 
 
-def requirements_besides(venv):
-    """The requirements without torch and what torch requires, which the system has. Stops if its torch won't do."""
-    there = json.loads(subprocess.check_output([str(python_of(venv)), "-I", "-c", LIST_PACKAGES]).decode())
-    version = there.get("torch", [""])[0]
+def check_torch(venv):
+    code = "import importlib.metadata as m; print(*[one.version for one in m.distributions(name='torch')][:1])"
+    version = said([str(venv / "bin" / "python"), "-c", code])
     if not TORCH[0] <= tuple(map(int, re.findall(r"\d+", version)[:2])) < TORCH[1]:
-        shutil.rmtree(str(venv))
+        limits = "torch {}.{} up to, but not including, {}.{}".format(*TORCH[0], *TORCH[1])
         stop(
-            "SYSTEM_SITE=1 uses the torch of {}, which has {}. The course works with torch {}.{} up to, but not "
-            "including, {}.{}. Without SYSTEM_SITE=1, it installs its own.".format(
-                sys.executable, "torch " + version if version else "none", *(TORCH[0] + TORCH[1])
-            )
+            f"SYSTEM_SITE=1 uses the torch of {sys.executable}, which has {version or 'none'}. The course works with "
+            f"{limits}. Without SYSTEM_SITE=1, it installs its own."
         )
-    needed, found = ["torch"], set()
-    while needed:
-        name = needed.pop()
-        if name in there and name not in found:
-            found.add(name)
-            needed += there[name][1]
-    print("Using the torch {} that is installed already.".format(version), flush=True)
-    lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines(True)
-    return "".join(line for line in lines if line.partition("==")[0].lower() not in found)
 
 
-def run_installer(given, requirements, log, lock):
-    """Run uv or pip, logging to `log` and showing one changing line on a terminal. Returns its exit status."""
-    if given.uv:
-        command = [given.uv, "pip", "install", "--python", str(python_of(given.venv)), "--compile-bytecode"]
-    else:
-        command = [str(python_of(given.venv)), "-I", "-m", "pip", "install", "--progress-bar", "off"]
-        command += ["--no-compile", "--disable-pip-version-check", "--no-input"]
-    command += ["--requirement", str(requirements)]
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "universal_newlines": True, "errors": "replace"}
-    # it holds the lock too: if this program is killed, the next one waits until the installer has ended as well
-    installer = subprocess.Popen(command, env=clean_environment(), pass_fds=lock, **output)
-    with installer, log.open("w", encoding="utf-8") as file:
-        for line in installer.stdout:
-            file.write(line)
-            show_progress(line.strip())
-    show_progress("")
-    return installer.returncode
+def install(given, wanted):
+    """Install the packages, put the course on the path, and note that all is there."""
+    venv, python, note = given.venv, str(given.venv / "bin" / "python"), given.venv / "course.txt"
+    finished, requirements = [identity(venv), str(ROOT), *wanted], venv / "requirements.txt"
+    needed = [line for line in wanted if not (sees_system(venv) and line.startswith("torch=="))]
+    requirements.write_text("\n".join(needed), encoding="utf-8")
+    if note.exists():
+        note.write_text("", encoding="utf-8")
+    uv = given.uv and (shutil.which(given.uv) or shutil.which("uv", path=str(venv / "bin")))
+    if given.uv and not uv:
+        run([python, "-m", "pip", "install", "--quiet", UV], "pip could not install uv")
+        uv = str(venv / "bin" / "uv")
+    command = [uv, "pip", "install", *no_index(), "--python", python] if uv else [python, "-m", "pip", "install"]
+    run([*command, "-r", str(requirements)], "The packages could not be installed")
+    add_to_path(venv, "course.pth", [str(ROOT)])
+    note.write_text("\n".join(finished), encoding="utf-8")
 
 
-def compile_packages(given, packages):
-    """Compile what pip has installed on all cores: pip would do it on one, in a third of the time that it takes."""
-    show_progress("Installing: compiling")
-    command = [str(python_of(given.venv)), "-I", "-m", "compileall", "-q", "-q", "-j", "0", str(packages)]
-    subprocess.call(command, env=clean_environment())  # its status says that some file is for another Python
-    show_progress("")
+def add_to_path(venv, name, folders):
+    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(said([str(venv / "bin" / "python"), "-c", code]))
+    (packages / name).write_text("".join(folder + "\n" for folder in folders), encoding="utf-8")
 
 
-def show_progress(line):
-    """Overwrite one line of the terminal. Without a terminal (in a log file), show only the big downloads."""
-    if sys.stdout.isatty():
-        if not line or line.startswith(("Collecting", "Downloading", "Installing")):
-            print("\r\033[K" + line[: shutil.get_terminal_size().columns - 1], end="", flush=True)
-    elif line.startswith("Downloading") and line.endswith("MB)"):
-        print("  " + line, flush=True)
+def run(command, failure):
+    """Run a step that says itself what it does. Stops if it fails."""
+    env = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # as pip does: the best version of all indexes
+    for name in set(UV_NAMES) & set(settings_of_pip()):
+        env[UV_NAMES[name]] = ("," if name == "find-links" else " ").join(settings_of_pip()[name].split())
+    ours = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    if subprocess.call(command, env={**env, **os.environ, **ours}) != 0:
+        stop(failure + ": see above. Run the same command again to continue; what was downloaded is kept.")
 
 
-def clean_environment():
-    """The environment variables, minus those that redirect Python or pip; indexes, proxies and caches stay."""
-    moved = [*PIP_REDIRECTS, *UV_REDIRECTS, "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"]
-    kept = {name: value for name, value in os.environ.items() if name not in moved}
-    return dict(kept, PIP_USER="0", PYTHONUNBUFFERED="1")
+def no_index():
+    """uv's option for a setting of pip's that it has no variable for."""
+    return ["--no-index"] * (settings_of_pip().get("no-index", "").lower() in ("1", "true", "yes", "on"))
 
 
-def site_packages(venv):
-    command = [str(python_of(venv)), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    return Path(subprocess.check_output(command, universal_newlines=True).strip())
+@functools.lru_cache(maxsize=None)
+def settings_of_pip():
+    """{name: value}, from its files and the environment."""
+    listed = [line for line in said([sys.executable, "-m", "pip", "config", "list"]).splitlines() if "='" in line]
+    settings = [line.partition("=") for line in sorted(listed, key=lambda line: line.startswith(":env:"))]  # these win
+    return {name.rpartition(".")[2]: ast.literal_eval(value) for name, _, value in settings}
 
 
-def why_installing_failed(installer, log):
-    output = read(log) or ""
-    errors = [line[len("ERROR: ") :] for line in output.splitlines() if line.lower().startswith("error: ")]
-    if any(sign in output for sign in NO_NETWORK):
-        what = "{} can't reach its package index. Is the network up? Do you need to set a proxy?".format(installer)
-    elif "from versions: none" in output or "No solution found" in output:
-        of_uv = " ".join(output.partition("Because ")[2].partition("\n\n")[0].split())
-        missing = of_uv.partition(", we can conclude")[0] or errors[0]
-        what = "{} found no package: {}. Is PIP_NO_INDEX set? Is this Python newer than 3.14?".format(
-            installer, missing
-        )
-    else:
-        why = errors[-1] if errors else "it gave no reason"
-        what = "{} could not install the requirements: {}.".format(installer, why)
-    again = "Then run the same command again: nothing is lost."
-    return "{} {} {}'s log is in {}".format(what, again, installer, log)
-
-
-# --- lock and exit -------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def one_at_a_time():
-    """Make a second `make` wait for the first. The lock is on this very file, so no lock file is left behind."""
-    if fcntl is None:
-        yield ()
-        return
-    with open(__file__) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            print("Another make is setting up: waiting for it to finish.", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield (lock.fileno(),)
+def said(command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True)
+    return done.stdout.strip()
 
 
 def stop(why):
@@ -329,5 +193,4 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        print("\nset-up: interrupted. Run the same command again to continue.", file=sys.stderr)
-        sys.exit(130)
+        sys.exit("\nset-up: interrupted. Run the same command again to continue.")

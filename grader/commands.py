@@ -30,6 +30,9 @@ Jobs = Annotated[
 Students = Annotated[list[str] | None, typer.Option("--student", help="grade only this student; can be repeated")]
 New = Annotated[bool, typer.Option("--new", help="only submissions that have no grade yet")]
 Regrade = Annotated[bool, typer.Option("--regrade", help="judge again, even what was judged already")]
+Audit = Annotated[
+    bool, typer.Option("--audit", help="judge again, and flag answers whose ranks do something else when run alone")
+]
 RegradeExercise = Annotated[
     str | None, typer.Option("--exercise", help="judge only this exercise again, and keep the rest")
 ]
@@ -85,6 +88,7 @@ def grade(
     student: Students = None,
     new: New = False,
     regrade: Regrade = False,
+    audit: Audit = False,
     exercise: RegradeExercise = None,
     extension: Extension = None,
     jobs: Jobs = None,
@@ -102,10 +106,13 @@ def grade(
         from grader.classroom.extensions import extension_of
         from grader.classroom.grade_class import GradeOptions
 
-        require_one_of({"--new": new, "--regrade": regrade, "--exercise": bool(exercise)})
+        require_one_of({"--new": new, "--regrade": regrade, "--audit": audit, "--exercise": bool(exercise)})
         more_time = dict(map(extension_of, extension or []))
-        options = GradeOptions(tuple(student or ()), new, regrade, exercise, more_time, jobs, scheduler)
-        grade_lessons(open_course(course, without_sandbox), lessons or [], options)
+        options = GradeOptions(tuple(student or ()), new, regrade or audit, exercise, more_time, jobs, scheduler)
+        opened = open_course(course, without_sandbox)
+        if audit:
+            opened.audit()
+        grade_lessons(opened, lessons or [], options)
 
 
 def grade_lessons(opened: Course, lessons: list[str], options: GradeOptions) -> None:

@@ -25,7 +25,7 @@ fi
 if ! browser >/dev/null && command -v apt-get >/dev/null; then
   update
   if snap_only; then
-    [ -x "$1/bin/playwright" ] || "${MAKE:-make}" env
+    [ -x "$1/bin/playwright" ] || "${MAKE:-make}" GROUP=developer env
     echo "system: apt has only a snap of Chromium, which the tests can't use. Installing one with playwright instead"
     "$1/bin/playwright" install --with-deps chromium
   else

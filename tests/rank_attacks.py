@@ -10,7 +10,7 @@ import contextlib
 import json
 import textwrap
 
-from grader.judging.rank_host import Rank, RankHost
+from grader.judging.rank_host import RankHandle, RankHost
 from grader.sandbox.bubblewrap import ROOT, Limits
 
 PROBE = """
@@ -264,15 +264,15 @@ def host(limits: Limits | None = None, sandboxed: bool = True, **how) -> RankHos
     )
 
 
-def tell(rank: Rank, what: object) -> None:
+def tell(rank: RankHandle, what: object) -> None:
     rank.socket.sendall(json.dumps(what).encode() + b"\n")
 
 
-def run(rank: Rank, source: str) -> None:
+def run(rank: RankHandle, source: str) -> None:
     tell(rank, TOOLS + textwrap.dedent(source))
 
 
-def heard(rank: Rank) -> object:
+def heard(rank: RankHandle) -> object:
     """Its next message; None if it has ended."""
     rank.socket.settimeout(30)
     words = b""
@@ -282,7 +282,7 @@ def heard(rank: Rank) -> object:
     return json.loads(words) if words else None
 
 
-def ended(box: RankHost, ranks: list[Rank]) -> list[int]:
+def ended(box: RankHost, ranks: list[RankHandle]) -> list[int]:
     statuses = box.end(ranks)
     for rank in ranks:
         rank.socket.close()

@@ -7,7 +7,8 @@
     5  `grader` takes public names of `utils` only
     6  the ground (`events`, `text`) imports no torch, and importing `utils` does not load it
 
-Imports under `if TYPE_CHECKING:` do not count, because they never run. Those inside functions do.
+Imports under `if TYPE_CHECKING:` do not count, because they never run, except between the files of
+`utils.worlds.virtual`, which form no circle even so. Imports inside functions count.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,10 +86,13 @@ class House:
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
         return found
 
-    def imports(self, name: str, path: Path) -> Iterator[Import]:
+    def imports(
+        self, name: str, path: Path, nodes: Callable[[ast.AST], Iterator[ast.AST]] | None = None
+    ) -> Iterator[Import]:
+        """Its imports among these nodes of its file; by default, all that can run."""
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         file = path.relative_to(self.root)
-        for node in running(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in (nodes or running)(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(file, node.lineno, alias.name, (), 0)
@@ -221,6 +225,21 @@ def test_the_house_keeps_its_rules():
     assert not found, "\n" + "\n".join(found)
 
 
+def circles_of_types(root: Path, package: str) -> list[list[str]]:
+    """The circles between the files of a package, if its imports for types count, too."""
+    house = House(root)
+    files = {name: path for name, path in house.files("utils").items() if name.startswith(f"{package}.")}
+    graph = {
+        name: {one.module: one for one in house.imports(name, path, ast.walk) if one.module in files}
+        for name, path in files.items()
+    }
+    return [path for path, _ in circles(graph)]
+
+
+def test_the_virtual_world_has_no_circle_even_between_types():
+    assert circles_of_types(ROOT, "utils.worlds.virtual") == []
+
+
 def test_importing_utils_loads_no_torch():
     code = (
         "import sys, utils, utils.events, utils.text; print([m for m in sys.modules if m.partition('.')[0] == 'torch'])"
@@ -263,7 +282,7 @@ TREE = {
     "utils/worlds/real/__init__.py": "",
     "utils/worlds/real/launch.py": "from ...recording.recorder import x\n",
     "utils/worlds/virtual/__init__.py": "",
-    "utils/worlds/virtual/engine.py": "",
+    "utils/worlds/virtual/world.py": "",
     "utils/checks/__init__.py": "from .. import spawn\n",
     "grader/__init__.py": "",
     "grader/judging/__init__.py": "",
@@ -272,7 +291,7 @@ TREE = {
 }
 BREACHES = [
     ("utils/text/tables.py", "from ..recording import recorder", "upwards", 1),
-    ("utils/worlds/real/launch.py", "def f():\n    from ..virtual.engine import x", "upwards", 2),
+    ("utils/worlds/real/launch.py", "def f():\n    from ..virtual.world import x", "upwards", 2),
     ("utils/recording/notes.py", "from ..diagnosis import words", "sideways", 1),
     ("utils/recording/notes.py", "from .recorder import Recorder", "circle: ", 1),
     ("utils/recording/notes.py", "from utils.text import tables", "relative", 1),
@@ -303,6 +322,15 @@ def test_a_house_without_breaches_has_none(tmp_path):
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n    from ..recording import recorder\n"
     )
     assert breaches(tree(tmp_path, **{"utils/text/tables.py": typed})) == []
+
+
+def test_a_circle_of_types_is_found(tmp_path):
+    typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .world import World\n"
+    files = {"utils/worlds/virtual/rank.py": typed, "utils/worlds/virtual/world.py": "from . import rank\n"}
+    root = tree(tmp_path, **files)
+    assert breaches(root) == []
+    [circle] = circles_of_types(root, "utils.worlds.virtual")
+    assert {part.rpartition(".")[2] for part in circle} == {"rank", "world"}
 
 
 @pytest.mark.parametrize("file, text, says, line", BREACHES)

@@ -124,7 +124,7 @@ def leaks_of(line: str, telling: Mapping[str, str]) -> Iterator[str]:
     squeezed = squeeze(line)
     for answer, place in telling.items():
         if answer in squeezed:
-            yield f"this is a line of an answer, {place}: {line.strip()}: {WAY_OUT}"
+            yield f"this holds a line of the answer at {place}, {answer}: {WAY_OUT}"
 
 
 def leaks_of_lesson(lesson: Lesson) -> list[Problem]:

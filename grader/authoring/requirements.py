@@ -17,21 +17,28 @@ from pathlib import Path
 from grader.authoring.lesson import ROOT
 from grader.authoring.release import FOR_TEACHERS
 
-FOR_STUDENTS = "# For students: all that the lessons need."
+SECTIONS = {  # of setup_env.py's groups: what each needs besides the ones before it
+    "course": "# For students: all that the lessons need.",
+    "instructor": f"{FOR_TEACHERS}: building, grading.",
+    "developer": "# For developers: testing, checking.",
+    "bench": "# For benchmarks.",
+}
 SUPPORTED = "sys_platform == 'darwin' or sys_platform == 'linux'"  # goes without saying
 AND_SUPPORTED = f" and ({SUPPORTED})"
 HEAD = """\
-# Made from uv.lock by `make lock`: change pyproject.toml, not this. Installed by `make`, with uv or pip.
+# Made from uv.lock by `make lock`: change pyproject.toml, not this. Installed by setup_env.py, by the groups below.
 # torch comes with CUDA or without, depending on the index that it is installed from.
 """
 
 
 def text(root: Path = ROOT) -> str:
-    """The whole file: what students need, then what teachers and developers need besides."""
-    students = exported(root, "course")
-    others = [line for line in exported(root, "developer") if line not in students]
-    parts = [HEAD, FOR_STUDENTS, *students, "", f"{FOR_TEACHERS} and developers: building, grading, testing.", *others]
-    return "\n".join(parts) + "\n"
+    """The whole file."""
+    lines, listed = HEAD.splitlines(), set[str]()
+    for group, heading in SECTIONS.items():
+        packages = [line for line in exported(root, group) if line not in listed]
+        lines += ["", heading, *packages]
+        listed.update(packages)
+    return "\n".join(lines) + "\n"
 
 
 def exported(root: Path, group: str) -> list[str]:

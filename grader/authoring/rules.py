@@ -33,8 +33,8 @@ from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
 FEWEST_WRONG = 2  # answers to an exercise
 HARD = 3  # the difficulty from which an exercise has three hints
-COLUMNS = 88  # of a comment or docstring: what a notebook shows of it on a laptop's screen
-FENCED_COLUMNS = 99  # of code in a text, which has no frame
+COLUMNS = 88  # the widest comment or docstring that a notebook shows whole on a laptop's screen
+FENCED_COLUMNS = 99  # the same for code in a text, which has no frame
 HIDDEN_MARK = re.compile(r"^### (BEGIN|END) HIDDEN TESTS$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 HINT = re.compile(r"<details><summary>Hint (\d): .+</summary>")

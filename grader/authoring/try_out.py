@@ -236,12 +236,12 @@ def print_end(results: Results, others: list[Problem], waiting: Counter[str], se
     if others:
         say("\n`make build` will refuse the lesson until this is corrected:", bold=True)
         print_problems(others)
-    bad, seen = sum(map(len, wrong.values())) + len(others), plural(len(results), "answer")
-    if bad:
-        they = "it" if bad == 1 else "they"
-        say(f"\n{MARKS[False]} {bad} not as {they} should be, of {seen} ({seconds:.1f} s)", "red", bold=True)
-    else:
-        say(f"\n{MARKS[True]} {seen}, all as they should be ({seconds:.1f} s)", "green", bold=True)
+    bad, seen = sum(map(len, wrong.values())), plural(len(results), "answer")
+    they = "it" if bad == 1 else "they"
+    end = f"{bad} not as {they} should be, of {seen}" if bad else f"{seen}, all as they should be"
+    end += f"; {plural(len(others), 'other problem')}" if others else ""
+    fine = not bad and not others
+    say(f"\n{MARKS[fine]} {end} ({seconds:.1f} s)", "green" if fine else "red", bold=True)
 
 
 def print_problems(problems: Iterable[Problem | str]) -> None:

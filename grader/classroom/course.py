@@ -54,6 +54,10 @@ class Course:
         """Let submissions run with all the rights of the person grading, who has asked for this."""
         self.config.Judge.sandbox = False
 
+    def audit(self) -> None:
+        """Audit the answers that are judged from now on."""
+        self.config.Judge.audit = True
+
     def require_sandbox(self) -> None:
         """Raises ClassroomError if a sandbox is required but this machine can't make one."""
         reason = bubblewrap.why_not() if self.judge_settings.sandboxed else None

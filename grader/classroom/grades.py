@@ -120,7 +120,7 @@ def find_problems(course: Course, lesson: str, student: str) -> list[str]:
         return [f"could not be graded: see {course.log_file(lesson, student)}"]
     try:
         return problems(nbformat.read(submission.autograded, as_version=4))
-    except Exception as error:  # what nbformat raises for damaged files is not documented
+    except Exception as error:  # nbformat's errors for damaged files are not documented
         return [f"the graded notebook can't be read ({type(error).__name__}): grade it again"]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from nbformat.notebooknode import NotebookNode
@@ -57,9 +57,9 @@ class JudgementCache:
 
 
 def digest_of(nb: NotebookNode, lesson: str, settings: JudgeSettings) -> str:
-    """A hash of everything that a judgement of this notebook depends on."""
+    """A hash of everything that the points of this notebook depend on; an audit earns and costs none."""
     cells = [(cell.cell_type, cell.source, cell.metadata.get("nbgrader")) for cell in nb.cells]
-    text = json.dumps([cells, asdict(settings)], sort_keys=True)
+    text = json.dumps([cells, asdict(replace(settings, audit=False))], sort_keys=True)
     return hashlib.sha256(f"{text}\n{digests_of_checks(lesson, settings)}".encode()).hexdigest()
 
 

@@ -40,10 +40,13 @@ class Judge(NbGraderPreprocessor):
         True, help="run submissions in a sandbox; without one they run with all rights of the person who grades"
     ).tag(config=True)
     seconds = Float(600, help="time limit for one submission; checks not reached by then are not run").tag(config=True)
+    audit = Bool(False, help="run each rank once more, alone, and flag answers that then do something else").tag(
+        config=True
+    )
 
     @property
     def settings(self) -> JudgeSettings:
-        return JudgeSettings(self.lessons, self.sandbox, self.seconds)
+        return JudgeSettings(self.lessons, self.sandbox, self.seconds, self.audit)
 
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         before, not_run = problems(nb), nb.metadata.get("not_run", False)
@@ -57,7 +60,7 @@ class Judge(NbGraderPreprocessor):
             show(verdicts.get(grade_id(cell), missing), cell)
         nb.metadata["judgement"] = asdict(judgement)
         nb.metadata["problems"] = [*before, *judgement.problems]
-        nb.metadata["digest"] = resources.pop("digest", "")  # of this judgement's inputs: see judgement_cache.py
+        nb.metadata["digest"] = resources.pop("digest", "")  # digest of the inputs: see judgement_cache.py
         resources["judged"] = True
         return nb, resources
 

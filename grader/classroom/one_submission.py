@@ -94,7 +94,7 @@ class OneSubmission:
         """The notebook in autograded/, or an empty one if it is missing or can't be read."""
         try:
             return nbformat.read(self.autograded, as_version=4)
-        except Exception:  # what nbformat raises for damaged files is not documented
+        except Exception:  # nbformat's errors for damaged files are not documented
             return nbformat.v4.new_notebook()
 
     def resources(self) -> dict[str, Any]:

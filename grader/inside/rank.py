@@ -1,6 +1,6 @@
 """One rank of a graded run: a process of its own that loads the student's function, runs it, and talks only to the hub.
 
-It is a world of the virtual cluster (utils/worlds/virtual/engine.py) with a single rank. What that rank asks of the
+It is the world of `simulate` (utils/worlds/virtual/simulated_world.py) with a single rank. What that rank asks of the
 network goes over a socket to the hub, which decides what happens. So the judge need not trust anything in this process,
 and the student may read and change all of it.
 
@@ -41,11 +41,11 @@ from utils.worlds.common import pickling, rank_environment
 from utils.worlds.common.protocol import Request
 from utils.worlds.virtual import data_movement, virtual_clock
 from utils.worlds.virtual.calls import VirtualCall
-from utils.worlds.virtual.engine import Engine, Prints, VirtualRecorder, enter, patch_torch
 from utils.worlds.virtual.gpu import VirtualGpu
 from utils.worlds.virtual.network import Tallies
 from utils.worlds.virtual.rank import VirtualRank
 from utils.worlds.virtual.scheduler import Scheduler
+from utils.worlds.virtual.simulated_world import Prints, SimulatedWorld, VirtualRecorder, enter, patch_torch
 from utils.worlds.virtual.stores import NAME_KEY
 
 aten = torch.ops.aten
@@ -108,7 +108,7 @@ def patch_once() -> None:
     share_through_hub(current_world)
 
 
-class RankWorld(Engine):
+class RankWorld(SimulatedWorld):
     """The world as one rank sees it: itself, and a connection to the hub.
 
     virtual   whether the run has virtual time; if not, the hub knows the order of events, and the rank knows no times
@@ -200,6 +200,13 @@ class RankWorld(Engine):
         group = self.default_group
         return tuple(ranks if group is None else (group[rank] for rank in ranks))
 
+    def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
+        rank, members = self.rank, self.to_world_ranks(members)
+        where = who_called()[0]
+        request = {"do": "make", "group": name, "members": list(members), "where": where, "clock": rank.clock}
+        rank.clock = max(rank.clock, self.hub.request(request).get("clock", 0.0))
+        return make()
+
 
 current_world = RankWorld.__new__(RankWorld)  # has no state of its own, but that of the current run's world
 
@@ -237,7 +244,7 @@ class RemoteRank(VirtualRank):
     must_wait_for_sends = True
 
     def __init__(self, number: int, world: RankWorld):
-        super().__init__(number, world)
+        super().__init__(number, world, world.surroundings_of(number))
         self.flights: dict[int, Flight] = {}  # asynchronous calls not waited for yet, by index
 
     ident = property(lambda self: threading.main_thread().ident)
@@ -247,7 +254,7 @@ class RemoteRank(VirtualRank):
 
     def mark_used(self, call: VirtualCall) -> None:
         if call.event.index in self.unused_handles:
-            self.world.hub.tell({"do": "asked", "index": call.event.index})
+            self.world.hub.tell({"do": "asked_for_result", "index": call.event.index})
         super().mark_used(call)
 
     def record_wait(self, call: VirtualCall) -> None:
@@ -255,7 +262,7 @@ class RemoteRank(VirtualRank):
         super().record_wait(call)
         if call.waited is not None and before is None:
             index, where = call.event.index, call.waited_at
-            self.world.hub.tell({"do": "waits", "index": index, "where": where, "clock": self.clock})
+            self.world.hub.tell({"do": "began_to_wait", "index": index, "where": where, "clock": self.clock})
 
     def call(
         self, call: VirtualCall, directly: bool, tensors: Sequence[torch.Tensor], dense: Sequence[torch.Tensor]
@@ -296,14 +303,7 @@ class RemoteRank(VirtualRank):
 
     def thrown_away(self, call: VirtualCall, hub: HubNetwork) -> None:
         if call.end is None and call.waited is None:
-            hub.tell({"do": "dropped", "index": call.event.index})
-
-    def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
-        members = self.world.to_world_ranks(members)
-        where = who_called()[0]
-        request = {"do": "make", "group": name, "members": list(members), "where": where, "clock": self.clock}
-        self.clock = max(self.clock, self.world.hub.request(request).get("clock", 0.0))
-        return make()
+            hub.tell({"do": "dropped_handle", "index": call.event.index})
 
 
 class HubNetwork:
@@ -373,7 +373,9 @@ class HubNetwork:
         rank, scheduler = self.world.rank, self.world.scheduler
         self.up_to_date = True
         only_looks = bool(scheduler.ready)
-        message = {"do": "look"} if only_looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
+        message = (
+            {"do": "catch_up"} if only_looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
+        )
         with scheduler.bookkeeping():
             for index, end, source, tensors in self.request({**message, "clock": rank.clock})["came"]:
                 self.complete(rank.calls[index], end, source, tensors)

@@ -91,7 +91,8 @@ def without_cell_magics(source: str) -> str:
 def without_magics(body: str) -> str:
     """The cell as IPython rewrites it: %magic, !command and thing? become calls, prompts and indentation disappear."""
     text = body.lstrip("\n")
-    return "\n" * (len(body) - len(text)) + TransformerManager().transform_cell(text)
+    python: str = TransformerManager().transform_cell(text)
+    return "\n" * (len(body) - len(text)) + python
 
 
 def statements_around_errors(body: str) -> Iterator[Statement]:

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from grader.inside.codec import Breach
-from grader.judging import hub_storage
-from grader.judging.hub_rank import MAX_CALLS, MAX_OTHER_MESSAGES, Finished, Placeholders, Rank, RankResult
+from grader.judging.hub_rank import MAX_CALLS, MAX_OTHER_MESSAGES, Finished, Placeholders, RankOfHub, RankResult
+from grader.judging.hub_storage import HANDLERS as STORAGE_HANDLERS
+from grader.judging.hub_storage import STORE, Storage
 from grader.judging.rank_connection import RankConnection
 from grader.judging.untrusted import Message, cell_line, index_into, text, whole, wrapper_name
 from utils.cluster import Cluster
@@ -48,7 +49,7 @@ from utils.worlds.virtual.world import raise_what_went_wrong
 TICK = 1e-6
 
 
-class Hub(Turns[Rank]):
+class Hub(Turns[RankOfHub]):
     """Runs one world: gives each rank its turn, answers its requests, and puts together what happened.
 
     connections   one to each rank; the rank has received its order
@@ -68,18 +69,17 @@ class Hub(Turns[Rank]):
         times_count: bool = False,
     ):
         self.size, self.cluster, self.virtual = len(connections), cluster, virtual
-        self.memories, self.placeholders = memories, Placeholders(memories)
-        self.ranks = [Rank(number, connection) for number, connection in enumerate(connections)]
+        self.placeholders = Placeholders(memories)
+        self.ranks = [RankOfHub(number, connection) for number, connection in enumerate(connections)]
         for connection in connections:
             connection.count = self.placeholders.count
         self.network = Network(cluster, self.size, deliver, inconvenient=not virtual)
         self.believes_clocks = virtual and not (times_count and computes_for_free(cluster))
         super().__init__(self.network.earliest, self.network.commit)
         self.ticks = 0
-        self.making_group: dict[tuple[str, tuple[int, ...]], list[Rank]] = {}  # the members that have arrived
-        self.joining: dict[str, dict[int, Rank]] = {}  # store -> {rank in the new default group: who}
-        self.key_stores = hub_storage.KeyStores()
-        self.files: dict[str, list[str]] = {}
+        self.making_group: dict[tuple[str, tuple[int, ...]], list[RankOfHub]] = {}  # the members that have arrived
+        self.joining: dict[str, dict[int, RankOfHub]] = {}  # store -> {rank in the new default group: who}
+        self.storage = Storage(memories, self.now, self.seconds_of, self.make_ready)
         everybody = tuple(range(self.size))
         for rank in self.ranks:
             rank.groups.add(("world", everybody))
@@ -94,7 +94,7 @@ class Hub(Turns[Rank]):
             self.run_until_it_waits(following)
         return self.outcome()
 
-    def run_until_it_waits(self, rank: Rank) -> None:
+    def run_until_it_waits(self, rank: RankOfHub) -> None:
         """Give a rank its turn: until it waits for other ranks, or is over."""
         try:
             if rank.reply is not None:
@@ -113,11 +113,11 @@ class Hub(Turns[Rank]):
         except Breach as breach:
             rank.breach, rank.over = str(breach), True
 
-    def timeout_of(self, rank: Rank) -> RankTimeout:
+    def timeout_of(self, rank: RankOfHub) -> RankTimeout:
         where = f", after {rank.calls[-1].event.op} at {rank.calls[-1].event.where}" if rank.calls else ""
         return RankTimeout(f"rank {rank.number} took too long{where}.\n\nIs there a loop that never ends?")
 
-    def now(self, rank: Rank, message: Message) -> float:
+    def now(self, rank: RankOfHub, message: Message) -> float:
         """The time of a rank's request: by the rank's clock if time is virtual, else its place in the order of all."""
         if not self.virtual:
             self.ticks += 1
@@ -129,9 +129,13 @@ class Hub(Turns[Rank]):
             rank.clock = max(rank.clock, float(claimed))
         return rank.clock
 
+    def seconds_of(self, nbytes: int) -> float:
+        """What a message takes, for accesses to what ranks share."""
+        return self.cluster.inter.alpha + nbytes / self.cluster.inter.bandwidth if self.virtual else 0.0
+
     # ---- requests
 
-    def handle(self, rank: Rank, message: Message) -> bool:
+    def handle(self, rank: RankOfHub, message: Message) -> bool:
         """Do what a message asks for. Returns whether the rank's turn is over."""
         rank.messages += 1
         if rank.messages > MAX_CALLS + MAX_OTHER_MESSAGES:
@@ -147,10 +151,7 @@ class Hub(Turns[Rank]):
         except Exception as error:  # whatever a forged message leads to
             raise Breach(f"a malformed request ({type(error).__name__})") from None
 
-    def answer(self, rank: Rank, **answer: Any) -> None:
-        rank.connection.answer(answer)
-
-    def call(self, rank: Rank, message: Message) -> None:
+    def call(self, rank: RankOfHub, message: Message) -> None:
         """A send, a receive or a collective."""
         if len(rank.calls) >= MAX_CALLS:
             raise Breach(f"more than {MAX_CALLS:,} calls")
@@ -167,12 +168,12 @@ class Hub(Turns[Rank]):
         try:
             self.network.ask(call)
         except RuntimeError as error:
-            self.answer(rank, error=error)
+            rank.answer(error=error)
         else:
-            self.answer(rank)
+            rank.answer()
         rank.unreported.append(index)
 
-    def read_call(self, rank: Rank, message: Message) -> VirtualCall:
+    def read_call(self, rank: RankOfHub, message: Message) -> VirtualCall:
         """The call that a message asks for. Its bytes are counted from the tensors that came with the message."""
         method, args = message["method"], message["args"]
         op = OPERATIONS[method]
@@ -207,7 +208,7 @@ class Hub(Turns[Rank]):
         )
         return VirtualCall(event, method, tuple(args))
 
-    def wait(self, rank: Rank, message: Message) -> bool:
+    def wait(self, rank: RankOfHub, message: Message) -> bool:
         """Wait for the first of some calls to be done."""
         self.now(rank, message)
         rank.waits_for = [rank.calls[index_into(rank.calls, index)] for index in message["for"]]
@@ -221,14 +222,14 @@ class Hub(Turns[Rank]):
                 call.waiter = rank
         return True
 
-    def look(self, rank: Rank, message: Message) -> bool:
+    def catch_up(self, rank: RankOfHub, message: Message) -> bool:
         """Let everything happen that happens before this rank's clock."""
         self.now(rank, message)
         rank.reply = lambda: self.news_for(rank)
         self.make_ready(rank)
         return True
 
-    def news_for(self, rank: Rank) -> dict[str, Any]:
+    def news_for(self, rank: RankOfHub) -> dict[str, Any]:
         """The calls that are done and that the rank does not know about yet, with what they delivered."""
         rank.waits_for = None
         done = [index for index in rank.unreported if rank.calls[index].end is not None]
@@ -239,24 +240,24 @@ class Hub(Turns[Rank]):
             news.append([index, call.end if self.virtual else None, call.source, rank.outputs.pop(index, [])])
         return {"came": news}
 
-    def asked(self, rank: Rank, message: Message) -> None:
+    def asked_for_result(self, rank: RankOfHub, message: Message) -> None:
         """The program has asked about an asynchronous call's result."""
         rank.unused_handles.pop(message["index"], None)
 
-    def dropped(self, rank: Rank, message: Message) -> None:
+    def dropped_handle(self, rank: RankOfHub, message: Message) -> None:
         """The program has thrown away a message's handle. If the message had not met its other end, it never will."""
         call = rank.calls[index_into(rank.calls, message["index"])]
         if call.transfer is None and self.network.withdraw(call):
             rank.lost.add(call.event.index)
 
-    def waits(self, rank: Rank, message: Message) -> None:
+    def began_to_wait(self, rank: RankOfHub, message: Message) -> None:
         """The program begins to wait for an asynchronous call."""
         call = rank.calls[index_into(rank.calls, message["index"])]
         call.waited, call.waited_at = self.now(rank, message), cell_line(message["where"])
 
     # ---- groups
 
-    def make_group(self, rank: Rank, message: Message) -> bool:
+    def make_group(self, rank: RankOfHub, message: Message) -> bool:
         """A rank makes a group. A member continues once all members have arrived."""
         name, members = text(message["group"]), tuple(message["members"])
         if not all(type(one) is int and 0 <= one < self.size for one in members) or len(set(members)) < len(members):
@@ -275,7 +276,7 @@ class Hub(Turns[Rank]):
         rank.groups_made.append(made(None))
         if rank.number not in members:
             rank.groups_made[number] = made(rank.clock)
-            self.answer(rank)
+            rank.answer()
             return False
         rank.reply = reply
         arrived = self.making_group.setdefault((name, members), [])
@@ -285,20 +286,20 @@ class Hub(Turns[Rank]):
             self.continue_together(arrived)
         return True
 
-    def continue_together(self, ranks: list[Rank]) -> None:
+    def continue_together(self, ranks: list[RankOfHub]) -> None:
         now = max(rank.clock for rank in ranks)
         for rank in ranks:
             rank.clock = now
             self.make_ready(rank)
 
-    def join(self, rank: Rank, message: Message) -> bool:
+    def join(self, rank: RankOfHub, message: Message) -> bool:
         """A rank makes a default group, with all that name the same store, in the order of the numbers they claim."""
         store, number, size = text(message["store"]), whole(message["rank"]), whole(message["size"])
-        hub_storage.note(self, rank, hub_storage.STORE, len(store))
+        self.storage.note(rank, STORE, len(store))
         arrived = self.joining.setdefault(store, {})
         if number in arrived or not 0 <= number < size or rank in arrived.values():
             said = f"rank {number} has joined twice at {store}: each rank must use its own number"
-            self.answer(rank, error=RuntimeError(said))
+            rank.answer(error=RuntimeError(said))
             return False
         arrived[number] = rank
         members: list[int] = []  # filled in when all have arrived
@@ -314,18 +315,18 @@ class Hub(Turns[Rank]):
 
     # ---- regions, and the end
 
-    def mark(self, rank: Rank, message: Message) -> None:
+    def mark(self, rank: RankOfHub, message: Message) -> None:
         """A region begins or ends now. The rank isn't told when: the number would say what other ranks have done."""
         rank.marks.append(self.now(rank, message))
 
-    def span(self, rank: Rank, message: Message) -> None:
+    def span(self, rank: RankOfHub, message: Message) -> None:
         """A region, from one of the rank's marks to a later one."""
         start, end = (rank.marks[index_into(rank.marks, message[name])] for name in ("start", "end"))
         if start > end:
             raise Breach("a region that never took place")
         rank.regions.append(Region(rank.number, text(message["name"]), start, end))
 
-    def done(self, rank: Rank, message: Message) -> bool:
+    def done(self, rank: RankOfHub, message: Message) -> bool:
         """The program has returned."""
         self.now(rank, message)
         result, after, shared = message["result"], message["after"], message["shared"]
@@ -340,7 +341,7 @@ class Hub(Turns[Rank]):
         rank.over = True
         return True
 
-    def failed(self, rank: Rank, message: Message) -> bool:
+    def failed(self, rank: RankOfHub, message: Message) -> bool:
         """The program has raised."""
         frames = tuple(
             Frame(text(file), int(line), text(function), text(source))
@@ -378,7 +379,7 @@ class Hub(Turns[Rank]):
             algorithms=[Charge(*kind, *charged) for kind, charged in self.network.algorithms.items()],
         )
 
-    def final_state(self, rank: Rank) -> RankState:
+    def final_state(self, rank: RankOfHub) -> RankState:
         """A rank's state. In real time an asynchronous call that it never asked about has no end, as with spawn."""
         state = rank.state
         if not self.virtual:
@@ -406,28 +407,26 @@ def computes_for_free(cluster: Cluster) -> bool:
     return gpu.launch == 0 and math.isinf(gpu.bandwidth) and all(map(math.isinf, gpu.flops.values()))
 
 
+def in_storage(
+    handler: Callable[[Storage, RankOfHub, Message], bool | None],
+) -> Callable[[Hub, RankOfHub, Message], bool | None]:
+    return lambda hub, rank, message: handler(hub.storage, rank, message)
+
+
 # ---- the protocol: each request by its word. A handler returns True when the rank's turn is over.
 
-HANDLERS: dict[str, Callable[[Hub, Rank, Message], bool | None]] = {
+HANDLERS: dict[str, Callable[[Hub, RankOfHub, Message], bool | None]] = {
     "call": Hub.call,
     "wait": Hub.wait,
-    "look": Hub.look,
-    "asked": Hub.asked,
-    "dropped": Hub.dropped,
-    "waits": Hub.waits,
+    "catch_up": Hub.catch_up,
+    "asked_for_result": Hub.asked_for_result,
+    "dropped_handle": Hub.dropped_handle,
+    "began_to_wait": Hub.began_to_wait,
     "make": Hub.make_group,
     "join": Hub.join,
     "mark": Hub.mark,
     "span": Hub.span,
     "done": Hub.done,
     "failed": Hub.failed,
-    "key_get": hub_storage.key_get,
-    "key_check": hub_storage.key_check,
-    "key_set": hub_storage.key_set,
-    "key_add": hub_storage.key_add,
-    "append": hub_storage.append,
-    "lines": hub_storage.lines,
-    "load": hub_storage.load,
-    "let_go": hub_storage.let_go,
-    "store": hub_storage.store,
+    **{word: in_storage(handler) for word, handler in STORAGE_HANDLERS.items()},
 }

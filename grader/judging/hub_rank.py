@@ -15,7 +15,7 @@ from utils.events.failure import Failure
 from utils.events.rank_state import RankState, TensorLayout
 from utils.kit.slow_memory import SlowMemory
 from utils.worlds.virtual.calls import VirtualCall
-from utils.worlds.virtual.engine import event_fields
+from utils.worlds.virtual.simulated_world import event_fields
 
 MAX_BYTES = 1 << 29  # sent and received by all ranks of one run together
 MAX_CALLS, MAX_OTHER_MESSAGES = 50_000, 100_000  # per rank and run
@@ -43,7 +43,7 @@ class Finished(NamedTuple):
     printed: str
 
 
-class Rank:
+class RankOfHub:
     """A rank as the hub sees it.
 
     waits_for   the calls that it waits for: it continues when the first of them is done. None when it waits for no call
@@ -81,6 +81,9 @@ class Rank:
 
     def how_it_ended(self) -> str:
         return f"was stopped because it sent the grader {self.breach}" if self.breach else "ended without a result"
+
+    def answer(self, **answer: Any) -> None:
+        self.connection.answer(answer)
 
     @property
     def state(self) -> RankState:

@@ -1,9 +1,4 @@
-"""The connection between the hub and a rank: limited in time and bytes, and recorded.
-
-The record makes a replay possible: `replay` gives a second process of the same rank the answers that the first one got.
-The second process runs alone, so its result can depend only on its own inputs and on messages. Anything that the first
-process learned some other way, from how long another rank slept, say, is missing this time.
-"""
+"""The connection between the hub and a rank: limited in time and bytes, with a log for audits (audit.py)."""
 
 from __future__ import annotations
 
@@ -19,14 +14,10 @@ Argument = TypeVar("Argument")
 Done = TypeVar("Done")
 
 
-class Diverged(Exception):
-    """In a replay, a rank sent something else than the first time, although it had received the same answers."""
-
-
 class Exchange(NamedTuple):
     """One message of a rank and the hub's answer to it."""
 
-    digest: bytes  # of the message
+    digest: bytes  # a hash of the message
     answer: bytes  # b"" if it got none
 
 
@@ -100,30 +91,3 @@ class RankConnection:
             except TimeoutError:
                 if self.has_overspent():
                     raise
-
-
-def replay(log: list[Exchange], connection: RankConnection, resolve: Callable[[Any], Any]) -> dict[str, Any]:
-    """Give a rank the answers in `log`. Returns its last message ("done" or "failed"). Raises Diverged.
-
-    A message whose digest is in the log has been read before, so only the last one and any other are.
-    """
-    for digest, answer in log[:-1]:
-        message = connection.receive_unread()
-        if message is None:
-            raise Diverged
-        if connection.log[-1].digest != digest:
-            return last_message(message, resolve)
-        if answer:
-            connection.send(answer)
-    message = connection.receive_unread() if log else None
-    if message is None:
-        raise Diverged
-    return last_message(message, resolve)
-
-
-def last_message(message: tuple[bytes, bytes], resolve: Callable[[Any], Any]) -> dict[str, Any]:
-    """A message that must be the last one of its rank. Raises Diverged, Breach."""
-    read = codec.unpack(*message, resolve)
-    if read.get("do") not in ("done", "failed"):
-        raise Diverged
-    return read

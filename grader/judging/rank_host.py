@@ -28,7 +28,7 @@ from typing import IO, Any, NoReturn
 from grader.sandbox import bubblewrap, seccomp
 from grader.sandbox.bubblewrap import CHECKS, HOME, INSIDE, MB, ROOT, UTILS, End, Limits, NoSandbox
 
-__all__ = ["HostGone", "NoSandbox", "Rank", "RankHost"]
+__all__ = ["HostGone", "NoSandbox", "RankHandle", "RankHost"]
 
 PROGRAM = "import sys; from grader.inside.host import main; main(int(sys.argv[1]))"
 ENTRY = "grader.inside.rank:main"
@@ -62,7 +62,7 @@ class HostGone(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Rank:
+class RankHandle:
     number: int  # unique among the ranks of a host
     socket: socket.socket  # the process has the other end, and no other descriptor
 
@@ -88,7 +88,7 @@ class RankHost:
     ):
         self.limits, self.sandboxed = limits, sandboxed
         self.lock = threading.Lock()
-        self.ranks: dict[int, Rank] = {}
+        self.ranks: dict[int, RankHandle] = {}
         self.number = 0
         self.reason: str | None = None
         self.is_ready = False
@@ -121,7 +121,7 @@ class RankHost:
 
     # ---- ranks -------------------------------------------------------------------------------------------------------
 
-    def start(self, count: int) -> list[Rank]:
+    def start(self, count: int) -> list[RankHandle]:
         """Start ranks, all at once. The first call waits until the host is ready. Raises HostGone."""
         if not 1 <= count <= MAX_RANKS:
             raise ValueError(f"{count} ranks; 1 to {MAX_RANKS} can be started at once")
@@ -129,7 +129,7 @@ class RankHost:
             if not self.is_ready:
                 self.is_ready = self.answer().get("ready") is True or self.give_up(NONSENSE)
             pairs = [socket.socketpair() for _ in range(count)]
-            ranks = [Rank(self.number + index, ours) for index, (ours, _) in enumerate(pairs)]
+            ranks = [RankHandle(self.number + index, ours) for index, (ours, _) in enumerate(pairs)]
             self.number += count
             self.ranks |= {rank.number: rank for rank in ranks}
             try:
@@ -141,7 +141,7 @@ class RankHost:
                 self.give_up(NONSENSE)
             return ranks
 
-    def end(self, ranks: Sequence[Rank]) -> list[int]:
+    def end(self, ranks: Sequence[RankHandle]) -> list[int]:
         """Kill what is left of them, and wait until nothing is. Returns their statuses, as a shell reports them.
 
         Our ends of their sockets stay open, so their last messages can still be read. Raises HostGone.
@@ -154,7 +154,7 @@ class RankHost:
                 self.give_up(NONSENSE)
             return statuses
 
-    def used(self, ranks: Sequence[Rank]) -> list[float]:
+    def used(self, ranks: Sequence[RankHandle]) -> list[float]:
         """The CPU seconds of each so far. Raises HostGone."""
         with self.lock:
             self.send({"used": [rank.number for rank in ranks]}, [])

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from grader.inside.orders import RunOrder
+from grader.judging.audit import differs_alone
 from grader.judging.hidden_words import Case, case_of, how_it_failed
 from grader.judging.hub import Hub
-from grader.judging.hub_rank import Placeholders, RankResult
+from grader.judging.hub_rank import RankResult
 from grader.judging.program_packing import give_order, pack_program, restored
-from grader.judging.rank_connection import Exchange, replay
-from grader.judging.rank_host import HostGone, Rank
+from grader.judging.rank_connection import Exchange
+from grader.judging.rank_host import HostGone
+from grader.judging.ranks import Ranks
+from grader.judging.verdict import Flag
 from utils.checks.inputs import Draws
 from utils.checks.kinds import kind_of
 from utils.checks.registry import Checks
-from utils.checks.runner import Runner
-from utils.cluster import Cluster
+from utils.checks.runner import Runner, RunRequest
 from utils.cluster.hardware import links
 from utils.diagnosis.errors import RankCrashed, RankError, RankTimeout
 from utils.kit.slow_memory import SlowMemory
@@ -27,55 +30,36 @@ from utils.report.run import Run
 
 if TYPE_CHECKING:
     from grader.inside.slices import Slice
-    from grader.judging.judge import Judging
 
-SALT_OF_A_RUN = 1_000_000_007  # the next run's inputs have nothing to do with this one's
-OVERHEAD = 250  # bytes that an Exchange takes besides its answer
+SALT_BITS = 256  # the size of a secret that inputs are drawn with: too many to try
 
 
 class TooLong(Exception):
     """The ranks were stopped; the text says why, for the student."""
 
 
-@dataclass
-class Recording:
-    """A run that is over, with what it takes to replay each of its ranks.
-
-    logs             for each rank, all its exchanges with the hub
-    packed           the results as bytes, where a replay is to be compared with them
-    values_were_read whether the check has looked at a value that came from a rank
-    """
-
-    orders: list[RunOrder]
-    logs: list[list[Exchange]]
-    memories: list[SlowMemory]
-    results: list[RankResult]
-    packed: list[bytes] = field(default_factory=list)
-    values_were_read: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """About how much memory it takes."""
-        exchanges = sum(OVERHEAD + len(exchange.answer) for log in self.logs for exchange in log)
-        return exchanges + sum(len(order.program) for order in self.orders) + 2 * sum(map(len, self.packed))
-
-
 class RemoteRunner(Runner):
     """`run` of a graded check: the ranks are sandboxed processes, and the hub is their network.
 
     Where values or traffic are judged in real time, the same processes serve in all runs of a check: its crew. Starting
-    one costs more than most runs. Whatever a function leaves in its process can then only do it harm, because a check
-    that fails so is judged once more, with processes for each run.
+    one costs more than most runs. What a function leaves in its process can only do it harm, and a check that fails so
+    is judged once more, with new processes in each run.
 
-    may_use_a_crew   False: each run gets processes of its own
-    used_a_crew      whether some process had served in a run before
+    longest_cell  the most lines that a cell of the notebook has
+    audited       whether each rank is run once more, alone (audit.py)
+    may_reuse     whether processes may serve in several runs of a check
+    reused        whether some have
     """
 
-    def __init__(self, judging: Judging, code: Slice, function: Callable[..., Any], may_use_a_crew: bool = True):
+    def __init__(
+        self, ranks: Ranks, code: Slice, function: Callable[..., Any], longest_cell: int, audited: bool = False
+    ):
         super().__init__(function)
-        self.may_use_a_crew, self.used_a_crew = may_use_a_crew, False
-        self.judging, self.code, self.draws = judging, code, judging.draws
-        self.cases: list[Case] = []  # those that it was asked to run
+        self.ranks, self.code, self.longest_cell, self.audited = ranks, code, longest_cell, audited
+        self.may_reuse, self.reused = not audited, False
+        self.draws = new_draws()
+        self.flags: list[Flag] = []
+        self.cases: list[Case] = []  # all that it was asked to run
         self.ended = ""  # how the ranks of the last one failed
         self.judges = ""
 
@@ -94,70 +78,58 @@ class RemoteRunner(Runner):
             self.if_stuck, self.quiet = if_stuck, quiet
             return self
 
-        return part.judge(self.function, judges, runner)
-
-    def world(
-        self,
-        cluster: Cluster | None,
-        device: str,
-        world_size: int,
-        function: Callable[..., Any],
-        inputs: tuple[Sequence[Any], ...],
-        same: dict[str, Any],
-        catch: Any,
-    ) -> Run:
-        self.cases.append(case_of(world_size, inputs, same))
-        self.ended = ""
-        virtual = cluster is not None
-        cluster = cluster or links(world_size, alpha=0.0, bandwidth=math.inf)
-        memories: list[SlowMemory] = []
-        orders = []
-        for rank in range(world_size):
-            own = [column[rank] for column in inputs]
-            packed = pack_program((function, own, same, catch), self.function, memories)
-            orders.append(RunOrder(rank, world_size, virtual, cluster, device, self.code, packed))
-        flags = [*self.judging.flags]
         try:
-            run, hub = self.run_ranks(orders, memories)
+            return part.judge(self.function, judges, runner)
+        except Exception as error:
+            if not self.reused:
+                raise
+            if isinstance(error, HostGone):
+                self.ranks.close(suspicious=True)
+            self.start_afresh()
+            return part.judge(self.function, judges, runner)
+
+    def start_afresh(self) -> None:
+        """Forget all runs, and from now on let no process serve in two."""
+        self.cases, self.flags, self.scores, self.runs, self.ended = [], [], [], [], ""
+        self.may_reuse = self.reused = False
+
+    def world(self, request: RunRequest) -> Run:
+        """As Runner.world, with the results as the ranks described them. Raises TooLong, HostGone, too."""
+        self.ended = ""
+        self.cases.append(case_of(request.world_size, request.inputs, request.same))
+        memories: list[SlowMemory] = []
+        orders = self.orders_for(request, memories)
+        try:
+            run = self.run_ranks(orders, memories)
         except RankCrashed:
             if memories:
                 raise
-            if self.used_a_crew:  # what an earlier run has left in a process may be to blame
-                self.judging.flags = flags
-            run, hub = self.run_ranks(orders, memories)  # it may be the machine's fault, which was short of memory, say
+            if self.reused:  # what an earlier run has left in a process may be to blame
+                self.flags = []
+            run = self.run_ranks(orders, memories)  # it may be the machine's fault, which was short of memory, say
         if self.draws.salt:  # 0 for the inputs of a notebook, which are the same in each run
-            self.draws = self.judging.draws = Draws(self.draws.salt + SALT_OF_A_RUN)
-        results = run.results
-        if world_size > 1 and device == "cpu":
-            results = self.confirmed(Recording(orders, [rank.connection.log for rank in hub.ranks], memories, results))
-        return replace(run, results=[self.restored(rank, inputs, result) for rank, result in enumerate(results)])
+            self.draws = new_draws()
+        return replace(run, results=[restored_result(request, *pair) for pair in enumerate(run.results)])
 
-    def restored(self, rank: int, inputs: tuple[Any, ...], result: RankResult) -> RankResult:
-        own = [column[rank] for column in inputs]
-        after = [restored(*pair) for pair in zip(own, result.inputs_after, strict=True)]
-        return result._replace(inputs_after=after)
+    def orders_for(self, request: RunRequest, memories: list[SlowMemory]) -> list[RunOrder]:
+        """One for each rank; the SlowMemories in its inputs are added to `memories`."""
+        size, virtual = request.world_size, request.cluster is not None
+        cluster = request.cluster or links(size, alpha=0.0, bandwidth=math.inf)
+        packed = [pack_program(request.program_of(rank), self.function, memories) for rank in range(size)]
+        return [RunOrder(rank, size, virtual, cluster, request.device, self.code, packed[rank]) for rank in range(size)]
 
-    def confirmed(self, recording: Recording) -> list[RankResult]:
-        """The results that the check gets. Subclasses replay the ranks, now or later, and compare (replay.py)."""
-        return recording.results
-
-    def run_ranks(self, orders: list[RunOrder], memories: list[SlowMemory]) -> tuple[Run, Hub]:
+    def run_ranks(self, orders: list[RunOrder], memories: list[SlowMemory]) -> Run:
         """Run one world from start to end. Raises what `spawn` raises, TooLong, HostGone."""
-        first = orders[0]
-        is_crew = self.may_use_a_crew and not first.virtual and self.judges in ("values", "traffic")
-        if is_crew:
-            ranks, served = self.judging.crew_for(len(orders))
-            self.used_a_crew |= served
-        else:
-            ranks = self.judging.start_ranks(len(orders))
-        connections = self.judging.connect(ranks)
+        first, size = orders[0], len(orders)
+        is_crew = self.may_reuse and not first.virtual and self.judges in ("values", "traffic")
+        self.reused |= is_crew and bool(self.ranks.crew)
+        ranks = self.ranks.crew_of(size) if is_crew else self.ranks.start(size)
+        connections, stay = self.ranks.connect(ranks), False
         hub = Hub(connections, first.cluster, first.virtual, memories, times_count=kind_of(self.judges).is_timed)
-        stay = False
         try:
             for rank, order in zip(ranks, orders, strict=True):
                 give_order(rank.socket, replace(order, more_runs=is_crew))
             run, stay = hub.run(), is_crew
-            return run, hub
         except RankTimeout as error:
             raise TooLong(str(error)) from None
         except RankCrashed as error:
@@ -168,30 +140,51 @@ class RemoteRunner(Runner):
             raise
         finally:
             if is_crew and not stay:
-                self.judging.dismiss_crew()
+                self.ranks.dismiss_crew()
             elif not is_crew:
-                self.judging.end_ranks(ranks)
+                self.ranks.end(ranks)
+        if self.audited and size > 1:
+            self.audit(orders, [connection.log for connection in connections], memories, run.results)
+        return run
 
-    def replay(self, process: Rank, recording: Recording, rank: int, more_runs: bool = False) -> dict[str, Any]:
-        """Let a process be this rank once more, with the hub's recorded answers. Returns its last message.
-
-        It may receive as many bytes as all ranks together. more_runs: it will replay another run afterwards. Raises
-        Diverged, TimeoutError.
+    def audit(
+        self,
+        orders: list[RunOrder],
+        logs: list[list[Exchange]],
+        memories: list[SlowMemory],
+        results: Sequence[RankResult],
+    ) -> None:
+        """Flag ranks that come to something else alone. The last is first to be run again, so that none can learn
+        anything from when the one before it ended.
         """
-        [connection] = self.judging.connect([process])
-        give_order(process.socket, replace(recording.orders[rank], more_runs=more_runs))
-        return replay(recording.logs[rank], connection, Placeholders(recording.memories).resolve)
+        found = [
+            str(rank)
+            for rank in reversed(range(len(orders)))
+            if differs_alone(self.ranks, orders[rank], logs[rank], memories, results[rank])
+        ]
+        if found:
+            evidence = f"rank {', '.join(sorted(found))} of {len(orders)}"
+            self.flags.append(Flag("did something else when it was run again, alone", evidence))
 
     def how_it_failed(self, error: RankError, hub: Hub) -> str:
-        lines = max((cell.count("\n") + 1 for cell in self.judging.cells), default=0)
-        return how_it_failed(error, [rank.failure for rank in hub.ranks if rank.failure is not None], lines)
+        failures = [rank.failure for rank in hub.ranks if rank.failure is not None]
+        return how_it_failed(error, failures, self.longest_cell)
 
     def reason_of(self, error: RankCrashed, hub: Hub) -> Exception:
         """What to raise when ranks have ended without a result, or after a message that was refused."""
         breaches = [f"rank {rank.number} sent {rank.breach}" for rank in hub.ranks if rank.breach]
         if breaches:
-            evidence = f"{self.function.__name__}: {'; '.join(breaches)}"
-            self.judging.flag("sent the grader messages that no answer sends", evidence)
-        if stopped := self.judging.why_host_stopped():
+            self.flags.append(Flag("sent the grader messages that no answer sends", "; ".join(breaches)))
+        if stopped := self.ranks.why_host_stopped:
             return HostGone(stopped)
         return error
+
+
+def new_draws() -> Draws:
+    """No two runs get the same inputs."""
+    return Draws(secrets.randbits(SALT_BITS))
+
+
+def restored_result(request: RunRequest, rank: int, result: RankResult) -> RankResult:
+    after = [restored(*pair) for pair in zip(request.inputs_of(rank), result.inputs_after, strict=True)]
+    return result._replace(inputs_after=after)

@@ -22,6 +22,7 @@ class JudgeSettings:
     lessons: str
     sandboxed: bool
     seconds: float
+    audit: bool = False
 
     def judge(self, nb: NotebookNode, progress: Callable[[int, int], None] | None = None) -> Judgement:
         """Judge a notebook whose check cells are official."""

@@ -232,6 +232,9 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
 
     alone = [OWN] * layers
     apart, apart_divided, [right] = trained(mix=alone), trained(1 / world_size, mix=alone), trained(on=[batches])
+    mistakes = usual_averages(weights, shares, lr, apart) | {
+        "what you get if you cut each batch once more: `batches` has this rank's rows only": trained(on=cut_again),
+    }
 
     def explain(got: Any, rank: int) -> str:
         advice = "all-reduce each weight.grad itself, not a copy, after backward() and before optimizer.step()"
@@ -243,29 +246,6 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
         fitting = (how for how, ends in ways.items() if any(alike(got, own, 1e-6) for own in ends[rank]))
         return next((f"what this rank gets from its own rows alone{how}: {advice}" for how in fitting), "")
 
-    rows, sums = "the loss is already a mean over rows, so divide by the number of ranks", trained(world_size)
-    before_last = trained(on=[mine[:-1] for mine in shares])
-    one_by_one = trained(mix=[(n, layers - n) for n in range(layers)])
-    mistakes = {
-        "what the SUM of the gradients leads to: divide it by the number of ranks": sums,
-        "what the sum of the gradients divided by 2 leads to: divide it by world_size": trained(world_size / 2),
-        f"what the sum divided by a rank's number of rows leads to: {rows}": trained(world_size / 3),
-        f"what the sum divided by the number of rows of all ranks leads to: {rows}": trained(1 / 3),
-        "what a second division leads to: AVG, for example, divides already": trained(1 / world_size),
-        "what you get if the gradient is multiplied by lr twice: the optimizer does that": trained(lr),
-        "the mean of replicas that trained apart: average the gradients at every step": [mean_of(apart)] * world_size,
-        "what you get if you cut each batch once more: `batches` has this rank's rows only": trained(on=cut_again),
-        "what rank 0's gradients alone lead to: average those of all ranks": trained(on=shares[:1]) * world_size,
-        "what you get if gradients add up from step to step: zero them at the start of each": trained(add_up=True),
-        "what you get if you average the last weight's gradient only": trained(mix=[*alone[1:], MEAN]),
-        "what you get if the optimizer steps once for each weight: call step() after the loop over them": one_by_one,
-        "the weight before the first step: call zero_grad(), backward() and step() in this order": [weights]
-        * world_size,
-        "what you get if the last step is not averaged: average the gradients between backward() and step()": [
-            descend(one, [mine[-1:]], lr, alone)[0] for one, mine in zip(before_last, shares, strict=True)
-        ],
-        "the weight after the first step: return after the loop": trained(on=[mine[:1] for mine in shares]),
-    }
     names = {f"weight {n}": n for n in range(layers)}
     of_weights = {name: {w: [one[n] for one in ends] for w, ends in mistakes.items()} for name, n in names.items()}
     return Case(
@@ -281,6 +261,39 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
         },
         rtol=1e-9,
     )
+
+
+def usual_averages(
+    weights: list[Tensor], shares: list[list[Tensor]], lr: float, apart: list[list[Tensor]]
+) -> dict[str, list[list[Tensor]]]:
+    """{usual mistake: the weights it leads to on each rank}. apart: those of ranks that don't communicate."""
+    layers, world_size, alone = len(weights), len(shares), [OWN] * len(weights)
+
+    def trained(factor: float = 1, on: Sequence[list[Tensor]] = shares, **how: Any) -> list[list[Tensor]]:
+        return descend(weights, on, factor * lr, **how)
+
+    rows, sums = "the loss is already a mean over rows, so divide by the number of ranks", trained(world_size)
+    before_last = trained(on=[mine[:-1] for mine in shares])
+    one_by_one = trained(mix=[(n, layers - n) for n in range(layers)])
+    return {
+        "what the SUM of the gradients leads to: divide it by the number of ranks": sums,
+        "what the sum of the gradients divided by 2 leads to: divide it by world_size": trained(world_size / 2),
+        f"what the sum divided by a rank's number of rows leads to: {rows}": trained(world_size / 3),
+        f"what the sum divided by the number of rows of all ranks leads to: {rows}": trained(1 / 3),
+        "what a second division leads to: AVG, for example, divides already": trained(1 / world_size),
+        "what you get if the gradient is multiplied by lr twice: the optimizer does that": trained(lr),
+        "the mean of replicas that trained apart: average the gradients at every step": [mean_of(apart)] * world_size,
+        "what rank 0's gradients alone lead to: average those of all ranks": trained(on=shares[:1]) * world_size,
+        "what you get if gradients add up from step to step: zero them at the start of each": trained(add_up=True),
+        "what you get if you average the last weight's gradient only": trained(mix=[*alone[1:], MEAN]),
+        "what you get if the optimizer steps once for each weight: call step() after the loop over them": one_by_one,
+        "the weight before the first step: call zero_grad(), backward() and step() in this order": [weights]
+        * world_size,
+        "what you get if the last step is not averaged: average the gradients between backward() and step()": [
+            descend(one, [mine[-1:]], lr, alone)[0] for one, mine in zip(before_last, shares, strict=True)
+        ],
+        "the weight after the first step: return after the loop": trained(on=[mine[:1] for mine in shares]),
+    }
 
 
 ### BEGIN HIDDEN TESTS

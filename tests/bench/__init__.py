@@ -1,13 +1,23 @@
-"""`make bench`: compares `spawn` with other ways to start ranks from a notebook, and the virtual cluster with the real
-machine, in real kernels.
+"""`make bench`: what `spawn`, `simulate` and grading cost on this machine, beside what else there is.
 
-__main__  ->  environment     the competitors, installed in an environment of their own
-          ->  side_by_side    each launcher in its own kernel (launchers/*.py are the cells)
-          ->  worlds          time and memory of spawn's ranks, cost of recording (cells: parallelisms.py, recorder.py)
-          ->  imports         what `import utils` costs
-          ->  virtual         what `simulate` predicts and what `spawn` takes, and the speed of `simulate`
-                              (cells: predictions.py, virtual_speed.py)
-          ->  schedules       pictures of GPipe and 1F1B on eight virtual stages
-          ->  grading         a class graded by plain nbgrader and by this grader
-          ->  goals, show     goals and results, tables and a figure (virtual_tables.py)
+Each part is a module: CASES names what it measures, and `measure(case)` returns rows. __main__ calls it in fresh
+processes, some times in turns so that a disturbance hits them all, and makes one table, with pyperf.
+
+launchers       `spawn` beside other ways to start ranks
+startup         what `import utils` and the first spawn add to `import torch`
+parallelisms    a training step of each parallelism in `spawn`: time, and memory of its ranks
+recorder        what recording adds to an all-reduce
+virtual_speed   how long `simulate` takes
+predictions     what `simulate` predicts for this machine, beside what `spawn` takes
+grading         one submission of each kind, by plain nbgrader and by this grader
+one_class       a class of solutions, by several numbers of workers
 """
+
+from typing import NotRequired, TypedDict
+
+
+class Row(TypedDict):
+    name: str
+    values: list[float]  # seconds, unless there is a unit
+    unit: NotRequired[str]  # as pyperf calls it
+    beside: NotRequired[str]  # name of the row that it is compared with

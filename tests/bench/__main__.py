@@ -1,85 +1,105 @@
-"""`python -m tests.bench`: measures, prints tables and goals, saves numbers and figures in build/bench/."""
+"""`python -m tests.bench [parts]`: measures, prints a table, saves build/bench/measured.json, which pyperf reads."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
-from enum import StrEnum
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated
 
+import pyperf
 import typer
+from tqdm import tqdm
 
-from tests.bench import environment, figure, grading, imports, one_class, schedules, show, side_by_side, virtual, worlds
-from tests.bench.kernel import ROOT
+from tests.bench import Row
 
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "bench"
+PARTS = ["launchers", "startup", "parallelisms", "recorder", "virtual_speed", "predictions", "grading", "one_class"]
+ONCE = {"predictions", "grading", "one_class"}  # they take minutes, and repeat what is short themselves
 
-
-class Benchmark(StrEnum):
-    LAUNCHERS = "launchers"
-    PROGRAMS = "programs"
-    MEMORY = "memory"
-    IMPORT = "import"
-    RECORDER = "recorder"
-    VIRTUAL = "virtual"
-    GRADING = "grading"
-    CLASS = "class"
-
-
-Chosen = Annotated[list[Benchmark] | None, typer.Argument(help="which to run (default: all)")]
+Chosen = Annotated[list[str] | None, typer.Argument(help=f"of {', '.join(PARTS)} (default: all)")]
 Quick = Annotated[bool, typer.Option("--quick", help="fewer repeats, in half the time")]
-LessonName = Annotated[str, typer.Option("--lesson", help="of `class`: the lesson that is graded")]
-Students = Annotated[int, typer.Option("--students", min=1, help="of `class`: how many have handed in")]
-Workers = Annotated[list[int], typer.Option("--workers", min=1, help="of `class`: processes that judge; repeat it")]
+LessonName = Annotated[str, typer.Option("--lesson", help="of one_class: the lesson that is graded")]
+Students = Annotated[int, typer.Option("--students", min=1, help="of one_class: how many have handed in")]
+Workers = Annotated[list[int], typer.Option("--workers", min=1, help="of one_class: processes that judge; repeat it")]
 
 
 def main(
-    benchmarks: Chosen = None,
+    parts: Chosen = None,
     quick: Quick = False,
-    lesson: LessonName = one_class.LESSON,
-    students: Students = one_class.STUDENTS,
-    workers: Workers = list(one_class.WORKERS),  # noqa: B006
+    lesson: LessonName = "01_collectives",
+    students: Students = 10,
+    workers: Workers = [1, 2, 4],  # noqa: B006
 ) -> None:
-    """Compare `spawn` with other launchers, the virtual cluster with the real machine, and grading a class with plain
-    nbgrader; measure the time and memory of ranks.
-
-    Takes some minutes, half an hour with the class. Run nothing else meanwhile.
-    """
+    """Measure what `spawn`, `simulate` and grading cost. Takes some minutes, half an hour with grading. Run nothing
+    else meanwhile."""
     if not sys.platform.startswith("linux"):
-        sys.exit("bench: needs Linux, because it reads /proc to find processes and their memory.")
-    chosen = benchmarks or list(Benchmark)
-    rounds = 2 if quick else 5
-    measured: dict = {"machine": environment.describe()}
-    if Benchmark.LAUNCHERS in chosen:
-        python, refused = environment.make()
-        measured["launchers"] = side_by_side.measure(side_by_side.all_launchers(), python, refused, rounds)
-    if Benchmark.PROGRAMS in chosen:
-        measured["programs"] = worlds.measure_time(rounds)
-    if Benchmark.MEMORY in chosen:
-        measured["memory"] = worlds.measure_memory()
-    if Benchmark.IMPORT in chosen:
-        measured["import"] = imports.measure(2 * rounds + 1)
-    if Benchmark.RECORDER in chosen:
-        measured["recorder"] = worlds.measure_recording()
-    if Benchmark.VIRTUAL in chosen:
-        measured["virtual"] = {**virtual.measure_predictions(), **virtual.measure_speed(rounds)}
-    if Benchmark.GRADING in chosen:
-        measured["grading"] = grading.measure(quick)
-    if Benchmark.CLASS in chosen:
-        measured["class"] = one_class.measure(lesson, students, tuple(workers))
-    print(show.report(measured))
-    save(measured)
+        sys.exit("bench: needs Linux, because it reads /proc for the memory of processes.")
+    if unknown := set(parts or ()) - set(PARTS):
+        sys.exit(f"bench: there is no part {', '.join(sorted(unknown))}. Parts: {', '.join(PARTS)}")
+    rows, failed = [], {}
+    for part in parts or PARTS:
+        cases = import_module(f"tests.bench.{part}").CASES
+        if part == "one_class":
+            cases = [f"{lesson} {students} {number}" for number in workers]
+        turns = [(part, case) for _ in range(1 if part in ONCE else 2 if quick else 5) for case in cases]
+        for turn in tqdm(turns, part, leave=False):
+            try:
+                rows += in_fresh_process(*turn, quick)
+            except RuntimeError as error:
+                failed[" ".join(turn)] = str(error)
+    suite = suite_of(rows)
+    print(table(suite, failed))
+    if suite:
+        print(saved(suite))
 
 
-def save(measured: dict) -> None:
+def in_fresh_process(part: str, case: str, quick: bool) -> list[Row]:
+    """The rows of one case. Raises RuntimeError with the last line of the error if it fails."""
+    code = f"import json; from tests.bench import {part} as part; rows = part.measure({case!r}, quick={quick}); "
+    command = [sys.executable, "-c", code + "print(); print(json.dumps(rows))"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def suite_of(rows: Iterable[Row]) -> list[pyperf.Benchmark]:
+    """One benchmark per name, with a run for each time it was measured."""
+    runs: dict[str, list[pyperf.Run]] = {}
+    for row in rows:
+        about = {name: row[name] for name in ("name", "unit", "beside") if name in row}
+        runs.setdefault(row["name"], []).append(pyperf.Run(row["values"], metadata={"unit": "second", **about}))
+    return [pyperf.Benchmark(each) for each in runs.values()]
+
+
+def table(suite: list[pyperf.Benchmark], failed: dict[str, str]) -> str:
+    medians = {one.get_name(): one.median() for one in suite}
+    lines = [["", "median", "least", "most", "values", "beside"]]
+    for one in suite:
+        values, beside = one.get_values(), one.get_metadata().get("beside", "")
+        ratio = f"{one.median() / medians[beside]:.3g} x {beside}" if beside in medians else ""
+        numbers = [one.format_value(value) for value in (one.median(), min(values), max(values))]
+        lines.append([one.get_name(), *numbers, str(len(values)), ratio])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    pad: list[Callable[[str, int], str]] = [str.ljust, *[str.rjust] * 4, str.ljust]
+    text = ["  ".join(f(cell, width) for f, cell, width in zip(pad, line, widths, strict=True)) for line in lines]
+    return "\n".join([*(line.rstrip() for line in text), *(f"{case} failed: {why}" for case, why in failed.items())])
+
+
+def saved(suite: list[pyperf.Benchmark]) -> str:
+    """Save all values, beside those of the time before. Returns what to do with them."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    numbers, picture = FOLDER / "measured.json", FOLDER / "launchers.png"
-    numbers.write_text(json.dumps(measured, indent=1) + "\n")
-    saved = [numbers, *(schedules.draw(FOLDER) if "virtual" in measured else [])]
-    if not all(row["failed"] for row in measured.get("launchers", {}).values()):
-        figure.draw(measured, picture)
-        saved.append(picture)
-    print("\nsaved:", *(path.relative_to(ROOT) for path in saved))
+    now, before = FOLDER / "measured.json", FOLDER / "before.json"
+    if now.exists():
+        now.replace(before)
+    pyperf.BenchmarkSuite(suite).dump(str(now))
+    names = " ".join(str(path.relative_to(ROOT)) for path in (before, now) if path.exists())
+    return f"\nsaved: {now.relative_to(ROOT)}. To compare: .venv/bin/python -m pyperf compare_to --table {names}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""A cell: one training step of each parallelism, and a function that measures the memory of its ranks."""
+"""One training step of each parallelism in `spawn`: its time from start to end, and the memory of its ranks."""
 
+from __future__ import annotations
+
+import time
 from pathlib import Path
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -10,6 +14,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from tests.bench import Row
+from tests.bench.launchers import WORLD_SIZE
 from utils import spawn
 
 BATCH, WIDTH, HIDDEN = 8, 64, 256
@@ -53,19 +59,33 @@ def pipelining(rank, world_size):
     optimizer.step()
 
 
-def call(program, world_size):
-    spawn(program, world_size)
+PROGRAMS = [all_reduce, ddp, fsdp2, tensor_parallel, pipelining]
+CASES = ["all"]
 
 
-def memory(program, world_size):
-    """Each rank's memory in bytes, "private" and "pss", read when all ranks have run `program` and are still alive."""
+def measure(case: str, quick: bool = False) -> list[Row]:
+    spawn(all_reduce, WORLD_SIZE)  # what `import utils` has started is idle from now on
+    rows: list[Row] = []
+    for program in PROGRAMS:
+        name = program.__name__
+        rows.append({"name": f"{name}, 4 ranks", "values": [seconds_of(program) for _ in range(4)]})
+        sizes = spawn(memory_after, WORLD_SIZE, program).results
+        rows.append({"name": f"{name}: private memory of a rank", "values": [max(sizes)], "unit": "byte"})
+    time.sleep(2)
+    kept = sum(child.memory_full_info().pss for child in psutil.Process().children(recursive=True))
+    return [*rows, {"name": "kept between calls, shared memory in parts", "values": [kept], "unit": "byte"}]
 
-    def measured(rank, world_size):
-        program(rank, world_size)
-        dist.barrier()  # all have run it
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-        dist.barrier()  # no rank exits before all have read
-        sizes = {name: 1024 * int(kilobytes) for name, kilobytes, _ in (line.split() for line in lines)}
-        return {"private": sizes["Private_Clean:"] + sizes["Private_Dirty:"], "pss": sizes["Pss:"]}
 
-    return spawn(measured, world_size).results
+def seconds_of(program) -> float:
+    began = time.perf_counter()
+    spawn(program, WORLD_SIZE)
+    return time.perf_counter() - began
+
+
+def memory_after(rank, world_size, program):
+    """This rank's private memory in bytes, read when all ranks have run `program` and are still alive."""
+    program(rank, world_size)
+    dist.barrier()  # all have run it
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    dist.barrier()  # no rank exits before all have read
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))

@@ -1,28 +1,43 @@
-"""A cell: the same rank programs on real ranks and on a virtual copy of this machine, and how long their regions took.
+"""The same rank programs on real ranks and on a virtual copy of this machine, and how long their regions took.
 
-`region` measures both worlds: its times are real in one and virtual in the other.
+`region` measures both worlds: its times are real in one and virtual in the other. Predicted is what Gloo's algorithms
+take. The ranks share the cores that carry the messages, and no two have a link to themselves; in backward, messages
+need the cores that compute, so little overlaps; the overhead of autograd and DDP is not modelled.
 """
+
+from __future__ import annotations
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from tests.bench import Row
 from utils import measure_this_machine, region, simulate, spawn
 
-SIZES = [1 << 10, 16 << 10, 256 << 10, 4 << 20, 16 << 20]  # bytes, as nccl-tests count: of the whole
-SWEEPS, STEPS = 15, 15  # repeats on real ranks, after a first one that doesn't count
+SIZES = {16 << 10: "16 KiB", 4 << 20: "4 MiB"}  # as nccl-tests count: of the whole
+MODELS = [(8, 256), (4, 1024)]  # layers, width
+REPEATS = 15  # on real ranks, after a first one that doesn't count
 BATCH = 128
+CASES = ["2", "4"]  # ranks
 
-clusters = {}
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
 
 
-def calibrate(world_size):
-    """This machine as measured with `world_size` ranks: {"fp32": FLOP/s, "memory": bytes/s, "alpha": s, ...}."""
-    cluster = clusters[world_size] = measure_this_machine(world_size, backend="gloo")
-    gpu, link = cluster.gpu, cluster.intra
-    numbers = {"fp32": gpu.flops["fp32"], "memory": gpu.bandwidth, "launch": gpu.launch}
-    return {**numbers, "alpha": link.alpha, "bandwidth": link.bandwidth}
+def measure(ranks: str, quick: bool = False) -> list[Row]:
+    world_size = int(ranks)
+    cluster = measure_this_machine(world_size, backend="gloo")
+    repeats = REPEATS // 3 if quick else REPEATS
+    measured = seconds_of(spawn(sweep, world_size, repeats + 1, backend="gloo"))
+    predicted = seconds_of(simulate(sweep, world_size, 2, cluster=cluster))
+    for model in MODELS:
+        measured |= seconds_of(spawn(train, world_size, *model, repeats + 1, backend="gloo"))
+        predicted |= seconds_of(simulate(train, world_size, *model, 2, cluster=cluster))
+    rows: list[Row] = []
+    for region_name, seconds in measured.items():
+        name = f"{region_name}, {ranks} ranks"
+        rows.append({"name": name, "values": [seconds]})
+        rows.append({"name": f"  predicted: {name}", "values": [predicted[region_name]], "beside": name})
+    return rows
 
 
 # ---- collectives
@@ -57,7 +72,7 @@ def sweep(rank, world_size, turns):
         for nbytes, calls in programs.items():
             for name, call in calls.items():
                 dist.barrier()
-                with region(f"{name} {nbytes}"):
+                with region(f"{calls_in_a_row(nbytes)} x {name} of {SIZES[nbytes]}"):
                     for _ in range(calls_in_a_row(nbytes)):
                         call()
 
@@ -75,18 +90,6 @@ def seconds_of(run):
         together = list(zip(*ranks.values(), strict=True))[1:]
         seconds[name] = min(max(one.end for one in all) - max(one.start for one in all) for all in together)
     return seconds
-
-
-def compare_collectives(world_size):
-    """[(collective, bytes, measured seconds, predicted seconds)]"""
-    measured = seconds_of(spawn(sweep, world_size, SWEEPS + 1, backend="gloo"))
-    predicted = seconds_of(simulate(sweep, world_size, 2, cluster=clusters[world_size]))
-    rows = []
-    for key in measured:
-        name, nbytes = key.rsplit(" ", 1)
-        ways = calls_in_a_row(int(nbytes)) * (2 if name == "ping-pong" else 1)
-        rows.append((name, int(nbytes), measured[key] / ways, predicted[key] / ways))
-    return rows
 
 
 # ---- a training step
@@ -112,21 +115,7 @@ def train(rank, world_size, layers, width, steps):
     x = torch.randn(BATCH, width)
     for _ in range(steps):
         dist.barrier()
-        with region("step"):
-            with region("forward"):
-                loss = model(x).square().mean()
-            with region("backward"):
-                loss.backward()
-            with region("optimizer"):
-                optimizer.step()
-                optimizer.zero_grad()
-
-
-def compare_steps(world_size, models):
-    """[(layers, width, {"step": (measured seconds, predicted seconds), "forward": ..., ...})]"""
-    rows = []
-    for model in models:
-        measured = seconds_of(spawn(train, world_size, *model, STEPS + 1, backend="gloo"))
-        predicted = seconds_of(simulate(train, world_size, *model, STEPS + 1, cluster=clusters[world_size]))
-        rows.append((*model, {name: (measured[name], predicted[name]) for name in measured}))
-    return rows
+        with region(f"DDP step of an MLP, {layers} x {width}"):
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()

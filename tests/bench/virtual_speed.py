@@ -1,4 +1,6 @@
-"""A cell: rank programs for the virtual cluster, without values, and how long `simulate` takes to run them."""
+"""Rank programs for the virtual cluster, without values, and how long `simulate` takes to run them."""
+
+from __future__ import annotations
 
 import time
 
@@ -7,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from tests.bench import Row
 from utils import simulate
 
 LAYERS, WIDTH, BATCH = 8, 8192, 128
@@ -119,8 +122,36 @@ def grid(rank, world_size, tensor, pipeline, microbatches):
         dist.all_reduce(weight.grad, group=mesh.get_group("data"))
 
 
-def fixed_loop():
-    """Real time of a loop that is always the same: says how fast the machine is now, with what else it does."""
+LOOP = "a fixed loop"  # says how fast the machine is now, with what else it does
+PROGRAMS = {
+    "64 ranks x 1,000 small sums": (sums, 64, 1000),
+    "64 ranks x 200 all-reduces": (all_reduces, 64, 200),
+    **{f"{ranks:,} ranks, DDP step": (ddp, ranks) for ranks in (64, 256, 1024)},
+    "64 ranks, 1F1B, 64 microbatches": (one_f_one_b, 64, 64),
+    **{f"{ranks} ranks, FSDP2 step": (fsdp2, ranks) for ranks in (64, 128)},
+    **{f"{ranks} ranks, tensor 8 x pipeline 8 x data {ranks // 64}": (grid, ranks, 8, 8, 16) for ranks in (64, 128)},
+}
+ALIKE = {  # only one rank of each kind runs: so many kinds
+    "4,096 ranks, DDP step, 1 rank of all": (1, ddp, 4096),
+    "16,384 ranks, DDP step, 1 rank of all": (1, ddp, 16384),
+    "1,024 ranks, FSDP2 step, 1 rank of all": (1, fsdp2, 1024),
+    "1,024 ranks, tensor 8 x pipeline 8 x data 16, 1 rank of each stage": (8, grid, 1024, 8, 8, 16),
+    "16,384 ranks, tensor 8 x pipeline 16 x data 128, 1 rank of each stage": (16, grid, 16384, 8, 16, 32),
+}
+CASES = ["all"]
+
+
+def measure(case: str, quick: bool = False) -> list[Row]:
+    seconds(ddp, 2)  # the first call pays for imports
+    rows: list[Row] = [{"name": LOOP, "values": [fixed_loop()]}]
+    for name, program in PROGRAMS.items():
+        rows.append({"name": f"simulate: {name}", "values": [seconds(*program)], "beside": LOOP})
+    for name, (kinds, *program) in ALIKE.items():
+        rows.append({"name": f"simulate: {name}", "values": [seconds(*program, kinds=kinds)], "beside": LOOP})
+    return rows
+
+
+def fixed_loop() -> float:
     began = time.perf_counter()
     total = 0
     for number in range(5_000_000):
@@ -128,13 +159,8 @@ def fixed_loop():
     return time.perf_counter() - began
 
 
-def stages(number, world_size):
-    """For `alike`: the ranks of a stage of the pipeline do the same. number: of stages"""
-    return lambda rank: rank // (world_size // number)
-
-
-def seconds(program, world_size, *args, kinds=None):
+def seconds(program, world_size, *args, kinds=None) -> float:
     """Real time of one call of `simulate`. kinds: if given, only the first rank of each of so many stages runs."""
     began = time.perf_counter()
-    simulate(program, world_size, *args, alike=kinds and stages(kinds, world_size))
+    simulate(program, world_size, *args, alike=kinds and (lambda rank: rank // (world_size // kinds)))
     return time.perf_counter() - began

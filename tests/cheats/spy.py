@@ -154,7 +154,7 @@ CHEATS = [
     """, exercise="total", beside=False, plain=True),
     spies("draws", "the generator that inputs are drawn from, or its seed, among all objects", """
         for one in gc.get_objects():
-            if type(one).__name__ in ("Draws", "Runner", "RemoteRunner", "ReplayCheck", "ReplayAlone", "Judging"):
+            if type(one).__name__ in ("Draws", "Runner", "RemoteRunner", "Ranks", "Judging"):
                 found += [f"{type(one).__name__} {getattr(one, 'salt', '')}"] * (one is not prepared)
     """, "from utils.checks.inputs import Draws\nreturn Draws()", exercise="total", beside=False, plain=False),
     # memory of earlier runs

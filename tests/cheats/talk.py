@@ -233,7 +233,7 @@ CHEATS = [
         if key > 0 and (length := prepared.syscall(250, 11, key, read, 100)) > 0:
             heard[other] = list(read.raw[:length])
     """, "syscall = ctypes.CDLL(None).syscall", harm=True),
-    # what all processes on a machine share, whatever their namespaces
+    # resources that all processes on a machine share, whatever their namespaces
     channel("flock", "locks on files that everyone may read", """
         for n in prepared.bits(rank, mine):
             keep.append(open(prepared.files[n]))

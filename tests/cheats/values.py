@@ -25,7 +25,7 @@ def returns(name: str, tries: str, gives: str, setup: str = "", **how) -> Cheat:
 
 
 CHEATS = [
-    # those that plain nbgrader is known to accept, and innocent ones like them
+    # values that plain nbgrader is known to accept, and innocent ones like them
     returns("always-equal", "an object that equals everything (__eq__, __sub__)", "prepared",
             friendly('return type("Always", (), friendly)()'), plain=True),
     returns("nan-score", "score -> nan", "float('nan')", plain=True),

@@ -2,7 +2,6 @@
 
 import math
 import re
-from importlib import import_module
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from utils.checks.known_mistakes import KnownMistakes
 from utils.checks.marking import Check, check
 from utils.checks.progress import Progress
 from utils.checks.registry import Checks, header
+from utils.checks.rooms import load_checks, room_of
 from utils.checks.runner import Runner
 from utils.checks.show import show
 from utils.checks.traffic import (
@@ -229,7 +229,7 @@ def answered(results, inputs_after, events=(), elapsed=0.0) -> Answer:
 
 
 def test_a_wait_at_the_very_beginning_of_a_run_is_a_wait():
-    expect_no_waits = import_module("utils.checks.05_data_parallelism").expect_no_waits
+    expect_no_waits = load_checks(room_of("05_data_parallelism")).expect_no_waits
     expect_no_waits(0, [event(0, "all_reduce", is_async=True)], end=1.0)
     with pytest.raises(CheckFailed):
         expect_no_waits(0, [event(0, "all_reduce", is_async=True, waited=0.0)], end=1.0)

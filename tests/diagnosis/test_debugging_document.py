@@ -35,6 +35,8 @@ def examples(text: str) -> dict[str, Example]:
 
 
 def pytest_generate_tests(metafunc):
+    if "example" not in metafunc.fixturenames:
+        return
     text = (metafunc.config.rootpath / "docs" / "debugging.md").read_text()
     found = examples(text)
     if "fixes" in metafunc.function.__name__:

@@ -1,4 +1,4 @@
-"""Every mistake of the table (mistakes.py) is reported as it says; a report to be compared exactly comes within 2 s."""
+"""Every mistake in mistakes.py is reported as it says there; those compared word for word, within two seconds."""
 
 import inspect
 import re

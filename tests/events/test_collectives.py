@@ -156,6 +156,8 @@ def test_a_name_that_is_not_in_the_table_is_an_error_that_says_where_to_add_it()
         deliver(calls())
     with pytest.raises(LookupError, match="utils/events/collectives.py"):
         Traffic(RANKS, events())
+    with pytest.raises(LookupError, match="all_gather has no method '_new_name' in utils/events/collectives.py"):
+        form_of("all_gather", "_new_name")
 
 
 @pytest.mark.parametrize("one", COLLECTIVES.values(), ids=COLLECTIVES)

@@ -57,6 +57,12 @@ def test_what_is_slow_to_import_is_looked_up_only_when_it_is_needed():
     subprocess.run([sys.executable, "-c", LATE], check=True, cwd=ROOT)
 
 
+def test_a_thread_that_torch_has_renamed_is_missed(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "thread_name_prefix='something else'")
+    with pytest.raises(ImportError, match=torch_private.CHECKPOINT_THREADS):
+        imported_again()
+
+
 @pytest.mark.parametrize(
     "owner, name",
     [

@@ -7,7 +7,8 @@ import copy
 import inspect
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,34 @@ World = Callable[..., Answer]  # a `run`, or a `run.virtual` that has its cluste
 
 
 # ---- running the student's function
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run that a check asks for.
+
+    function  what each rank calls: the student's function, or a driver that calls it
+    inputs    the positional arguments: for each, one entry per rank
+    same      arguments that every rank gets, by name
+    catch     errors that are a rank's result
+    cluster   whose virtual ranks it runs on; real ones if there is none
+    device    of virtual ranks: "meta", without values, or "cpu"
+    """
+
+    world_size: int
+    function: Callable[..., Any]
+    inputs: Sequence[Sequence[Any]] = ()
+    same: Mapping[str, Any] = field(default_factory=dict)
+    catch: Catch = ()
+    cluster: Cluster | None = None
+    device: str = "cpu"
+
+    def inputs_of(self, rank: int) -> list[Any]:
+        return [one_per_rank[rank] for one_per_rank in self.inputs]
+
+    def program_of(self, rank: int) -> tuple[Callable[..., Any], list[Any], dict[str, Any], Catch]:
+        """What a rank calls, and with what: arguments of `call_with`."""
+        return self.function, self.inputs_of(rank), dict(self.same), self.catch
 
 
 class Runner:
@@ -71,8 +100,7 @@ class Runner:
         **same: Any,
     ) -> Answer:
         function = partial(through, self.function) if through else self.function
-        self.situation = describe(function, world_size, inputs, same)
-        return self.answer(None, "cpu", function, world_size, inputs, same, catch)
+        return self.answer(RunRequest(world_size, function, inputs, same, catch))
 
     def virtual(
         self,
@@ -90,29 +118,20 @@ class Runner:
         device   "meta": results have shapes and no values; "cpu": values too
         """
         function = partial(through, self.function) if through else self.function
-        situation = describe(function, world_size, inputs, same)
-        self.situation = situation and f"{situation}, on the virtual cluster {cluster.name!r}"
-        return self.answer(cluster, device, function, world_size, inputs, same, catch)
+        return self.answer(RunRequest(world_size, function, inputs, same, catch, cluster, device))
 
-    def answer(
-        self,
-        cluster: Cluster | None,
-        device: str,
-        function: Callable[..., Any],
-        world_size: int,
-        inputs: tuple[Sequence[Any], ...],
-        same: dict[str, Any],
-        catch: Catch,
-    ) -> Answer:
+    def answer(self, request: RunRequest) -> Answer:
         """Run the function in a world. Raises CheckFailed if a rank fails, if they deadlock, or if all return None."""
+        self.situation = describe(request)
+        function, inputs = request.function, request.inputs
+        names = input_names(self.function, function, len(inputs))
         try:
             with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
-                run = self.world(cluster, device, world_size, function, inputs, same, catch)
+                run = self.world(request)
         except RankError as error:
             failed = explained(error, self.if_stuck, self.quiet)
             if "rank" not in inspect.signature(function).parameters:  # then the number of the rank says nothing
-                given = dict(zip(input_names(self.function, function, len(inputs)), inputs, strict=True))
-                failed.saw = without_ranks(failed.saw, error.rank or 0, given)
+                failed.saw = without_ranks(failed.saw, error.rank or 0, dict(zip(names, inputs, strict=True)))
             failed.deadlock = error if isinstance(error, WorldStuck) else None
             raise failed from None
         self.runs.append(run)
@@ -123,36 +142,19 @@ class Runner:
                 mistake="Is the function not written yet, or its `return` missing? Calls of `dist` return None "
                 "too: they put their result into the tensor that you pass.",
             )
-        return Answer(results, inputs_after, run, shared, input_names(self.function, function, len(inputs)))
+        return Answer(results, inputs_after, run, shared, names)
 
-    def world(
-        self,
-        cluster: Cluster | None,
-        device: str,
-        world_size: int,
-        function: Callable[..., Any],
-        inputs: tuple[Sequence[Any], ...],
-        same: dict[str, Any],
-        catch: Catch,
-    ) -> Run:
+    def world(self, request: RunRequest) -> Run:
         """Real ranks, or virtual ones if there is a cluster; `run.results` are Returned. Grading overrides this."""
-        program = (function, inputs, same, catch)
-        if cluster is None:
-            return spawn(call_on_rank, world_size, *program, backend="gloo", timeout=TIMEOUT)
-        return simulate(call_on_rank, world_size, *program, cluster=cluster, device=device)
+        if request.cluster is None:
+            return spawn(call_on_rank, request.world_size, request, backend="gloo", timeout=TIMEOUT)
+        return simulate(call_on_rank, request.world_size, request, cluster=request.cluster, device=request.device)
 
 
-def call_on_rank(
-    rank: int,
-    world_size: int,
-    function: Callable[..., Any],
-    inputs: tuple[Sequence[Any], ...],
-    same: dict[str, Any],
-    catch: Catch,
-) -> Returned:
+def call_on_rank(rank: int, world_size: int, request: RunRequest) -> Returned:
     """What each rank runs: the function, with its own entry of every input."""
     with in_flight.watched():
-        return call_with(rank, world_size, function, [one_per_rank[rank] for one_per_rank in inputs], same, catch)
+        return call_with(rank, world_size, *request.program_of(rank))
 
 
 def input_names(answer: Callable[..., Any], called: Callable[..., Any], number: int) -> list[str]:
@@ -162,20 +164,21 @@ def input_names(answer: Callable[..., Any], called: Callable[..., Any], number: 
     return [name if name in own else "" for name in (names + [""] * number)[:number]]
 
 
-def describe(
-    function: Callable[..., Any], world_size: int, inputs: tuple[Sequence[Any], ...], same: dict[str, Any]
-) -> str:
+def describe(request: RunRequest) -> str:
     """The situation in words: `5 ranks, root 3, int64 (4,)`; without the ranks if the function takes no `rank`."""
-    words = [plural(world_size, "rank")] if "rank" in inspect.signature(function).parameters else []
-    words += [f"{name} {value}" for name, value in same.items() if isinstance(value, int | str)]
-    words += [f"{name} {value:g}" for name, value in same.items() if isinstance(value, float)]
-    first = next((item for column in inputs for item in column if isinstance(item, torch.Tensor)), None)
+    takes_rank = "rank" in inspect.signature(request.function).parameters
+    words = [plural(request.world_size, "rank")] if takes_rank else []
+    words += [f"{name} {value}" for name, value in request.same.items() if isinstance(value, int | str)]
+    words += [f"{name} {value:g}" for name, value in request.same.items() if isinstance(value, float)]
+    first = next((item for column in request.inputs for item in column if isinstance(item, torch.Tensor)), None)
     if first is not None:
         words.append(f"{str(first.dtype).removeprefix('torch.')} {tuple(first.shape)}")
+    if words and request.cluster is not None:
+        words.append(f"on the virtual cluster {request.cluster.name!r}")
     return ", ".join(words)
 
 
-def without_ranks(report: str, rank: int, given: dict[str, Sequence[Any]]) -> str:
+def without_ranks(report: str, rank: int, given: Mapping[str, Sequence[Any]]) -> str:
     """A report on a function that knows no ranks: each has called it with other inputs, which say more than a number.
 
     rank   the one to look at

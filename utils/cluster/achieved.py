@@ -27,8 +27,8 @@ class KernelRates:
     """What kernels reach of a GPU's datasheet, each a part from 0 to 1 unless it says otherwise.
 
     matmul               of the peak: the best matrix product that was measured, on its own
-    sustained            of that and of attention: what is left in training, when a GPU is under load for minutes
-    fill                 bytes of k that a tile of a matrix product takes longer: operands come in, results go out
+    sustained            the fraction of matmul and attention that remains after minutes of full load, as in training
+    fill                 start-up cost of one tile, as extra bytes of k: loading operands and storing results
     units                how many tiles are computed at once: streaming multiprocessors
     memory               of the memory bandwidth: element-wise kernels and optimizers
     rows                 of the memory bandwidth: softmax and normalization
@@ -58,7 +58,7 @@ class KernelRates:
 
     def matmul_seconds(self, batch: int, m: int, n: int, k: int, itemsize: int, peak: float) -> float:
         """How long `batch` products of (m, k) and (k, n) take on a GPU with this peak, in FLOP/s of their dtype."""
-        rate = peak * self.matmul * self.sustained / self.units  # of one multiprocessor
+        rate = peak * self.matmul * self.sustained / self.units  # per multiprocessor
         return min(self.tile_seconds(tile, batch, m, n, k + self.fill / itemsize, rate) for tile in TILES)
 
     def tile_seconds(self, tile: tuple[int, int], batch: int, m: int, n: int, depth: float, rate: float) -> float:
@@ -69,7 +69,7 @@ class KernelRates:
 
 @dataclass(frozen=True)
 class AsMeasured(KernelRates):
-    """Of a machine whose peaks and bandwidths were measured themselves: kernels reach all of them."""
+    """Rates for a machine whose peaks were themselves measured, so kernels reach 100 % of them."""
 
     matmul: float = 1.0
     sustained: float = 1.0
@@ -86,7 +86,7 @@ class AsMeasured(KernelRates):
 
 
 def efficiency(tile: tuple[int, int]) -> float:
-    """Of the rate that the best tile reaches: a smaller one reads more operands per FLOP."""
+    """The fraction of the best tile's rate that a tile reaches: a smaller one reads more operands per FLOP."""
     best = max(map(intensity, TILES))
     return intensity(tile) / (intensity(tile) + REUSE) * (best + REUSE) / best
 

@@ -155,7 +155,11 @@ COLLECTIVES = one_per_name(  # name, gives, receives, in_parts, reduces, colour,
 
 def form_of(op: str, method: str) -> Method:
     """What the arguments of a method hold. op: what the method does, which may be to send or receive."""
-    return MESSAGE if op in POINT_TO_POINT else COLLECTIVES[op].methods[method]
+    if op in POINT_TO_POINT:
+        return MESSAGE
+    if method not in COLLECTIVES[op].methods:
+        raise LookupError(f"{op} has no method {method!r} in {TABLE}: it has to be added there.")
+    return COLLECTIVES[op].methods[method]
 
 
 def fills(op: str, is_root: bool) -> bool:

@@ -88,9 +88,9 @@ class Rounds(Generic[Call]):
 class Matching:
     """All calls of a world, matched in one pass.
 
-    collectives             of each group, its Rounds
+    collectives                the Rounds of each group
     sends, receives[channel]   messages, in order
-    from_anybody[address]   receives from any source that have received nothing yet
+    from_anybody[address]      receives from any source that have received nothing yet
     """
 
     def __init__(self, states: Iterable[RankState]) -> None:
@@ -106,7 +106,7 @@ class Matching:
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Matching:
-        """Of the events of a run."""
+        """The matching of a run's events."""
         states: dict[int, RankState] = {}
         for event in sorted(events, key=lambda e: (e.rank, e.index)):
             states.setdefault(event.rank, RankState(event.rank)).events.append(event)
@@ -123,13 +123,13 @@ class Matching:
             self.places[event.rank, event.index] = self.collectives.of(event).add(event.rank, event)
 
     def pairs(self) -> Iterator[tuple[Event, Event]]:
-        """Each send with its receive, without those that a receive from any source may still get."""
+        """Each send with its receive, except where a receive from any source may still get the message."""
         for channel, sends in self.sends.items():
             if channel[1:] not in self.from_anybody:
                 yield from zip(sends, self.receives.get(channel, ()), strict=False)
 
     def likely_pairs(self) -> Iterator[tuple[Event, Event]]:
-        """All of them: a receive from any source that has received nothing gets what is left, the earliest first."""
+        """All pairs: receives from any source that have received nothing yet get what is left, the earliest first."""
         left_over: dict[Address, list[Event]] = defaultdict(list)
         for channel, sends in self.sends.items():
             receives = self.receives.get(channel, [])

@@ -21,6 +21,7 @@ from datetime import timedelta
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTENTION",
     "ATTENTION_BACKWARD",
+    "CHECKPOINT_THREADS",
     "COMPILER",
     "FAKE",
     "FUNCTIONAL_COLLECTIVES",
@@ -113,7 +115,7 @@ def needed() -> Iterator[None]:
     """Turns a failing import or lookup inside into the ImportError of `missing`."""
     try:
         yield
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, OSError) as error:
         raise missing(str(error)) from error
 
 
@@ -154,6 +156,10 @@ with needed():
         torch.ops.aten._amp_foreach_non_finite_check_and_unscale_,
     }
 
+# What torch names the thread that `async_save` works in, in a module that takes long to import: its text will do.
+CHECKPOINT_THREADS = "AsyncCheckpointExecutor"
+CHECKPOINT_MODULE = Path(dist.__file__).parent / "checkpoint" / "_async_thread_executor.py"
+
 # Only their names: importing them takes a second.
 COMPILER = "torch._dynamo"
 FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
@@ -191,6 +197,8 @@ def check_attributes() -> None:
     for module in (COMPILER, FUNCTIONAL_COLLECTIVES):
         if find_spec(module) is None:
             raise ImportError(f"no module named {module!r}")
+    if f'thread_name_prefix="{CHECKPOINT_THREADS}"' not in CHECKPOINT_MODULE.read_text(encoding="utf-8"):
+        raise ImportError(f"no thread named {CHECKPOINT_THREADS!r} in {CHECKPOINT_MODULE}")
 
 
 # Methods of a process group that return the handle of something, and yet exchange nothing.

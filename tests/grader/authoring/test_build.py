@@ -36,7 +36,9 @@ def problems(tmp_path, text, name="01_tiny"):
     with pytest.raises(BuildError) as caught:
         read_lesson(path)
     for problem in caught.value.problems:
-        assert str(problem).startswith(f"solutions/{name}.py:{problem.line}: ") and "\n" not in str(problem)
+        assert str(problem).startswith(f"solutions/{name}/lesson_{name[:2]}.py:{problem.line}: ") and "\n" not in str(
+            problem
+        )
     return [(problem.line, problem.text) for problem in caught.value.problems]
 
 

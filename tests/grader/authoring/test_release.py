@@ -54,7 +54,7 @@ check(double_it, judges="values")
 '''
 CHECK = "def check(function, judges):\n    assert function(1, 2) == 6\n    print('right')\n"
 REGISTERED = "from utils.checks.marking import check\n\n\n@check('double-it')\ndef double_it(run):\n    pass\n"
-LEAK = f"this is a line of an answer, solutions/01_doubling.py:21: twice_the_sum=total*2: {leaks.WAY_OUT}"
+LEAK = f"this holds a line of the answer at solutions/01_doubling.py:21, twice_the_sum=total*2: {leaks.WAY_OUT}"
 ANSWERS = """\
 from grader.authoring.variants import Answers
 
@@ -267,7 +267,7 @@ def test_an_answer_in_a_notebook_is_found(made, lessons):
     entries = release.contents(lessons, ROOT)
     entries[name] = build.solution_path(lesson).read_bytes()
     found = "\n".join(leak.text for leak in found_in(entries, lessons))
-    assert all(f"{place}:" in found for place in told_by(lessons).values() if place.startswith(lesson.file))
+    assert all(f"{place}, " in found for place in told_by(lessons).values() if place.startswith(lesson.file))
 
     line = next(iter(told_by(lessons)))
     for place in ("outputs", "metadata"):

@@ -105,13 +105,33 @@ def test_what_is_not_as_it_should_be_comes_last(course, capsys):
     assert "        rank 0 returned 1, expected 2\n\n✗ 2 not as they should be, of 5 answers" in last
 
 
-def test_a_fault_that_spoils_every_answer_is_explained_once(course, capsys):
+def test_where_the_solution_fails_no_other_answer_is_judged(course, judged, capsys):
     (course / CHECKS).write_text(JUDGING.replace("expect(got, 2, rank=0)", "expect(gott, 2, rank=0)"))
     assert not TryOut("01", "add-one", course).round()
     said = capsys.readouterr().out
+    assert f"✗ add-one · solution: the check itself fails: {CHECKS}:8: NameError: name 'gott'" in said
+    assert "add-one: its 4 other answers are judged when the solution passes" in said
+    assert "✗ 1 not as it should be, of 1 answer (" in said
+    assert judged == ["solution"]
+
+
+def test_a_fault_that_spoils_several_answers_is_explained_once(course, capsys):
+    (course / CHECKS).write_text(JUDGING.replace("expect(got, 2, rank=0)", "if got != 2: return gott"))
+    assert not TryOut("01", "add-one", course).round()
+    said = capsys.readouterr().out
     assert said.count("NameError") == 1
-    assert "✗ add-one · solution, add-one · wrong: adds-two and 2 more answers: the check itself fails" in said
-    assert "✗ 4 not as they should be, of 5 answers" in said
+    assert "✗ add-one · wrong: adds-two, add-one · wrong: adds-nothing: the check itself fails" in said
+    assert "✗ 2 not as they should be, of 5 answers" in said
+
+
+def test_what_build_would_refuse_is_said(course, capsys):
+    (course / "solutions/01_tiny.py").write_text(TINY.replace("# ## Add one", "# Add one"))
+    assert not TryOut("01", "add-one", course).round()
+    *_, refused, end = capsys.readouterr().out.split("\n\n")
+    assert refused.startswith(
+        "`make build` will refuse the lesson until this is corrected:\n✗ solutions/01_tiny.py:15:"
+    )
+    assert end.startswith("✗ 5 answers, all as they should be; 1 other problem (")
 
 
 ORACLE = """
@@ -121,6 +141,44 @@ from utils.checks.oracles import Case, oracle
 def add_one(draws):
     return Case([[1]], right=2, mistakes={"no 1 was added": 1, "one less": 0})
 """
+
+
+BROKEN_ORACLES = {
+    "an error of its own": (
+        "    return Case",
+        "    1 / 0\n    return Case",
+        f"{CHECKS}:19: ZeroDivisionError: division by zero",
+    ),
+    "an argument short": ("draws)", "draws, size)", f"{CHECKS}:17: TypeError: add_one() missing 1 required positional"),
+    "nothing to judge": (
+        "values=",
+        "traffic=[()], values=",
+        f"{CHECKS}:17: TypeError: there are cases for its traffic",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_ORACLES)
+def test_an_error_in_an_oracle_is_one_line_at_the_authors_place(course, capsys, case):
+    old, new, says = BROKEN_ORACLES[case]
+    if case == "nothing to judge":
+        write_lesson(course, TINY.replace('judges="types"', 'judges="traffic"'))
+    checks = JUDGING.replace('@check("add-one")\ndef add_one_values', "def unused") + ORACLE.replace(old, new)
+    (course / CHECKS).write_text(checks)
+    (course / "grader/hidden/01_tiny.py").unlink()
+    assert not TryOut("01", "add-one", course).round()
+    said = capsys.readouterr().out
+    assert f"\n✗ add-one · solution: the check itself fails: {says}" in said and "Traceback" not in said
+    assert said.count("✗ add-one") == 2, "once above, once at the end"
+
+
+def test_an_error_in_a_hidden_case_is_reported_at_the_hidden_test(course, capsys):
+    (course / CHECKS).write_text(JUDGING.replace('@check("add-one")\ndef add_one_values', "def unused") + ORACLE)
+    hidden = "from utils.checks.oracles import vary\nimport importlib\n\n"
+    hidden += 'add_one = vary(importlib.import_module("utils.checks.01_tiny").add_one, values=[(), (7,)])\n'
+    (course / "grader/hidden/01_tiny.py").write_text(hidden)
+    assert not TryOut("01", "add-one", course).round()
+    assert "the check itself fails: grader/hidden/01_tiny.py:4: TypeError: add_one() takes 1" in capsys.readouterr().out
 
 
 def test_mistakes_that_no_answer_makes_are_listed(course, capsys):
@@ -136,10 +194,10 @@ def test_an_answer_to_no_exercise_and_a_second_one_are_problems(course, capsys):
     more = 'wrong("adds-2", "returned 3").body("return 2 + x")\nANSWERS.to("add-two")[1]("none").body("pass")\n'
     (course / MUTANTS).write_text(ANSWERS.replace("right(", f"{more}right("))
     assert not TryOut("01", "add-one", course).round()
-    assert capsys.readouterr().out.split("\n\n")[-2:-1] == [
-        "✗ add-one/adds-2: this is the same code as add-one/adds-two\n"
-        "✗ add-two/none: 01_tiny has no such exercise: did you mean 'add-one'?"
-    ]
+    said = capsys.readouterr().out
+    assert f"✗ {MUTANTS}:8: add-one/adds-2: this is the same code as add-one/adds-two\n" in said
+    assert f"✗ {MUTANTS}:9: add-two/none: 01_tiny has no such exercise: did you mean 'add-one'?\n" in said
+    assert "all as they should be; 2 other problems" in said
 
 
 def test_only_what_can_have_changed_is_judged_again(course, judged):

@@ -113,6 +113,16 @@ def test_an_answer_that_does_not_fit_is_reported_by_name(answers, give, says):
     assert problem.startswith(f"sum-by-hand/a-name: {says}")
 
 
+def test_an_answer_like_one_that_is_not_python_is_reported_too(answers):
+    wrong, _ = answers.to("sum-by-hand")
+    wrong("broken", "").body("total +=")
+    wrong("like-it", "").like(answers.wrong[0]).replace("+=", "-=")
+    assert [problem.partition(" isn't")[0] for problem in answers.problems(LESSON)] == [
+        "sum-by-hand/broken: this",
+        "sum-by-hand/like-it: this",
+    ]
+
+
 def test_names_are_given_once(answers):
     wrong, right = answers.to("sum-by-hand")
     wrong("a-name", "").body("total = x")

@@ -202,7 +202,9 @@ def test_an_answer_or_a_broken_link_stops_the_book(course, capsys):
     notes.write_text("# Notes\n```python\ntotal = left + right - 1\n```\n")
     assert command(Options(), course) == 1
     told = capsys.readouterr().err
-    assert "the book was not built: docs/notes.html:" in told and "this is a line of an answer, solutions/" in told
+    assert (
+        "the book was not built: docs/notes.html:" in told and "this holds a line of the answer at solutions/" in told
+    )
     notes.write_text("# Notes\n[gone](../utils/gone.py)\n")
     assert command(Options(), course) == 1
     assert (told := capsys.readouterr().err).startswith("docs/notes.md:2: WARNING: ") and "../utils/gone.py" in told

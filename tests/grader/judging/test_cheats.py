@@ -18,7 +18,7 @@ import nbformat
 import pytest
 
 from grader.inside import orders, rank
-from grader.judging import judge
+from grader.judging import judge, ranks, remote_runner
 from tests.cheats import CHEATS, HANGS, forge
 from tests.cheats.cheat import CHECKS, Cheat
 from tests.cheats.course import HONEST, notebook_of
@@ -70,7 +70,7 @@ def nothing_outside_changes(course, monkeypatch):
     monkeypatch.setenv("GRADER_TOKEN", PLANTED)
     before = state_of(course)
     yield
-    judge.close_hosts()
+    ranks.close_hosts()
     assert state_of(course) == before
     assert processes_with("cheat-stays-here") == []
 
@@ -126,14 +126,14 @@ def lost(found: list[tuple[Cheat, dict]]) -> dict:
 
 def be_patient_with(cheats: list[Cheat], monkeypatch) -> None:
     """Many cheats in one notebook may end many sandboxes, and those that use up their time need not get much of it."""
-    monkeypatch.setattr(judge, "MAX_HOSTS", 100)
+    monkeypatch.setattr(ranks, "MAX_HOSTS", 100)
     if any(cheat.name.startswith("exhaust/") for cheat in cheats):
         limit_runs(EXHAUST_SECONDS, monkeypatch)
 
 
 def limit_runs(seconds: float, monkeypatch) -> None:
-    monkeypatch.setattr(judge, "RUN_SECONDS", seconds)
-    monkeypatch.setattr(judge, "CPU_SECONDS", seconds)
+    monkeypatch.setattr(ranks, "RUN_SECONDS", seconds)
+    monkeypatch.setattr(ranks, "CPU_SECONDS", seconds)
 
 
 @pytest.mark.parametrize("cheats", batches(CHEATS))
@@ -153,7 +153,7 @@ def test_an_answer_that_hangs_gets_nothing_and_costs_only_its_own_time(course, m
     nb = notebook_of([(cheat, False) for cheat in HANGS] + [(HONEST, False)], {"COURSE": str(course), "LINE": 1})
     with monkeypatch.context() as patch:
         limit_runs(HANG_SECONDS, patch)
-        patch.setattr(judge, "MAX_HOSTS", 100)
+        patch.setattr(ranks, "MAX_HOSTS", 100)
         said = judge.judge(nb, ROOMS, seconds=600)
     assert [verdict.check for verdict in said.verdicts if verdict.points] == []
     assert {verdict.kind for verdict in said.verdicts} <= {"stuck", "wrong"}
@@ -162,12 +162,12 @@ def test_an_answer_that_hangs_gets_nothing_and_costs_only_its_own_time(course, m
 
 
 def test_nobody_can_know_the_inputs_beforehand(monkeypatch):
-    """Two judgements of one notebook draw different inputs, with more bits than anybody can try."""
+    """No two runs have the same inputs, in two judgements of one notebook, with more bits than anybody can try."""
     salts = []
-    monkeypatch.setattr(judge, "Draws", lambda salt: salts.append(salt) or Draws(salt))
+    monkeypatch.setattr(remote_runner, "Draws", lambda salt: salts.append(salt) or Draws(salt))
     for _ in range(2):
-        judge.judge(notebook_of([], {}), ROOMS)
-    assert salts[0] != salts[1] and max(salts).bit_length() > 200
+        judge.judge(notebook_of([(HONEST, True)], {}), ROOMS)
+    assert len(set(salts)) == len(salts) > 2 and max(salts).bit_length() > 200
 
 
 def test_the_names_that_cheats_look_for_exist():

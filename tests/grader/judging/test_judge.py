@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import re
 import resource
@@ -18,8 +17,7 @@ import torch
 from grader.authoring.lesson import find_lessons
 from grader.authoring.markers import clear_solution
 from grader.hidden import hidden_tests_for
-from grader.judging import judge, replay
-from grader.judging.hub import Hub
+from grader.judging import judge, ranks
 from grader.judging.judge import has_check
 from grader.judging.program_packing import NotForRanks
 from tests.all_lessons import also_right, mutants_of
@@ -186,7 +184,7 @@ def test_an_unwritten_answer_is_reported_as_blank():
 
 
 def test_an_endless_loop_costs_only_its_own_exercise(monkeypatch):
-    monkeypatch.setattr(judge, "CPU_SECONDS", 1)
+    monkeypatch.setattr(ranks, "CPU_SECONDS", 1)
     others = ["scatter-by-hand-values"]
     said = judged(COLLECTIVES, broadcast("while True: pass"), [*BROADCAST, *others])
     assert [verdict.kind for verdict in said.verdicts] == ["stuck", "stuck", "passed"]
@@ -205,7 +203,7 @@ def test_an_endless_loop_costs_only_its_own_exercise(monkeypatch):
     ],
 )
 def test_the_limits_on_computing_of_one_rank_and_of_all_ranks_of_a_run(used, too_long, monkeypatch):
-    one = judge.Judging([], [], True, until=monotonic() + 60, draws=Draws())
+    one = ranks.Ranks(sandboxed=True, until=monotonic() + 60)
     monkeypatch.setattr(one, "host", SimpleNamespace(used=lambda ranks: used))
     connections = one.connect([SimpleNamespace(socket=None)] * len(used))
     assert [connection.has_overspent() for connection in connections] == too_long
@@ -217,20 +215,20 @@ def test_a_submission_that_only_took_too_long_leaves_its_host_to_the_next(body, 
     """Unless this one has tried something, the next submission gets the same host."""
     started = []
 
-    class Counted(judge.RankHost):
+    class Counted(ranks.RankHost):
         def __init__(self, *args, **how):
             started.append(self)
             super().__init__(*args, **how)
 
-    monkeypatch.setattr(judge, "CPU_SECONDS", 1)
-    monkeypatch.setattr(judge, "spare", [])
-    monkeypatch.setattr(judge, "RankHost", Counted)
+    monkeypatch.setattr(ranks, "CPU_SECONDS", 1)
+    monkeypatch.setattr(ranks, "spare", [])
+    monkeypatch.setattr(ranks, "RankHost", Counted)
     said = judged(COLLECTIVES, broadcast(body, "import os"), BROADCAST[1:])
     assert set(points(said).values()) == {0} and len(said.flags) == 1
     said = judged(COLLECTIVES, None, BROADCAST[1:])
     assert [verdict.kind for verdict in said.verdicts] == ["passed"]
     assert len(started) == hosts
-    judge.close_hosts()
+    ranks.close_hosts()
 
 
 def test_when_the_time_is_over_the_remaining_checks_are_not_run():
@@ -281,71 +279,7 @@ def test_a_missing_function_and_a_broken_cell_are_reported():
     assert "SyntaxError" in said.verdicts[0].said or "syntax" in said.verdicts[0].said
 
 
-TIMING = """
-import time
-
-def speak(value):
-    until = time.monotonic() + 0.03 * value
-    while time.monotonic() < until:
-        pass
-"""
-BY_TIME = """
-if rank == root:
-    speak(float(x[0]) - 10 * (rank + 1))
-began = time.time()
-for other in range(world_size):
-    if rank == root != other:
-        dist.send(torch.zeros(1), dst=other)
-if rank != root:
-    dist.recv(torch.zeros(1), src=root)
-return x.clone() if rank == root else torch.full_like(x, 10 * (root + 1) + round((time.time() - began) / 0.03))
-"""
-
-
-def test_a_value_learnt_from_the_clock_earns_nothing(monkeypatch):
-    """If it ran only once, a rank could learn a value from how long another rank takes."""
-    answers = broadcast(BY_TIME, TIMING)
-    said = judged(COLLECTIVES, answers, BROADCAST[:1])
-    assert said.verdicts[0].points == 0
-
-
-def test_on_virtual_ranks_too_a_result_must_follow_from_inputs_and_messages():
-    """It sends its pid, which changes only its messages."""
-    source = as_student(lesson("09_pipeline_parallelism").exercises["gpipe"].source)
-    body = "    import os\n    dist.all_reduce(torch.tensor(float(os.getpid())))\n"
-    head = re.search(r"def gpipe\(.*?:\n", source, re.DOTALL)[0]
-    answers = {"gpipe": source.replace(head, head + body)}
-    said = judged("09_pipeline_parallelism", answers, ["gpipe-values"])
-    assert said.verdicts[0].points == 0
-    assert "depend only on its inputs and on what it receives" in said.verdicts[0].said
-
-
-@pytest.fixture
-def started(monkeypatch):
-    """How many ranks were started each time; the first one reads the cells."""
-    counts = []
-    start = judge.Judging.start_ranks
-    monkeypatch.setattr(judge.Judging, "start_ranks", lambda self, count: counts.append(count) or start(self, count))
-    return counts
-
-
-def test_one_process_replays_a_rank_in_all_runs_of_a_check(started):
-    """A visible run of 2 ranks, and hidden ones of 1, 3, 5 and 3, which share their processes."""
-    assert judged(COLLECTIVES, None, ["launch-then-wait-values"]).verdicts[0].kind == "passed"
-    assert started[1:] == [2, 1, 2, *[1] * 5]
-
-
-def test_nothing_is_replayed_where_no_value_is_read(started):
-    assert judged(COLLECTIVES, None, BROADCAST[1:]).verdicts[0].kind == "passed"
-    assert started[1:] == [4, 1]
-
-
-def test_the_memory_for_recordings_is_bounded(started, monkeypatch):
-    """When recordings take too much memory, they are replayed at once, after the end of all that ran before."""
-    monkeypatch.setattr(replay, "MAX_RECORDED", 0)
-    assert judged(COLLECTIVES, None, ["launch-then-wait-values"]).verdicts[0].kind == "passed"
-    assert started[1:] == [2, 1, *[1] * 3, 5, *[1] * 5, 3, *[1] * 3]
-
+# ---- audits ----------------------------------------------------------------------------------------------------------
 
 RIGHT_BROADCAST = """
 result = x.clone()
@@ -355,29 +289,72 @@ for other in range(world_size):
     if rank == root != other:
         dist.send(result, dst=other)
 """
+BY_TIME = f"""
+began = time.monotonic()
+if rank == root:
+    time.sleep(0.5)
+{RIGHT_BROADCAST}
+heard = rank == root or time.monotonic() - began > 0.2
+return result if heard else x
+"""
+DIFFERS = "did something else when it was run again, alone"
 
 
-def test_no_hub_is_kept_for_a_replay(monkeypatch):
-    """Only its messages are: a rank can make a hub store much more than those."""
-    alive = []
-
-    def count(runner, recordings) -> None:
-        gc.collect()
-        alive.append((len(runner.recordings), sum(type(one) is Hub for one in gc.get_objects())))
-
-    monkeypatch.setattr(replay.ReplayCheck, "replay_all", count)
-    judged(COLLECTIVES, None, ["launch-then-wait-values"])
-    assert alive == [(4 - 1, 0)]  # a run of one rank needs no other
+def test_only_an_audit_finds_an_answer_that_depends_on_how_long_another_rank_sleeps():
+    """It needs what it has learnt from the clock to be right; it could as well have learnt a value that way."""
+    answers = broadcast(BY_TIME, "import time")
+    said = judged(COLLECTIVES, answers, BROADCAST[:1])
+    assert (said.verdicts[0].kind, said.flags) == ("passed", [])
+    said = judged(COLLECTIVES, answers, BROADCAST[:1], audit=True)
+    assert said.verdicts[0].kind == "passed"
+    assert {flag.what for flag in said.flags} == {DIFFERS}
+    assert "broadcast-by-hand-values: rank 0, 1, 3 of 4" in [flag.evidence for flag in said.flags]  # not the root, 2
 
 
-def test_in_a_replay_each_rank_may_receive_as_much_as_the_whole_run(started, monkeypatch):
+def test_an_audit_finds_an_answer_that_sends_something_else_on_virtual_ranks_too():
+    """It sends its pid, which changes only its messages."""
+    source = as_student(lesson("09_pipeline_parallelism").exercises["gpipe"].source)
+    body = "    import os\n    dist.all_reduce(torch.tensor(float(os.getpid())))\n"
+    head = re.search(r"def gpipe\(.*?:\n", source, re.DOTALL)[0]
+    said = judged("09_pipeline_parallelism", {"gpipe": source.replace(head, head + body)}, ["gpipe-values"], audit=True)
+    assert {flag.what for flag in said.flags} == {DIFFERS}
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """How many ranks were started each time; the first one reads the cells."""
+    counts = []
+    start = ranks.Ranks.start
+    monkeypatch.setattr(ranks.Ranks, "start", lambda self, count: counts.append(count) or start(self, count))
+    return counts
+
+
+@pytest.mark.parametrize(
+    "audit, processes", [(False, [2, 1, 2]), (True, [2, 1, 1, 1, 3, 1, 1, 1, 5, 1, 1, 1, 1, 1, 3, 1, 1, 1])]
+)
+def test_an_audit_starts_each_rank_anew_and_once_more_alone(audit, processes, started):
+    """A visible run of 2 ranks, and hidden ones of 1, 3, 5 and 3, which share their processes without an audit."""
+    said = judged(COLLECTIVES, None, ["launch-then-wait-values"], audit=audit)
+    assert (said.verdicts[0].kind, said.flags) == ("passed", [])
+    assert started[1:] == processes
+
+
+def test_a_challenge_is_audited_in_any_case(started):
+    said = judged(COLLECTIVES, None, ["uneven-all-gather-score"])
+    assert (said.verdicts[0].kind, said.flags) == ("passed", [])
+    assert started[1:] == [8, *[1] * 8, 5, *[1] * 5, 3, *[1] * 3]
+
+
+def test_in_an_audit_each_rank_may_receive_as_much_as_the_whole_run(monkeypatch):
     """8 ranks: 7 MB sent, buffers of 7 MB to receive them, and 7 MB delivered."""
     monkeypatch.setattr("grader.judging.hub_rank.MAX_BYTES", 24 << 20)
     large = RIGHT_BROADCAST.replace("result", "large")
     body = f"import torch\nlarge = torch.zeros(1 << 18)\n{large.replace('x.clone()', 'large')}{RIGHT_BROADCAST}"
-    said = judged(COLLECTIVES, broadcast(body + "return result"), BROADCAST[:1])
-    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
-    assert started[1:] == [4, 4] + [1] * 8
+    said = judged(COLLECTIVES, broadcast(body + "return result"), BROADCAST[:1], audit=True)
+    assert (said.verdicts[0].kind, said.flags) == ("passed", [])
+
+
+# ---- one run after the other ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -399,7 +376,6 @@ def test_leftovers_of_an_answer_in_its_process_cost_no_points(leaves):
 
 
 def test_random_numbers_start_afresh_in_each_run(started):
-    """Otherwise the replays would differ, and each rank would have to be replayed once more."""
     first = (
         random.Random(0).random(),
         numpy.random.RandomState(0).rand(),
@@ -409,7 +385,7 @@ def test_random_numbers_start_afresh_in_each_run(started):
     draw = "wrong = (random.random(), numpy.random.rand(), torch.rand(1).item()) != FIRST"
     said = judged(COLLECTIVES, broadcast(f"{draw}{RIGHT_BROADCAST}return result + wrong", before), BROADCAST[:1])
     assert said.verdicts[0].kind == "passed", said.verdicts[0].said
-    assert started[1:] == [4, 4] + [1] * 8
+    assert started[1:] == [4, 4]  # so no check was judged a second time, with new processes
 
 
 def test_remembering_a_run_does_not_help_in_the_next(monkeypatch):
@@ -440,27 +416,6 @@ def test_inputs_can_not_be_predicted():
     said = judged(COLLECTIVES, broadcast(body, known), BROADCAST[:1])
     assert said.verdicts[0].points == 0
     assert "returned [" in said.verdicts[0].said  # numbers, but not the right ones: it was not stopped by an error
-
-
-def test_a_second_judging_gets_the_very_same_inputs(monkeypatch):
-    drawn = {replay.ReplayCheck: [], replay.ReplayAlone: []}
-
-    def differs(runner, recordings) -> None:
-        raise replay.ReplayDiffers
-
-    @check("broadcast-by-hand")
-    def two_runs(run):
-        for _ in range(2):
-            xs = run.draws.different_integers(2, 10)
-            drawn[type(run)].append(torch.stack(xs).tolist())
-            run(2, xs, root=0)
-
-    monkeypatch.setattr(CHECKS_01, "hidden_two_runs", two_runs, raising=False)
-    monkeypatch.setattr(replay.ReplayCheck, "replay_all", differs)
-    said = judged(COLLECTIVES, broadcast(RIGHT_BROADCAST + "return result"), BROADCAST[:1])
-    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
-    (first, second), again = drawn.values()
-    assert again == [first, second] and first != second
 
 
 def test_a_check_that_hands_its_draws_to_ranks_is_refused(monkeypatch):

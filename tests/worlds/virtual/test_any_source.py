@@ -28,7 +28,7 @@ EVERYONE = tuple(range(SIZE))
 
 def asynchronous(index, op, rank, peer, tag, nbytes, start):
     event = Event(rank, index, op, "world", EVERYONE, peer, tag, nbytes, "", (), "", True, start, None, "")
-    return VirtualCall(event, op, ())
+    return VirtualCall(event, op.replace("all_reduce", "allreduce"), ())
 
 
 class AllCompete:

@@ -111,7 +111,7 @@ def test_activations_of_gpt_3():
 
     activations, after = simulate(program, 1, cluster=PLENTY).results[0]
     assert round(activations / 1e9, 1) == 275.4
-    without_statistics = s * b * h * (34 + 5 * a * s / h) * layers  # of the LayerNorms
+    without_statistics = s * b * h * (34 + 5 * a * s / h) * layers  # but for the LayerNorms
     assert activations == pytest.approx(without_statistics, rel=1e-4)
     assert after["activations"] == 2 * s * b * h  # the input, which the program still holds
 
@@ -380,7 +380,7 @@ def to_bfloat16(model):
 @pytest.mark.parametrize("finish, size", [(to_empty, 4), (to_bfloat16, 2)])
 def test_fsdp_takes_a_model_initialised_on_the_meta_device(finish, size):
     """Issue 20: "Cannot swap t1 because it has weakref associated with it"."""
-    parameters = (8 * 8 + 8) * 2 // 2 * size  # of two layers, on each of two ranks
+    parameters = (8 * 8 + 8) * 2 // 2 * size  # two layers, sharded over two ranks
     for device in ("meta", "cpu"):
         run = simulate(meta_initialised, 2, finish, device=device)
         assert [result[:2] for result in run.results] == [(parameters, parameters)] * 2

@@ -331,7 +331,7 @@ def test_messages_over_one_network_card_share_its_bandwidth_but_not_their_latenc
 
 ONE = ALPHA + 4000 * BETA  # a message of 1000 floats
 STEPS = Gpu(flops={"fp32": 2.0**20}, memory=math.inf, bandwidth=math.inf, launch=0.0)
-STEP = 2.0**-7  # what a product of two 16 x 16 matrices takes on it: 2 * 16**3 FLOPs
+STEP = 2.0**-7  # seconds for a product of two 16 x 16 matrices: 2 * 16**3 FLOPs
 
 
 def compute(steps):
@@ -590,7 +590,7 @@ def pipeline(rank, stages, schedule, batches, chunks):
     kept, sent = {}, []
     for step, chunk, batch in schedule(rank, stages, batches, chunks):
         stage = chunk * stages + rank
-        tag = 2 * (batch * (last + 1) + stage)  # of what this stage sends on; a gradient coming back has one more
+        tag = 2 * (batch * (last + 1) + stage)  # for this stage's output; a gradient coming back has one more
         if step == "forward":
             x = torch.zeros(16, 16)
             if stage > 0:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from ...cluster.layout import Layout
 from ...events.event import Event
-
-if TYPE_CHECKING:
-    from .network import GroupCalls
+from ...events.matching import Rounds
 
 Order = tuple[tuple[int, ...], bool, int]  # the two parts of order_of, then a sequence number to break ties
 
@@ -35,7 +34,27 @@ class VirtualCall:
     waiter: Waiter | None = None  # the rank, while it waits
     waited: float | None = None  # when it began to wait, if the call is asynchronous
     waited_at: str = ""  # "file:line" where it did
-    source: int | None = None  # of a receive from any source: the sender of what it received
+    source: int | None = None  # the sender, once a receive from any source has received something
+
+
+@dataclass(eq=False)
+class GroupCalls(Rounds["VirtualCall"]):
+    """One process group: where it lies, and the collectives that not all members have called yet.
+
+    present      the members that run; weights: {one of them: how many members it stands for} (see alike.py)
+    stands_for   how many groups of the world do what this one does, itself included
+    tier         of the links between its members: "intra" or "inter"
+    """
+
+    members: tuple[int, ...]
+    present: tuple[int, ...]
+    weights: dict[int, int]
+    stands_for: int
+    tier: str
+    layout: Layout
+
+    def __post_init__(self) -> None:
+        super().__init__()
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +64,7 @@ class Transfer:
     calls   {rank: its call}: of a message, the sender's first
     ready   when the last of them asked
     order   decides between transfers that could begin at the same moment (see order_of)
-    group   of a collective
+    group   the collective's group; None for a message
     """
 
     calls: dict[int, VirtualCall]

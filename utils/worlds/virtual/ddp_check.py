@@ -6,20 +6,18 @@ in one tensor, and all of it is bookkeeping that costs the virtual GPU nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ...recording.torch_private import set_ddp_verification
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .rank import World
 
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 
 
-def patch_ddp(world: Engine) -> None:
+def patch_ddp(world: World) -> None:
     def verify(group: dist.ProcessGroup, parameters: list[torch.Tensor], logger: Any = None) -> None:
         with world.scheduler.bookkeeping():
             check(group, parameters)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...events.event import Event
-from .calls import Order, Transfer
-from .network import GroupCalls, Network
+from .calls import GroupCalls, Order, Transfer
+from .network import Network
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,10 +47,8 @@ from ...recording.torch_private import (
 )
 from . import meta_tensors
 from .kernel_names import kernel_name
-from .kernels import Kernel, kernel_of
-
-if TYPE_CHECKING:
-    from .rank import VirtualRank
+from .kernels import Kernel, Work, kernel_of
+from .rank import VirtualRank
 
 aten = torch.ops.aten
 NO_KERNEL = {
@@ -80,22 +78,6 @@ BY_MASK = {id(getattr(packet, name)) for packet in meta_tensors.BY_MASK for name
 NUMBERS = {int, float, bool}
 
 Output = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
-
-
-class Work(NamedTuple):
-    """What an operation costs.
-
-    computing   seconds that its FLOPs take at the cluster's rates; moving: seconds that its bytes take
-    seconds     in all
-    at_peak     seconds that its FLOPs would take at the GPU's peak
-    """
-
-    computing: float = 0.0
-    moving: float = 0.0
-    launch: float = 0.0
-    seconds: float = 0.0
-    flops: int = 0
-    at_peak: float = 0.0
 
 
 FREE = Work()

@@ -1,4 +1,4 @@
-"""What kind of kernel an operation is, which decides the rate that it achieves (cluster/achieved.py)."""
+"""What kind of kernel an operation is, which decides the rate that it achieves (cluster/achieved.py), and its cost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,22 @@ from ...recording.torch_private import ATTENTION, ATTENTION_BACKWARD, ROWS, OpOv
 aten = torch.ops.aten
 # Where the two factors of a matrix product are among the arguments.
 PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
+
+
+class Work(NamedTuple):
+    """What an operation costs.
+
+    computing   seconds that its FLOPs take at the cluster's rates; moving: seconds that its bytes take
+    seconds     in all
+    at_peak     seconds that its FLOPs would take at the GPU's peak
+    """
+
+    computing: float = 0.0
+    moving: float = 0.0
+    launch: float = 0.0
+    seconds: float = 0.0
+    flops: int = 0
+    at_peak: float = 0.0
 
 
 class Product(NamedTuple):

@@ -1,6 +1,7 @@
 """`simulate`: run a notebook's function on the ranks of a virtual cluster. What comes back is a Run in virtual time.
 
-check the call -> pickle the program by value -> one process runs all ranks (engine.py) -> return a Run, or raise
+check the call -> pickle the program by value -> one process runs all ranks (simulated_world.py) -> return a Run, or
+raise
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_RANKS = 16384
 DEVICES = ("meta", "cpu")
-zygote.preload.append(f"{__package__}.engine")
+zygote.preload.append(f"{__package__}.simulated_world")
 
 
 def simulate(

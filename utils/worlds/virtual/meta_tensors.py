@@ -20,7 +20,7 @@ from ...recording.torch_private import OpOverload, kernels_of_optimizers, local_
 aten = torch.ops.aten
 # Functions that make integers: unless a float is among their arguments; always.
 BY_ARGUMENTS, INTEGERS = {aten.arange, aten.full, aten.scalar_tensor}, {aten.randint, aten.randperm}
-BY_MASK = {aten.index, aten.index_put, aten.index_put_}  # whose index may be a mask
+BY_MASK = {aten.index, aten.index_put, aten.index_put_}  # their index may be a mask
 ONE_VALUE = {local_scalar_dense, aten.is_nonzero}
 READS_A_VALUE = {local_scalar_dense, aten.is_nonzero, aten.equal, aten.nonzero, aten.masked_select}
 

@@ -26,11 +26,11 @@ from ...cluster.collective_costs import Cost, Layout, cost
 from ...cluster.hardware import Cluster
 from ...diagnosis.mismatch import difference
 from ...events.collectives import COLLECTIVES, POINT_TO_POINT
-from ...events.matching import Address, Channel, PerGroup, Rounds, channel_of
+from ...events.matching import Address, Channel, PerGroup, channel_of
 from .alike import Representatives
 from .any_source import AnySource
 from .argument_checks import exchange_error
-from .calls import Order, Transfer, VirtualCall, comes_first, order_of
+from .calls import GroupCalls, Order, Transfer, VirtualCall, comes_first, order_of
 from .held_back import HeldBack
 from .link_occupancy import LinkOccupancy
 
@@ -45,24 +45,6 @@ class Tally(NamedTuple):
 
 
 Tallies = dict[tuple[str, int, Layout], Tally]  # by (operation, bytes, layout)
-
-
-class GroupCalls(Rounds[VirtualCall]):
-    """One process group: the collectives that not all members have called yet, and what they cost.
-
-    present      the members that run; weights: {one of them: how many members it stands for} (see alike.py)
-    stands_for   how many groups of the world do what this one does, itself included
-    """
-
-    def __init__(self, members: tuple[int, ...], links: LinkOccupancy, representatives: Representatives):
-        super().__init__()
-        self.members, self.present = members, representatives.present(members)
-        self.weights = representatives.weights(members)
-        self.stands_for = representatives.groups_like(self.weights)
-        self.tier = links.tier(members)
-        if self.tier == "inter":
-            representatives.check_cards(members)
-        self.layout = Layout.of(links.cluster, members)
 
 
 class NetworkInterface(Protocol):
@@ -97,13 +79,13 @@ class Network:
         """
         self.cluster, self.links, self.deliver = cluster, LinkOccupancy(cluster, size), deliver
         self.representatives = representatives or Representatives(cluster, size)
-        self.groups = PerGroup(lambda members: GroupCalls(members, self.links, self.representatives))
+        self.groups = PerGroup(self.new_group)
         self.sends: dict[Channel, deque[VirtualCall]] = defaultdict(deque)  # not received yet
         self.receives: dict[Channel, deque[VirtualCall]] = defaultdict(deque)
         self.any_source: dict[Address, AnySource] = {}  # receives that name no sender
         self.channels_to: dict[Address, dict[Channel, bool]] = defaultdict(dict)
         self.inconvenient, self.times_chosen = inconvenient, 0
-        self.heap: list[tuple[float, float, Order, Transfer]] = []  # what could begin: (start, ready, order, transfer)
+        self.heap: list[tuple[float, float, Order, Transfer]] = []  # candidates: (start, ready, order, transfer)
         self.held_back = HeldBack(self.links)
         self.numbers = itertools.count()
         self.calls = 0
@@ -236,6 +218,16 @@ class Network:
         any_source.crossed[channel] = True
         self.start_again(any_source)
         return True
+
+    def new_group(self, members: tuple[int, ...]) -> GroupCalls:
+        """Raises RuntimeError if it has ranks for which nobody can stand (alike.py)."""
+        ranks, tier = self.representatives, self.links.tier(members)
+        weights = ranks.weights(members)
+        stands_for = ranks.groups_like(weights)
+        if tier == "inter":
+            ranks.check_cards(members)
+        layout = Layout.of(self.cluster, members)
+        return GroupCalls(members, ranks.present(members), weights, stands_for, tier, layout)
 
     def join_collective(self, call: VirtualCall) -> None:
         event = call.event

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,10 +33,7 @@ from ...recording.torch_private import (
 )
 from .argument_checks import argument_error
 from .calls import VirtualCall
-
-if TYPE_CHECKING:
-    from .engine import Engine
-    from .rank import VirtualRank
+from .rank import VirtualRank, World
 
 
 class VirtualWork(Work):
@@ -165,7 +162,7 @@ class VirtualFuture(torch.futures.Future[Any]):
 class VirtualGroup(dist.ProcessGroup):
     """A process group whose calls go to the network of a virtual cluster."""
 
-    def __init__(self, world: Engine, rank: int, size: int):
+    def __init__(self, world: World, rank: int, size: int):
         super().__init__(rank, size)  # type: ignore[call-arg]
         self.world = world
         backend = fake_backend(rank, size)  # for names and timeouts

@@ -1,7 +1,7 @@
 """The private names of Python and cloudpickle that give each virtual rank its own environment, imports and classes.
 
 All of them are looked up when this module is imported, as those of torch are (recording/torch_private.py). In modules
-they are set as variables, not as attributes, which would count as the rank's doing (see WatchedModule in
+they are set as variables, not as attributes, which would count as the rank's doing (see watched_module in
 surroundings.py).
 """
 

@@ -14,43 +14,55 @@ time: the clock would stand still and the loop would never end. So `poll` moves 
 
 from __future__ import annotations
 
-import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
-from torch.autograd.graph import saved_tensors_hooks
+from torch.futures import Future
 
+from ...cluster.hardware import Cluster
+from ...cluster.jitter import Unevenness
 from ...events.collectives import POINT_TO_POINT
 from ...events.event import Event, Region
 from ...events.failure import Failure
 from ...recording.callers import who_called
 from ...recording.reader import making
-from ...recording.storages import COMMUNICATION, Storages, restore
-from ..common.joining import give_group
-from ..common.rank_environment import failure
+from ...recording.storages import COMMUNICATION, Storages
 from .calls import VirtualCall
-from .meta_tensors import NoValues
-from .scheduler import RankThread
+from .kernels import Work
+from .scheduler import RankThread, Scheduler
+from .surroundings import Surroundings
 
-if TYPE_CHECKING:
-    from ...cluster.jitter import Unevenness
-    from .engine import Engine
-    from .gpu import Work
-    from .process_group import VirtualFuture, VirtualWork
 
-NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # torch's errors about missing values
+class World(Protocol):
+    """What a rank, its GPU, its process groups and torch's wrappers need of the world that they are in.
+
+    running      the rank whose turn it is
+    only_sizes   whether tensors have sizes but no values
+    """
+
+    scheduler: Scheduler
+    cluster: Cluster
+    only_sizes: bool
+
+    @property
+    def running(self) -> VirtualRank: ...
+    def perform(self, rank: VirtualRank) -> None: ...
+    def ask(self, call: VirtualCall) -> None: ...
+    def to_world_ranks(self, ranks: Iterable[int]) -> tuple[int, ...]: ...
+    def unknown_value(self, tensor: torch.Tensor) -> float | bool | None: ...
+    def say_once(self, about: str, text: str) -> None: ...
 
 
 class VirtualRank(RankThread):
-    """A rank of the world `world` (engine.py)."""
+    """A rank of `world` (simulated_world.py)."""
 
-    def __init__(self, number: int, world: Engine):
-        super().__init__(number, world.scheduler, world.surroundings_of(number))
+    def __init__(self, number: int, world: World, surroundings: Surroundings):
+        super().__init__(number, world.scheduler, surroundings)
         self.world = world
         self.calls: list[VirtualCall] = []
         self.groups_made: list[Event] = []
@@ -59,45 +71,22 @@ class VirtualRank(RankThread):
         self.regions: list[Region] = []
         self.strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # index of a call -> (shape, strides)
         self.received: set[int] = set()  # numbers of storages that messages have filled
-        self.awaited: list[VirtualCall] = []  # what it waits for, or waited for last
+        self.awaited: list[VirtualCall] = []  # the calls of its current wait, or of the last one
         self.polled: list[VirtualCall] = []  # polled in vain at the moment `polled_at` of its clock
         self.polled_at = -1.0
-        self.pending_futures: dict[VirtualCall, tuple[VirtualFuture, Sequence[torch.Tensor]]] = {}  # without result yet
-        self.unused_handles: dict[int, str] = {}  # of asynchronous calls -> where
+        self.pending_futures: dict[VirtualCall, tuple[Future[Any], Sequence[torch.Tensor]]] = {}  # without result yet
+        self.unused_handles: dict[int, str] = {}  # {index of an asynchronous call: "file:line"}
         self.beside: list[VirtualCall] = []  # asynchronous collectives that may not have ended, at achieved rates
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
-        self.times: dict[Work, int] = {}  # how often its GPU carried out operations that cost so much
-        self.uneven: Unevenness | None = None  # what makes it slower than others
+        self.times: dict[Work, int] = {}  # how often its GPU carried out operations of that cost
+        self.uneven: Unevenness | None = None  # its stragglers and late launches, if there are any
         self.result: bytes | None = None
         self.failure: Failure | None = None
 
     must_wait_for_sends = False  # only where answers are judged
 
     def work(self) -> None:
-        """Join the world, run the program, and keep what it returned or raised."""
-        world = self.world
-        try:
-            with world.scheduler.bookkeeping():
-                dist.init_process_group("gloo", store=world.store, rank=self.number, world_size=world.size)
-                self.groups.pg_group_ranks[dist.group.WORLD] = world.world_group_ranks  # torch makes one per rank
-                give_group()
-                fn, args, kwargs = world.load_program()
-            gpu = world.make_gpu(self)
-            with saved_tensors_hooks(self.storages.save, restore), gpu:
-                result = fn(self.number, world.size, *args, **kwargs)
-            with world.scheduler.bookkeeping():
-                self.result = world.pack_result(result)
-        except SystemExit as exit:
-            if exit.code in (None, 0):
-                self.result = world.pack_result(None)
-            else:
-                self.failure = failure(exit, 0.0)
-        except BaseException as error:
-            if world.only_sizes and NO_STORAGE.search(str(error)) and not isinstance(error, NoValues):
-                error.add_note(str(NoValues("It")))
-            self.failure = failure(error, 0.0)
-        if self.failure is not None:
-            world.rank_failed()
+        self.world.perform(self)
 
     # --- waiting
 
@@ -198,26 +187,15 @@ class VirtualRank(RankThread):
                 self.strides[event.index] = tuple(tensor.shape), tensor.stride()
         if event.is_async and directly and (event.op != "send" or self.must_wait_for_sends):
             self.unused_handles[event.index] = event.where
-        if event.op not in POINT_TO_POINT and event.group == "world":
-            self.world.prints.synchronised(self.number)
         if event.is_async and event.op not in POINT_TO_POINT and self.world.cluster.rates == "achieved":
             self.beside.append(call)
-        self.world.network.ask(call)
+        self.world.ask(call)
 
-    def handle_created(self, work: VirtualWork) -> None:
+    def handle_created(self, work: dist.Work) -> None:
         """The program gets the handle of a call. Here a message arrives, whatever becomes of its handle."""
 
     def mark_used(self, call: VirtualCall) -> None:
         self.unused_handles.pop(call.event.index, None)
-
-    def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
-        """Call `make`, which makes a group, once all members have come to make it."""
-        members = self.world.to_world_ranks(members)
-        self.world.representatives.check_placement(members)
-        with self.in_new_group(name, members):
-            if self.number in members:
-                self.world.meet((name, members), len(self.world.representatives.present(members)))
-        return make()
 
     @contextmanager
     def in_new_group(self, name: str, members: tuple[int, ...]) -> Iterator[None]:

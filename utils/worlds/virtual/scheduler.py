@@ -119,7 +119,7 @@ class Scheduler(Turns[RankThread]):
         self.error: BaseException | None = None  # a mistake in the simulator itself
         self.deadline: float | None = None  # on the machine's clock: no rank gets another turn after that
         self.on_turn: Callable[[], None] = lambda: None
-        self.turns = 0  # how many have ended
+        self.turns = 0  # number of turns that have ended
         self.held_up: RankThread | None = None  # the rank that waits for a lock which nobody will release
 
     def run(self, ranks: Sequence[RankThread]) -> None:

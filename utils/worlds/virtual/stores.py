@@ -9,18 +9,17 @@ import itertools
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from .engine import Engine
+from .rank import World
 
 NAME_KEY = "name of the store"  # get() returns the store's name for it, also from behind prefixes
 FIRST_PAUSE, LONGEST_PAUSE = 1e-6, 1e6  # virtual seconds between two looks for a key in a store
 
 
-def poll(world: Engine, store: dist.Store, keys: list[str]) -> None:
+def poll(world: World, store: dist.Store, keys: list[str]) -> None:
     """Let the running rank look for `keys`, less and less often, until they are there.
 
     Raises RuntimeError if no rank sets them.
@@ -37,7 +36,7 @@ def poll(world: Engine, store: dist.Store, keys: list[str]) -> None:
 class VirtualStore(dist.Store):
     """The store that all ranks find behind one file name or address."""
 
-    def __init__(self, name: str, world: Engine):
+    def __init__(self, name: str, world: World):
         super().__init__()
         self.name, self.world = name, world
         self.values: dict[str, bytes] = {}

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ...recording.torch_private import (
+    CHECKPOINT_THREADS,
     FakeTensorMode,
     Future,
     Switch,
@@ -22,15 +23,14 @@ from ...recording.torch_private import (
     wrap_loss_parallel,
 )
 from .autocast import patch_autocast
+from .rank import World
 from .stores import poll
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from .engine import Engine
 
-
-def patch_wrappers(world: Engine) -> None:
+def patch_wrappers(world: World) -> None:
     """Make them run on the ranks of `world`: threads, which share what processes would each have for themselves."""
     enter_fake_mode_once()
     wait_for_futures(world)
@@ -55,7 +55,7 @@ def enter_fake_mode_once() -> None:
         pass
 
 
-def wait_for_futures(world: Engine) -> None:
+def wait_for_futures(world: World) -> None:
     """C++ waits for futures that it has made from ours (`collect_all`, DDP's hooks under join), and meanwhile no other
     rank gets a turn. So the rank first waits for the calls behind its own futures, in their order.
     """
@@ -70,7 +70,7 @@ def wait_for_futures(world: Engine) -> None:
     Future.wait = wait_in_turn  # type: ignore[method-assign,assignment]
 
 
-def wait_for_keys(world: Engine) -> None:
+def wait_for_keys(world: World) -> None:
     """The store waits for keys in C++, and meanwhile no rank can set them. So the rank polls, less and less often."""
     get, wait = dist.Store.get, dist.Store.wait
 
@@ -85,7 +85,7 @@ def wait_for_keys(world: Engine) -> None:
     dist.Store.get, dist.Store.wait = get_in_turn, wait_in_turn  # type: ignore[method-assign,assignment]
 
 
-def count_resized(world: Engine) -> None:
+def count_resized(world: World) -> None:
     """FSDP frees what it has gathered by resizing its storage, and the GPU does not see that as an operation."""
     resize = torch.UntypedStorage.resize_
 
@@ -116,7 +116,7 @@ def keep_loss_parallel() -> None:
     wrap_loss_parallel(counted)
 
 
-def load_without_values(world: Engine) -> None:
+def load_without_values(world: World) -> None:
     """Where tensors have sizes only, those of a checkpoint do, too, whatever device the program names."""
     load = torch.load
 
@@ -140,7 +140,7 @@ class NothingMeasured:
         Path(path).write_text('{"traceEvents": []}')
 
 
-def leave_out_profiling(world: Engine) -> None:
+def leave_out_profiling(world: World) -> None:
     """torch's profilers measure the process, which all ranks share, and crash when a second rank starts one."""
 
     def enable(*_: Any, **__: Any) -> None:
@@ -175,7 +175,7 @@ class CheckpointAtOnce(futures.ThreadPoolExecutor):
 
     def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "", *args: Any, **kwargs: Any):
         super().__init__(max_workers, thread_name_prefix, *args, **kwargs)
-        self.at_once = thread_name_prefix == "AsyncCheckpointExecutor"
+        self.at_once = thread_name_prefix == CHECKPOINT_THREADS
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
         if not self.at_once:

@@ -12,15 +12,13 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ...recording.torch_private import let_fused_optimizers_take, take_for
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .rank import World
 
 MAKE_TENSORS = """
     tensor as_tensor empty zeros ones full eye arange linspace rand randn randint randperm
@@ -68,7 +66,7 @@ class VirtualStream:
         pass
 
 
-def event_class(world: Engine) -> type:
+def event_class(world: World) -> type:
     class VirtualEvent:
         """A moment of its rank's clock."""
 
@@ -97,7 +95,7 @@ def event_class(world: Engine) -> type:
     return VirtualEvent
 
 
-def patch_cuda(world: Engine) -> None:
+def patch_cuda(world: World) -> None:
     """Make `torch.cuda` that of the running rank's GPU, in this process only."""
     cuda, gpu, per_node = torch.cuda, world.cluster.gpu, world.cluster.gpus_per_node
     properties = Properties(f"virtual GPU of {world.cluster.name}", int(min(gpu.memory, 2**62)))
@@ -208,7 +206,7 @@ def leave_out_device_ids() -> None:
     DistributedDataParallel.__init__ = make_without  # type: ignore[method-assign,assignment]
 
 
-def leave_out_compiling(world: Engine) -> None:
+def leave_out_compiling(world: World) -> None:
     """`torch.compile` gives back what it got: each operation counts as a kernel of its own."""
 
     def compile(model: Any = None, **_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The process of a virtual cluster, seen from the kernel: it runs all ranks (engine.py)."""
+"""The process of a virtual cluster, seen from the kernel: it runs all ranks (simulated_world.py)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..real.process_world import ProcessWorld
 from ..real.watchdog import run_world
 from .alike import Representatives, RunsAs
 
-MOST_SECONDS = 600  # of real time
+MOST_SECONDS = 600  # real time
 PATIENCE = 5  # seconds for the process to say where its ranks are
 
 
@@ -43,7 +43,7 @@ def run_virtually(
 class VirtualWorld(ProcessWorld):
     """The ranks of one call of `simulate`: threads of a single process, which is number 0 of this world."""
 
-    entry = f"{__package__}.engine:run_virtual_world"
+    entry = f"{__package__}.simulated_world:run_virtual_world"
 
     def __init__(
         self,

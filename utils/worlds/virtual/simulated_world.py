@@ -9,6 +9,7 @@ import io
 import marshal
 import os
 import pickle
+import re
 import signal
 import sys
 from collections.abc import Callable, Hashable, Iterable
@@ -21,20 +22,23 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...cluster.hardware import Cluster
+from ...events.collectives import POINT_TO_POINT
 from ...events.event import Event, Region
 from ...recording import regions
 from ...recording.callers import who_called
-from ...recording.storages import Storages, let_torch_func_run
+from ...recording.storages import Storages, let_torch_func_run, restore
 from ...recording.torch_private import NewGroup, set_thread_isolation_mode, wrap_making_of_groups
 from ...text import source_lines
 from ..common import pickling, rank_environment
-from ..common.joining import Joining
+from ..common.joining import Joining, give_group
 from ..common.outcome import RankRecord, Refused, VirtualOutcome
 from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
+from ..common.rank_environment import failure
 from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock, virtual_signals
@@ -42,6 +46,7 @@ from .alike import Representatives
 from .calls import VirtualCall
 from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
+from .meta_tensors import NoValues
 from .network import Network, NetworkInterface
 from .process_group import VirtualGroup
 from .rank import VirtualRank
@@ -54,12 +59,13 @@ from .virtual_cuda import patch_cuda
 GRACE = 0.5  # seconds that the other ranks have to get as far as they can, once one has failed
 PROGRESS_EVERY = 0.2  # seconds
 FLUSH = 1 << 16  # bytes
+NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # torch's errors about missing values
 BACKENDS = {"gloo", "nccl"}  # for the network of a virtual cluster they are the same
 
 Shared = TypeVar("Shared", bound=Hashable)
 
 
-class Engine:
+class SimulatedWorld:
     """The ranks of one call of `simulate`, and all that they share."""
 
     def __init__(self, request: Request, program: bytes):
@@ -81,7 +87,7 @@ class Engine:
         self.stores: dict[str, VirtualStore] = {}
         self.separate = SeparateState(lambda: self.scheduler.running is not None, self.note_import)
         self.prints = Prints(self.scheduler)
-        self.said: set[str] = set()  # what remarks have been printed about
+        self.said: set[str] = set()  # subjects of the remarks printed so far
         self.next_report = monotonic() + PROGRESS_EVERY
         self.ranks = self.make_ranks()
 
@@ -96,7 +102,7 @@ class Engine:
         return Surroundings(self.separate, torchrun_variables(rank, self.size, self.cluster.gpus_per_node))
 
     def make_ranks(self) -> list[VirtualRank]:
-        return [VirtualRank(number, self) for number in self.representatives.running]
+        return [VirtualRank(number, self, self.surroundings_of(number)) for number in self.representatives.running]
 
     def make_gpu(self, rank: VirtualRank) -> VirtualGpu:
         return VirtualGpu(rank, self.cluster, self.only_sizes, self.plans)
@@ -110,9 +116,39 @@ class Engine:
         self.scheduler.run(self.ranks)
         self.prints.flush()
 
+    def perform(self, rank: VirtualRank) -> None:
+        """Let the running rank join the world and run the program; keep what it returned or raised."""
+        try:
+            with self.scheduler.bookkeeping():
+                dist.init_process_group("gloo", store=self.store, rank=rank.number, world_size=self.size)
+                rank.groups.pg_group_ranks[dist.group.WORLD] = self.world_group_ranks  # torch makes one per rank
+                give_group()
+                fn, args, kwargs = self.load_program()
+            with saved_tensors_hooks(rank.storages.save, restore), self.make_gpu(rank):
+                result = fn(rank.number, self.size, *args, **kwargs)
+            with self.scheduler.bookkeeping():
+                rank.result = self.pack_result(result)
+        except SystemExit as exit:
+            if exit.code in (None, 0):
+                rank.result = self.pack_result(None)
+            else:
+                rank.failure = failure(exit, 0.0)
+        except BaseException as error:
+            if self.only_sizes and NO_STORAGE.search(str(error)) and not isinstance(error, NoValues):
+                error.add_note(str(NoValues("It")))
+            rank.failure = failure(error, 0.0)
+        if rank.failure is not None:  # others get as far as they can for a while
+            self.scheduler.deadline = self.scheduler.deadline or monotonic() + GRACE
+
     def share(self, value: Shared) -> Shared:
         """The same object for all who hold an equal one."""
         return self.shared.setdefault(value, value)  # type: ignore[no-any-return]
+
+    def ask(self, call: VirtualCall) -> None:
+        """Pass on what the running rank asks of the network. Raises what `Network.ask` raises."""
+        if call.event.op not in POINT_TO_POINT and call.event.group == "world":
+            self.prints.synchronised(call.event.rank)
+        self.network.ask(call)
 
     def deliver(self, calls: list[VirtualCall]) -> None:
         with self.scheduler.bookkeeping():
@@ -173,6 +209,15 @@ class Engine:
         program: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = unpickler(io.BytesIO(self.program)).load()
         return program
 
+    def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
+        """Call `make`, which makes a group of the running rank, once all members have come to make it."""
+        rank, members = self.running, self.to_world_ranks(members)
+        self.representatives.check_placement(members)
+        with rank.in_new_group(name, members):
+            if rank.number in members:
+                self.meet((name, members), len(self.representatives.present(members)))
+        return make()
+
     def meet(self, group: Hashable, size: int) -> None:
         """Wait until `size` ranks, all that run of its members, have come to make a group."""
         present = self.waiting_members.setdefault(group, [])
@@ -207,9 +252,6 @@ class Engine:
 
     def make_recorder(self) -> VirtualRecorder:
         return VirtualRecorder(self)
-
-    def rank_failed(self) -> None:
-        self.scheduler.deadline = self.scheduler.deadline or monotonic() + GRACE
 
     def report_progress(self) -> None:
         """How far the ranks are, for the progress bar in the notebook."""
@@ -312,7 +354,7 @@ class Prints(io.TextIOBase):
 class VirtualRecorder:
     """Stands in for the recorder in `region` and `track_memory`: times are those of the running rank."""
 
-    def __init__(self, world: Engine):
+    def __init__(self, world: SimulatedWorld):
         self.world = world
 
     def now(self) -> float:
@@ -335,7 +377,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     """Run the program of `request` on all its ranks. Returns a VirtualOutcome or Refused, pickled, for world.py."""
     rank_environment.adopt_environment(request)
     with open(os.path.join(request.folder, "program"), "rb") as file:
-        world = Engine(request, file.read())
+        world = SimulatedWorld(request, file.read())
     patch_torch(world)
     world.separate.install()
     enter(world)
@@ -353,7 +395,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     return pickle.dumps(outcome)
 
 
-def patch_torch(world: Engine) -> None:
+def patch_torch(world: SimulatedWorld) -> None:
     """Make this process one of a virtual cluster: its groups are those of the running rank."""
     set_thread_isolation_mode(True)  # torch's C++ registry of groups becomes one per thread
     register_optimizer_step_post_hook(lambda optimizer, *_: world.running.storages.count_state(optimizer))
@@ -369,7 +411,7 @@ def patch_torch(world: Engine) -> None:
             made = make()
             world.join(asked.store, asked.rank, asked.size)
             return made
-        return world.running.make_group(asked.name, tuple(asked.members), make)
+        return world.make_group(asked.name, tuple(asked.members), make)
 
     wrap_making_of_groups(make_group)
     share_stores(world.store_named)
@@ -383,7 +425,7 @@ def patch_torch(world: Engine) -> None:
     ddp_check.patch_ddp(world)
 
 
-def enter(world: Engine) -> None:
+def enter(world: SimulatedWorld) -> None:
     """Make this process's surroundings this world's: where prints go, who records regions and memory."""
     for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
         setattr(sys, stream, world.prints)
@@ -395,7 +437,7 @@ def enter(world: Engine) -> None:
         torch_wrappers.read_unknown_values()
 
 
-def dump_positions_on_signal(world: Engine) -> None:
+def dump_positions_on_signal(world: SimulatedWorld) -> None:
     """On SIGUSR1 this process writes to a file at which line each rank is, and what it has called so far."""
     path = path_in(world.request.folder, "where", 0)
 
@@ -407,7 +449,7 @@ def dump_positions_on_signal(world: Engine) -> None:
     signal.signal(signal.SIGUSR1, dump)
 
 
-def lines_of(world: Engine) -> dict[int, str]:
+def lines_of(world: SimulatedWorld) -> dict[int, str]:
     """{rank: "file:line", where it is} of those that have not finished."""
     frames = sys._current_frames()
     return {rank.number: students_line(frames.get(rank.ident or 0)) for rank in world.ranks if not rank.finished}
