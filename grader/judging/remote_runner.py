@@ -65,7 +65,7 @@ class RemoteRunner(Runner):
 
     @contextmanager
     def as_in_a_notebook(self) -> Iterator[Runner]:
-        """What is said of a hidden case is not about these runs."""
+        """As Runner.as_in_a_notebook. What is said of a hidden case is not about these runs."""
         with super().as_in_a_notebook() as other:
             vars(other).update(cases=[], ended="")
             yield other
@@ -87,6 +87,10 @@ class RemoteRunner(Runner):
                 self.ranks.close(suspicious=True)
             self.start_afresh()
             return part.judge(self.function, judges, runner)
+
+    @property
+    def is_certain(self) -> bool:
+        return not self.reused
 
     def start_afresh(self) -> None:
         """Forget all runs, and from now on let no process serve in two."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -772,50 +773,25 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
     small = draws.different_integers(ranks, shape, seed=1)
     gradients = [((x + 246) if rank == 0 else x % 10 + 1).to(bf16).float() for rank, x in enumerate(small)]
     shards, total = pieces_of(weight, ranks), torch.stack(gradients).sum(0)
-    rounded, in_bf16 = weight.to(bf16), torch.zeros(shape, dtype=bf16)
-    for gradient in gradients:
-        in_bf16 = in_bf16 + gradient.to(bf16)
-
-    def summed(x: Tensor) -> list[Tensor]:
-        return pieces_of(x.float() / ranks, ranks)
-
-    rounded_means = [mean.to(bf16).float() for mean in summed(total)]
+    means = pieces_of(total / ranks, ranks)
+    rounded = [mean.to(bf16).float() for mean in means]
     divided_first = torch.stack([(gradient.to(bf16) / ranks).float() for gradient in gradients]).sum(0)
 
     def like_bf16(got: Any) -> bool:
-        """Near the right sums, with as few digits as bfloat16 has; and not just the right ones, rounded at the end."""
+        """Near the right means, with as few digits as bfloat16 has; and not just the right ones, rounded at the end."""
         if not isinstance(got, Tensor) or not torch.equal(got.float(), got.to(bf16).float()):
             return False
         return any(
             got.shape == one.shape and torch.allclose(got.float(), one, rtol=1e-2) and not torch.equal(got.float(), end)
-            for one, end in zip(summed(total), rounded_means, strict=True)
+            for one, end in zip(means, rounded, strict=True)
         )
-
-    numbers = shards[0].numel()
-
-    def traffic(answer: Answer) -> str:
-        for rank in range(ranks):
-            calls = [(event.op, event.bytes) for event in answer.events if event.rank == rank]
-            want = [("all_gather", 2 * numbers), ("reduce_scatter", 4 * numbers * ranks)]
-            if calls != want:
-                shown, right = (", ".join(f"{op} of {n} bytes" for op, n in each) for each in (calls, want))
-                raise CheckFailed(
-                    f"rank {rank} called {shown or 'nothing'}",
-                    right,
-                    "The gather moves float32: cast the shard first."
-                    if ("all_gather", 4 * numbers) in calls
-                    else "The reduction adds up bfloat16: cast the gradient to float32 first."
-                    if ("reduce_scatter", 2 * numbers * ranks) in calls
-                    else "",
-                )
-        return "the gather moves 2 bytes per number, the reduction 4."
 
     return Case(
         [shards, [gradient.to(bf16) for gradient in gradients]],
-        right={"the weight": rounded, "the gradient of the shard": summed(total)},
+        right={"the weight": weight.to(bf16), "the gradient of the shard": means},
         mistakes={
             "the gradient of the shard": {
-                "the mean, rounded to bfloat16 at the end: reduce in float32, and return that": rounded_means,
+                "the mean, rounded to bfloat16 at the end: reduce in float32, and return that": rounded,
                 "the mean of gradients that were divided in bfloat16: cast first, then divide": pieces_of(
                     divided_first, ranks
                 ),
@@ -826,8 +802,25 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
         rtol=1e-6,
         advice=PADDING | {"incorrect number of gradients": "Return one for each argument of forward, None for most."},
         through=through_backward,
-        traffic=traffic,
+        traffic=partial(expect_narrow_gather, numbers=shards[0].numel()),
     )
+
+
+def expect_narrow_gather(answer: Answer, numbers: int) -> str:
+    """numbers: in each rank's piece."""
+    ranks = len(answer.results)
+    want = [("all_gather", 2 * numbers), ("reduce_scatter", 4 * numbers * ranks)]
+    for rank in range(ranks):
+        calls = [(event.op, event.bytes) for event in answer.events if event.rank == rank]
+        if calls != want:
+            shown, right = (", ".join(f"{op} of {n} bytes" for op, n in each) for each in (calls, want))
+            why = ""
+            if ("all_gather", 4 * numbers) in calls:
+                why = "The gather moves float32: cast the shard first."
+            elif ("reduce_scatter", 2 * numbers * ranks) in calls:
+                why = "The reduction adds up bfloat16: cast the gradient to float32 first."
+            raise CheckFailed(f"rank {rank} called {shown or 'nothing'}", right, why)
+    return "the gather moves 2 bytes per number, the reduction 4."
 
 
 ### BEGIN HIDDEN TESTS

@@ -102,7 +102,7 @@ class Checks:
         try:
             remark = one(run)
         except CheckFailed as failed:
-            if are_drawn and run.known and failed.outcome:
+            if are_drawn and run.known and failed.outcome and run.is_certain:
                 failed.mistake = words_in_a_notebook(one, run) or failed.mistake
             failed.header = header([exercise, judges] + ["hidden test"] * self.hidden, run.situation)
             if failed.expected and self.hidden:

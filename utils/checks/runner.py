@@ -83,6 +83,11 @@ class Runner:
         self.runs: list[Run] = []  # the runs that have ended well, in order
         self.known: Sequence[Known] = ()  # outcomes of wrong answers in a notebook
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether a check that fails with this runner has failed; if not, it will judge once more."""
+        return True
+
     @contextlib.contextmanager
     def as_in_a_notebook(self) -> Iterator[Runner]:
         """A runner of the same function that starts with the inputs of a notebook, and leaves no trace in this one."""
