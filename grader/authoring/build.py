@@ -329,7 +329,8 @@ def without_source(root: Path = ROOT) -> Iterator[str]:
     names = {path.parent.name for path in (root / "solutions").glob("*/lesson_*.py")}
     for folder in sorted([*(root / "solutions").glob("[!._]*/"), *(root / "notebooks").glob("[!._]*/")]):
         if folder.name not in names:
-            yield f"{folder.relative_to(root)} has no lesson_{folder.name[:2]}.py in solutions: remove the folder"
+            source = f"solutions/{folder.name}/lesson_{folder.name[:2]}.py"
+            yield f"{folder.relative_to(root)} has no source {source}: remove the folder"
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------

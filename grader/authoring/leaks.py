@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grader.authoring.check_files import for_students
+from grader.authoring.check_files import for_students, line_with
 from grader.authoring.lesson import Lesson, Problem, checks_name, find_lessons, shown
 from grader.authoring.markers import REGION, solution_lines
 
@@ -129,15 +129,22 @@ def leaks_of(line: str, telling: Mapping[str, str]) -> Iterator[str]:
 
 def leaks_of_lesson(lesson: Lesson) -> list[Problem]:
     """Where what ships holds a line of this lesson's answers, or its visible checks one of another lesson's."""
-    sources, found = find_lessons(root=lesson.root), list[Problem]()
+    sources = find_lessons(root=lesson.root)
     telling = telling_lines(sources)
     own = {line: place for line, place in telling.items() if place.startswith(f"{lesson.file}:")}
     ships = {name: path.read_bytes() for name, path in shipped_files(lesson.root).items() if path.is_file()}
-    rooms = {path.parent: room_files(path.parent) for path in sources}
-    others = {line: place for line, place in telling.items() if line not in own}
-    for files in (ships, *rooms.values()):
-        found += leaks(files, own)
-    return found + leaks(rooms.get(lesson.room, {}), others)
+    found = leaks(ships, own)
+    for room in (path.parent for path in sources):
+        telling_there = telling if room == lesson.room else own
+        found += [at_home(problem, room) for problem in leaks(room_files(room), telling_there)]
+    return found
+
+
+def at_home(problem: Problem, room: Path) -> Problem:
+    """The same problem where an author can fix it: in the room, where there may be hidden lines before it."""
+    line = room_files(room)[problem.file].decode().split("\n")[problem.line - 1]
+    path = room / Path(problem.file).name
+    return Problem(shown(path), line_with(path, line), problem.text)
 
 
 def lines_of(name: str, content: bytes, solutions: bool = False) -> Iterator[tuple[int, str]]:

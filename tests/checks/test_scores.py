@@ -85,12 +85,11 @@ def test_a_challenge_without_par_is_its_authors_mistake():
         check(Runner(lambda least: least))
 
 
-def test_par_is_computed_by_the_hidden_file_and_only_looked_up_by_the_visible_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
-    visible = replace(any_large_number, par=recorded_par("77_lesson", "any-large-number"))
+def test_par_is_computed_where_it_is_hidden_and_only_looked_up_by_the_visible_check(tmp_path):
+    visible = replace(any_large_number, par=recorded_par(tmp_path, "any-large-number"))
     hidden = vary(visible, par=lambda least: 2 * least, score=[(5,)])
     text = written_down([vary(visible, par=lambda least: 2 * least + 1 / 3)])
-    (tmp_path / "77_lesson.json").write_text(text)
+    (tmp_path / recorded.FILE).write_text(text)
     assert json.loads(text) == {"any-large-number": {"par": {"(3,)": 6.333333}}}, "nothing else is given away"
     [check], [hidden_check] = visible.checks(), hidden.checks()
     assert "par 6.333 B" in check(Runner(lambda least: least + 1))

@@ -29,7 +29,7 @@ from utils.worlds.virtual.network import payload
 # Each rank hands in a part for each other rank, and only the root gets a sum: of the parts that are for it.
 INVENTED = Collective("sum_parts", ALL, ROOT, True, True, "#123456", {"_sum_parts": Method("tensor", "whole")})
 RANKS = 4
-REFUSES = "has no rule for 'sum_parts'. Add it there: utils/events/collectives.py has the collective."
+REFUSES = "has no rule for 'sum_parts'. Add it there: events/collectives.py has the collective."
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_its_time_is_refused_by_name(place, invented):
 def test_its_time_is_asked_for_where_the_rest_is_known(invented, monkeypatch):
     monkeypatch.setattr(collective_costs, "algorithms", lambda op, n, group: {"ring": group.ring(n)})
     cluster = replace(PRESETS["dgx-h100"], nodes=2)
-    with pytest.raises(NotImplementedError, match="hierarchical in utils/cluster/collective_costs.py has no rule"):
+    with pytest.raises(NotImplementedError, match="hierarchical in cluster/collective_costs.py has no rule"):
         hierarchical("sum_parts", 1e6, Layout.of(cluster, range(16)), cluster)
 
 
@@ -152,11 +152,11 @@ def test_a_benchmark_refuses_it_by_name(invented, monkeypatch):
 
 
 def test_a_name_that_is_not_in_the_table_is_an_error_that_says_where_to_add_it():
-    with pytest.raises(LookupError, match="no collective 'sum_parts' in utils/events/collectives.py: it has to be"):
+    with pytest.raises(LookupError, match="no collective 'sum_parts' in events/collectives.py: it has to be"):
         deliver(calls())
-    with pytest.raises(LookupError, match="utils/events/collectives.py"):
+    with pytest.raises(LookupError, match="events/collectives.py"):
         Traffic(RANKS, events())
-    with pytest.raises(LookupError, match="all_gather has no method '_new_name' in utils/events/collectives.py"):
+    with pytest.raises(LookupError, match="all_gather has no method '_new_name' in events/collectives.py"):
         form_of("all_gather", "_new_name")
 
 

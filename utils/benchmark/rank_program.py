@@ -110,7 +110,7 @@ class Call:
             case "scatter":
                 dist.scatter(self.received, self.chunks if root else None, src=ROOT)
             case _:
-                raise not_known(self.op, "Call in utils/benchmark/rank_program.py")
+                raise not_known(self.op, "Call in benchmark/rank_program.py")
 
     def count_wrong(self) -> int:
         """Run it on fresh numbers and count the wrong elements; 0 on ranks that should receive nothing."""

@@ -1,7 +1,7 @@
 """A lesson's room: the folder with its checks and what `make build` has recorded for them.
 
 In the repository, that is solutions/NN_topic, which holds everything else about the lesson too. In the students'
-bundle, it is utils/checks/rooms/NN_topic, without hidden tests and answers.
+bundle, it is in `rooms` beside this file, without hidden tests and answers.
 """
 
 from __future__ import annotations

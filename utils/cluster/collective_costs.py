@@ -132,7 +132,7 @@ def algorithms(op: str, n: float, group: Group) -> dict[str, list[Part]]:
         case "all_to_all":
             found = {"pairwise": group.straight(n, group.sharing_all, "pairwise")}
         case _:
-            raise not_known(op, "algorithms in utils/cluster/collective_costs.py")
+            raise not_known(op, "algorithms in cluster/collective_costs.py")
     if group.switch is not None:
         others = (group.size - 1) * n / group.size
         hops = {"all_reduce": (2, n), "barrier": (2, n), "reduce": (1, n), "reduce_scatter": (1, others)}
@@ -171,7 +171,7 @@ def hierarchical(op: str, nbytes: float, layout: Layout, cluster: Cluster) -> li
         "all_to_all": [all_to_all, between],
     }
     if op not in by_op:
-        raise not_known(op, "hierarchical in utils/cluster/collective_costs.py")
+        raise not_known(op, "hierarchical in cluster/collective_costs.py")
     return by_op[op]
 
 

@@ -76,7 +76,7 @@ def demand(op: str, n: float, ranks: int) -> Demand:
             return Demand("all pairs", 1, path=part, sent=others * n, moved=own)
         case "barrier":
             return Demand("dissemination", levels(ranks))
-    raise not_known(op, "demand in utils/cluster/gloo_costs.py")
+    raise not_known(op, "demand in cluster/gloo_costs.py")
 
 
 def algorithms(op: str, n: float, layout: Layout, cluster: Cluster, rates: GlooRates) -> dict[str, list[Part]]:

@@ -77,7 +77,7 @@ def algorithms(op: str, n: float, layout: Layout, cluster: Cluster) -> dict[str,
             case "all_gather" | "reduce_scatter" | "broadcast" | "reduce":
                 found[f"ring, {within.name}"] = ring(op, n, route, layout)
             case _:
-                raise not_known(op, "algorithms in utils/cluster/nccl_costs.py")
+                raise not_known(op, "algorithms in cluster/nccl_costs.py")
     if op == "all_reduce" and layout.nodes == 1 and layout.size >= inner.at_least and inner.in_switch is not None:
         route = Route.of(inner.in_switch, inner.in_switch, layout, cluster)
         found["in-switch"] = route.parts(layout.size, 0, n)

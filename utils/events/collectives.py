@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-TABLE = "utils/events/collectives.py"
+TABLE = "events/collectives.py"
 POINT_TO_POINT = ("send", "recv")
 
 ALL, ROOT, OTHERS, NOBODY = "all", "root", "others", "nobody"

@@ -66,7 +66,7 @@ def test_a_file_without_a_sentence_is_out_of_date(course):
     assert said == "solutions/01_tiny/mistakes.json is out of date, it lacks 'x' of add-one: run `make build`"
     (course / "solutions/01_tiny/answers_01.py").write_text(ANSWERS)
     update_messages([lesson_of(course)])
-    assert not mistakes_file(lesson_of(course), hidden=False).exists()
+    assert not mistakes_file(lesson_of(course).room, hidden=False).exists()
 
 
 def test_a_sentence_that_no_check_can_say_is_refused(course):

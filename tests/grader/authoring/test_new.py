@@ -81,8 +81,8 @@ def test_nothing_is_overwritten(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("lesson", "exercises", "says"),
     [
-        ("compression", ["top-k"], "a lesson's file must be called NN_topic.py, such as 01_collectives.py"),
-        ("../06_x", ["top-k"], "a lesson's file must be called NN_topic.py, such as 01_collectives.py"),
+        ("compression", ["top-k"], "a lesson must be called NN_topic, such as 01_collectives"),
+        ("../06_x", ["top-k"], "a lesson must be called NN_topic, such as 01_collectives"),
         ("06_x", ["Top K"], "exercise='Top K': a name consists of lower-case letters, digits and -, such as 'top-k'"),
         ("06_x", ["if"], "exercise='if' is a Python keyword: choose another name"),
         ("06_x", ["a", "a"], "2 exercises are called 'a': rename one"),

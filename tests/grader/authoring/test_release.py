@@ -54,7 +54,9 @@ check(double_it, judges="values")
 '''
 CHECK = "def check(function, judges):\n    assert function(1, 2) == 6\n    print('right')\n"
 REGISTERED = "from utils.checks.marking import check\n\n\n@check('double-it')\ndef double_it(run):\n    pass\n"
-LEAK = f"this holds a line of the answer at solutions/01_doubling.py:21, twice_the_sum=total*2: {leaks.WAY_OUT}"
+LEAK = (
+    f"this holds a line of the answer at solutions/01_doubling/lesson_01.py:21, twice_the_sum=total*2: {leaks.WAY_OUT}"
+)
 ANSWERS = """\
 from grader.authoring.variants import Answers
 
@@ -179,7 +181,7 @@ def test_the_same_course_gives_the_same_bytes(course):
 
 
 def test_drift_stops_the_bundle(course):
-    source = course / "solutions" / "01_doubling.py"
+    source = course / "solutions/01_doubling/lesson_01.py"
     source.write_text(LESSON.replace("Return twice", "Return two times"))
     with pytest.raises(BuildError, match="is not what solutions/01_doubling/lesson_01.py:13 says: run `make build`"):
         release.bundle(course)
@@ -241,7 +243,9 @@ def test_the_bundle_for_self_study_has_each_answer_once_and_folded(course, capsy
 
 def test_which_lines_are_telling(course):
     """Not short lines, heads of blocks, plain returns, or lines that the lesson gives away."""
-    assert told_by(build.read_lessons(root=course)) == {"twice_the_sum=total*2": "solutions/01_doubling.py:21"}
+    assert told_by(build.read_lessons(root=course)) == {
+        "twice_the_sum=total*2": "solutions/01_doubling/lesson_01.py:21"
+    }
 
 
 def test_no_line_of_an_answer_is_in_the_bundle(made, lessons):

@@ -328,7 +328,7 @@ WAY_OUT = "name a variable differently here; or, if students may see this line, 
 def test_a_line_of_an_answer_may_not_ship(course, file):
     write_lesson(course, LONG)
     assert broken(course) == []
-    (course / file).parent.mkdir(exist_ok=True)
+    (course / file).parent.mkdir(parents=True, exist_ok=True)
     (course / file).write_text(LINE + CHECKS)
     [said] = broken(course)
     assert said == f"{file}:2: this holds a line of the answer at {SOURCE}:19, bigger_by_one=x+1: {WAY_OUT}"
@@ -349,8 +349,9 @@ def test_the_checks_of_a_lesson_may_not_hold_another_lessons_answer_but_other_fi
     write_lesson(course, OTHER, "02_other")
     (course / VISIBLE).write_text(LINE.replace("bigger_by_one=x+1", "another_lesson = x + 1") + CHECKS)
     [said] = broken(course)
-    assert said.startswith(f"{VISIBLE}:2: this holds a line of the answer at solutions/02_other.py:19, ")
+    assert said.startswith(f"{VISIBLE}:2: this holds a line of the answer at solutions/02_other/lesson_02.py:19, ")
     (course / VISIBLE).write_text(CHECKS)
+    (course / "utils").mkdir()
     (course / "utils/helps.py").write_text("another_lesson = x + 1\n")
     assert broken(course) == []
 

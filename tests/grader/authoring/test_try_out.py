@@ -125,11 +125,11 @@ def test_a_fault_that_spoils_several_answers_is_explained_once(course, capsys):
 
 
 def test_what_build_would_refuse_is_said(course, capsys):
-    (course / "solutions/01_tiny.py").write_text(TINY.replace("# ## Add one", "# Add one"))
+    (course / "solutions/01_tiny/lesson_01.py").write_text(TINY.replace("# ## Add one", "# Add one"))
     assert not TryOut("01", "add-one", course).round()
     *_, refused, end = capsys.readouterr().out.split("\n\n")
     assert refused.startswith(
-        "`make build` will refuse the lesson until this is corrected:\n✗ solutions/01_tiny.py:15:"
+        "`make build` will refuse the lesson until this is corrected:\n✗ solutions/01_tiny/lesson_01.py:15:"
     )
     assert end.startswith("✗ 5 answers, all as they should be; 1 other problem (")
 
@@ -165,7 +165,6 @@ def test_an_error_in_an_oracle_is_one_line_at_the_authors_place(course, capsys, 
         write_lesson(course, TINY.replace('judges="types"', 'judges="traffic"'))
     checks = JUDGING.replace('@check("add-one")\ndef add_one_values', "def unused") + ORACLE.replace(old, new)
     (course / CHECKS).write_text(checks)
-    (course / "grader/hidden/01_tiny.py").unlink()
     assert not TryOut("01", "add-one", course).round()
     said = capsys.readouterr().out
     assert f"\n✗ add-one · solution: the check itself fails: {says}" in said and "Traceback" not in said
@@ -173,12 +172,15 @@ def test_an_error_in_an_oracle_is_one_line_at_the_authors_place(course, capsys, 
 
 
 def test_an_error_in_a_hidden_case_is_reported_at_the_hidden_test(course, capsys):
-    (course / CHECKS).write_text(JUDGING.replace('@check("add-one")\ndef add_one_values', "def unused") + ORACLE)
-    hidden = "from utils.checks.oracles import vary\nimport importlib\n\n"
-    hidden += 'add_one = vary(importlib.import_module("utils.checks.01_tiny").add_one, values=[(), (7,)])\n'
-    (course / "grader/hidden/01_tiny.py").write_text(hidden)
+    hidden = "### BEGIN HIDDEN TESTS\nfrom utils.checks.oracles import vary\n\n"
+    hidden += "hidden_add_one = vary(add_one, values=[(), (7,)])\n### END HIDDEN TESTS\n"
+    visible = JUDGING.replace('@check("add-one")\ndef add_one_values', "def unused") + ORACLE
+    (course / CHECKS).write_text(visible + hidden)
     assert not TryOut("01", "add-one", course).round()
-    assert "the check itself fails: grader/hidden/01_tiny.py:4: TypeError: add_one() takes 1" in capsys.readouterr().out
+    assert (
+        "the check itself fails: solutions/01_tiny/checks_01.py:23: TypeError: add_one() takes 1"
+        in capsys.readouterr().out
+    )
 
 
 def test_mistakes_that_no_answer_makes_are_listed(course, capsys):
@@ -270,7 +272,11 @@ def test_watching_judges_at_each_save_and_survives_errors(course, author, judged
         "saved: solutions/01_tiny/lesson_01.py",
         "✗ solutions/01_tiny/lesson_01.py:22: points=many is not a number: write points=2",
         waiting,
-        *("saved: solutions/01_tiny/lesson_01.py", "✗ there is no lesson: solutions/ holds no NN_topic.py", waiting),
+        *(
+            "saved: solutions/01_tiny/lesson_01.py",
+            "✗ there is no lesson: solutions/ holds no NN_topic/lesson_NN.py",
+            waiting,
+        ),
         *("saved: solutions/01_tiny/lesson_01.py", fine, waiting),
     ]
 
@@ -308,7 +314,7 @@ def test_the_notebook_of_an_unfinished_lesson_has_its_cells(course):
 
 def test_a_lesson_that_no_reader_can_cut_is_refused(course):
     write_lesson(course, TINY.replace("points=2", 'tags="a"'))
-    with pytest.raises(BuildError, match="01_tiny.py:25: points are missing"):
+    with pytest.raises(BuildError, match="lesson_01.py:25: points are missing"):
         preview.write_preview("01_tiny", course)
 
 

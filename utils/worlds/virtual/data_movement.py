@@ -157,7 +157,7 @@ def tensors_of(form: str, args: tuple[Any, ...], place: int, size: int) -> list[
             return [list(of_ranks) for of_ranks in zip(*value, strict=True)]
         case "rows":
             return [split_rows(value, args[place + 2], size)]
-    raise not_known(form, "tensors_of in utils/worlds/virtual/data_movement.py")
+    raise not_known(form, "tensors_of in worlds/virtual/data_movement.py")
 
 
 def equal_slices(tensor: torch.Tensor, size: int) -> list[torch.Tensor]:
