@@ -23,12 +23,13 @@ import torch
 
 from ...events.failure import Failure, Frame
 from ...recording.torch_private import set_pickler_of_objects
-from ...text.package import FOLDER
+from ...text.package import FOLDER, LESSONS
 from .by_value import Pickler
 from .protocol import Request
 
 OWN = os.path.join(FOLDER, "")
-machinery = {OWN}  # folders: tracebacks don't begin with lines of theirs, and hold none of those that aren't our OWN
+# Folders: tracebacks don't begin with lines of theirs, and hold none of those that aren't our OWN.
+machinery = {OWN, os.path.join(LESSONS, "")}
 marks = 1  # the descriptor of the rank's output, for the marks of protocol.py
 
 
