@@ -5,34 +5,43 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("axis-groups")
-wrong("first-axis-innermost", "if the FIRST axis is innermost").body("""
+wrong("first-axis-innermost", sentence="the groups if the FIRST axis is innermost: here the last one is").body("""
     names = list(sizes)[::-1]
     grid = torch.arange(torch.Size(sizes.values()).numel()).view(*[sizes[n] for n in names])
     order = [i for i, n in enumerate(names) if n not in axes] + [i for i, n in enumerate(names) if n in axes]
     each = torch.Size(sizes[n] for n in names if n in axes).numel()
     return sorted(sorted(g) for g in grid.permute(order).reshape(-1, each).tolist())
 """)
-wrong("other-axes", "the groups along the other axes").replace(
-    "grid = torch", "axes = [n for n in sizes if n not in axes]; grid = torch"
+wrong(
+    "other-axes", sentence="the groups along the other axes: ranks of a group differ on `axes` and agree on the others"
+).replace("grid = torch", "axes = [n for n in sizes if n not in axes]; grid = torch")
+wrong("first-group", sentence="only the group of rank 0: all groups are wanted").replace(
+    "each).tolist())", "each).tolist())[:1]"
 )
-wrong("first-group", "only the group of rank 0").replace("each).tolist())", "each).tolist())[:1]")
-wrong("neighbours", "cut into neighbouring ranks").replace("grid.permute(order)", "grid")
-wrong("one-axis-at-a-time", "the groups of each axis alone").body("""
+wrong("neighbours", sentence="cut into neighbouring ranks: only groups along the innermost axes lie like that").replace(
+    "grid.permute(order)", "grid"
+)
+wrong(
+    "one-axis-at-a-time", sentence="the groups of each axis alone: ranks that differ on any of `axes` are in one group"
+).body("""
     grid, groups = torch.arange(torch.Size(sizes.values()).numel()).view(*sizes.values()), []
     for axis in axes:
         groups += grid.movedim(list(sizes).index(axis), -1).reshape(-1, sizes[axis]).tolist()
     return sorted(groups)
 """)
-wrong("axes-in-their-order", "within a group they ascend", hidden=True).body("""
+wrong(
+    "axes-in-their-order", sentence="with ranks in the order that `axes` gives: within a group they ascend", hidden=True
+).body("""
     names = [n for n in sizes if n not in axes] + list(axes)
     grid = torch.arange(torch.Size(sizes.values()).numel()).view(*sizes.values())
     each = torch.Size(sizes[n] for n in axes).numel()
     return sorted(grid.permute([list(sizes).index(n) for n in names]).reshape(-1, each).tolist())
 """)
-wrong("first-of-the-axes", "the groups along dp alone").body("""
-    grid = torch.arange(torch.Size(sizes.values()).numel()).view(*sizes.values())
-    return sorted(grid.movedim(list(sizes).index(axes[0]), -1).reshape(-1, sizes[axes[0]]).tolist())
-""")
+wrong(
+    "first-of-the-axes",
+    sentence="the groups along one of the axes alone: ranks that differ on any of `axes` are in one group",
+).replace("grid = torch", "axes = axes[:1]; grid = torch")
+wrong("last-of-the-axes", same_as="first-of-the-axes").replace("grid = torch", "axes = axes[-1:]; grid = torch")
 right("by-coordinates").body("""
     from itertools import product
     groups = {}
@@ -62,13 +71,23 @@ right("two-passes").body("""
 """)
 
 wrong, right = ANSWERS.to("grid-step")
-wrong("no-average", "average over the data axis").replace("[*gradients, loss] if last else gradients", "[]")
-wrong("sum-over-dp", "2 times too large: average over the data axis").replace("ReduceOp.AVG", "ReduceOp.SUM")
-wrong("not-divided-by-m", "one of 4 parts of the mean").replace(" / num_microbatches if last", " if last")
-wrong("divided-twice", "once too often").replace("group=dp_group)", "group=dp_group)\nx /= dp_size")
-wrong("without-f", "without f").replace("f(x) @ columns", "x @ columns")
-wrong("without-g", "the gradient of").replace("g(gelu(f(x) @ columns) @ rows)", "(gelu(f(x) @ columns) @ rows)")
-wrong("loss-of-own-rows", "own rows").replace("[*gradients, loss] if last else gradients", "gradients")
+wrong("no-average", sentence="the result of this rank's own rows: average over the data axis").replace(
+    "[*gradients, loss] if last else gradients", "[]"
+)
+wrong("sum-over-dp", sentence="the sum over the data axis: average over it").replace("ReduceOp.AVG", "ReduceOp.SUM")
+wrong(
+    "not-divided-by-m", sentence="added up over the microbatches: each one's mean is divided by num_microbatches"
+).replace(" / num_microbatches if last", " if last")
+wrong("divided-twice", sentence="divided by the size of the data axis once too often").replace(
+    "group=dp_group)", "group=dp_group)\nx /= dp_size"
+)
+wrong(
+    "without-f", sentence="without f: each tensor rank then knows only its own columns' share of x's gradient"
+).replace("f(x) @ columns", "x @ columns")
+wrong("without-g", sentence="without g: each tensor rank then has only its own rows' share of the sum").replace(
+    "g(gelu(f(x) @ columns) @ rows)", "(gelu(f(x) @ columns) @ rows)"
+)
+wrong("loss-of-own-rows", same_as="no-average").replace("[*gradients, loss] if last else gradients", "gradients")
 wrong("over-the-world", "lie along no axis", caught_by="traffic").replace(
     "return loss, gradients",
     "for x in gradients:\n    dist.all_reduce(x.clone())\nreturn loss, gradients",
@@ -77,32 +96,39 @@ wrong("over-tp-too", "reduced along tp too", caught_by="traffic").replace(
     "return loss, gradients",
     "for x in gradients:\n    dist.all_reduce(x.clone(), group=tp_group)\nreturn loss, gradients",
 )
-wrong("g-for-f", "swapped").replace("g(gelu(f(x) @ columns) @ rows)", "f(gelu(g(x) @ columns) @ rows)")
-wrong("one-gelu-for-two-layers", "without the gelu after g").replace(
+wrong("g-for-f", sentence="with f and g swapped: f comes before the columns, g after the rows").replace(
+    "g(gelu(f(x) @ columns) @ rows)", "f(gelu(g(x) @ columns) @ rows)"
+)
+wrong("one-gelu-for-two-layers", sentence="without the gelu after g: each of the two matrices is a layer").replace(
     "gelu(g(gelu(f(x) @ columns) @ rows))", "g(gelu(f(x) @ columns) @ rows)"
 )
-wrong("gelu-before-the-sum", "the second gelu before g").replace(
-    "gelu(g(gelu(f(x) @ columns) @ rows))", "g(gelu(gelu(f(x) @ columns) @ rows))"
-)
-wrong("rows-by-tp-rank", "tensor ranks take different rows").replace(
+wrong(
+    "gelu-before-the-sum",
+    sentence="with the second gelu before g: add up first, since gelu of a sum is not the sum of the gelus",
+).replace("gelu(g(gelu(f(x) @ columns) @ rows))", "g(gelu(gelu(f(x) @ columns) @ rows))")
+wrong(
+    "rows-by-tp-rank", sentence="what you get if tensor ranks take different rows: all of them need chunk dp_rank"
+).replace(
     "microbatches[number] if",
     "batch.chunk(dp_size)[dist.get_rank(tp_group) % dp_size].chunk(num_microbatches)[number] if",
 )
-wrong("always-the-first", "microbatch 0 each time").replace("microbatches[number]", "microbatches[0]")
-wrong("divided-by-m-twice", "the number of microbatches once too often").replace(
+wrong("always-the-first", sentence="with microbatch 0 each time: `number` says which one to take").replace(
+    "microbatches[number]", "microbatches[0]"
+)
+wrong("divided-by-m-twice", sentence="divided by the number of microbatches once too often").replace(
     "group=dp_group)", "group=dp_group)\nx /= num_microbatches"
 )
-wrong("divided-by-the-world", "the number of all ranks").replace(
-    "op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nx /= dist.get_world_size()"
-)
-wrong("added-along-tp", "added up along tp too").replace(
+wrong(
+    "divided-by-the-world", sentence="divided by the number of all ranks: the mean is that over the data axis"
+).replace("op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nx /= dist.get_world_size()")
+wrong("added-along-tp", sentence="added up along tp too: these ranks have different columns and rows").replace(
     "return loss, gradients", "for x in gradients:\n    dist.all_reduce(x, group=tp_group)\nreturn loss, gradients"
 )
-wrong("mean-along-tp", "the mean along tp").replace(
+wrong("mean-along-tp", sentence="the mean along tp: these ranks have different columns and rows").replace(
     "return loss, gradients",
     "for x in gradients:\n    dist.all_reduce(x, op=dist.ReduceOp.AVG, group=tp_group)\nreturn loss, gradients",
 )
-wrong("added-along-pp", "added up along pp too").replace(
+wrong("added-along-pp", sentence="added up along pp too: stages have different layers").replace(
     "return loss, gradients", "for x in gradients:\n    dist.all_reduce(x, group=pp_group)\nreturn loss, gradients"
 )
 right("flat").replace(
@@ -116,34 +142,48 @@ loss = flat[-1] if last else None""",
 )
 
 wrong, right = ANSWERS.to("merge-attention")
-wrong("adds", "the sum: weigh each part").body("return out_a + out_b, torch.logaddexp(lse_a, lse_b)")
-wrong("mean", "the mean: weigh each part").body("return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)")
+wrong("adds", sentence="the sum: weigh each part by its share of all exponentials").body(
+    "return out_a + out_b, torch.logaddexp(lse_a, lse_b)"
+)
+wrong("mean", sentence="the mean: weigh each part by its share of all exponentials").body(
+    "return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)"
+)
 wrong("never-normalised", "never divided by the sum of the weights").body("""
     largest = torch.maximum(lse_a, lse_b)
     a, b = (lse_a - largest).exp(), (lse_b - largest).exp()
     return out_a * a.unsqueeze(-1) + out_b * b.unsqueeze(-1), largest + (a + b).log()
 """)
-wrong("wrong-way-round", "the wrong way round").body("""
+wrong("wrong-way-round", sentence="the right weights, the wrong way round").body("""
     lse = torch.logaddexp(lse_a, lse_b)
     return out_a * (lse_b - lse).exp().unsqueeze(-1) + out_b * (lse_a - lse).exp().unsqueeze(-1), lse
 """)
-wrong("lse-added", "the sum of both").replace("return out, lse", "return out, lse_a + lse_b")
-wrong("lse-larger", "the larger one").replace("return out, lse", "return out, torch.maximum(lse_a, lse_b)")
+wrong("lse-added", sentence="the sum of both: it is the logarithm of a sum of exponentials").replace(
+    "return out, lse", "return out, lse_a + lse_b"
+)
+wrong("lse-larger", sentence="the larger one: it is the logarithm of a sum of exponentials").replace(
+    "return out, lse", "return out, torch.maximum(lse_a, lse_b)"
+)
 wrong("overflows", "out", hidden=True).body("""
     a, b = lse_a.exp().unsqueeze(-1), lse_b.exp().unsqueeze(-1)
     return (out_a * a + out_b * b) / (a + b), (a + b).squeeze(-1).log()
 """)
-wrong("shares-of-the-lse", "weighed by shares of the lse").body("""
+wrong(
+    "shares-of-the-lse", sentence="weighed by shares of the lse: an lse is a logarithm, so the weights are exponentials"
+).body("""
     share = (lse_a / (lse_a + lse_b)).unsqueeze(-1)
     return share * out_a + (1 - share) * out_b, torch.logaddexp(lse_a, lse_b)
 """)
-wrong("base-2", "weighed with an lse to base 2").replace("torch.logaddexp(", "torch.logaddexp2(")
-wrong("lse-to-base-2", "to base 2").replace("return out, lse", "return out, torch.logaddexp2(lse_a, lse_b)")
-wrong("lse-without-log", "take its logarithm").replace(
+wrong("base-2", sentence="weighed with an lse to base 2: the exponentials are those of e").replace(
+    "torch.logaddexp(", "torch.logaddexp2("
+)
+wrong("lse-to-base-2", sentence="to base 2: the exponentials are those of e").replace(
+    "return out, lse", "return out, torch.logaddexp2(lse_a, lse_b)"
+)
+wrong("lse-without-log", sentence="the larger one and the sum of the shifted exponentials: take its logarithm").replace(
     "return out, lse",
     "top = torch.maximum(lse_a, lse_b)\nreturn out, top + (lse_a - top).exp() + (lse_b - top).exp()",
 )
-wrong("lse-shifted", "add the larger lse again").replace(
+wrong("lse-shifted", sentence="shifted: add the larger lse again, after the logarithm").replace(
     "return out, lse",
     "top = torch.maximum(lse_a, lse_b)\nreturn out, ((lse_a - top).exp() + (lse_b - top).exp()).log()",
 )
@@ -156,16 +196,37 @@ right("sigmoid").body("""
 """)
 
 wrong, right = ANSWERS.to("zigzag-block")
-wrong("no-mask", "that of all pairs").body("return attend(q, k, v)")
-wrong("always-causal", "a causal mask by number").body("return attend(q, k, v, causal=True)")
-wrong("mask-of-its-own-only", "whether visible or not").body("return attend(q, k, v, causal=keys_of == queries_of)")
-wrong("wrong-way-round", "would need").replace("keys_of < queries_of", "keys_of > queries_of")
-wrong("late-keys", "its early chunk is the one").replace("k[:, :, :n], v[:, :, :n]", "k[:, :, n:], v[:, :, n:]")
-wrong("early-queries", "it is the late ones that see").replace("[:, :, n:]", "[:, :, :n]")
-wrong("all-before", "what a rank before this one would need").replace("keys_of < queries_of", "keys_of != queries_of")
-wrong("all-behind", "what a rank behind this one would need").replace("keys_of < queries_of", "False")
-wrong("lse-of-nothing", "the log of an empty sum").replace('float("-inf")', "0.0")
-wrong("computes-then-hides", "left out, not computed").body("""
+wrong("no-mask", sentence="what all pairs give, whether visible or not: half of them are masked").body(
+    "return attend(q, k, v)"
+)
+wrong("always-causal", sentence="what a causal mask by number gives: that is right for a rank's own keys only").body(
+    "return attend(q, k, v, causal=True)"
+)
+wrong("mask-of-its-own-only", same_as="no-mask").body("return attend(q, k, v, causal=keys_of == queries_of)")
+wrong(
+    "wrong-way-round",
+    sentence="what a rank on the other side of this one would need: of a rank before, all queries see the early keys; "
+    "of a rank behind, the late queries see all keys",
+).replace("keys_of < queries_of", "keys_of > queries_of")
+wrong(
+    "late-keys", sentence="the late keys of a rank before this one: its early chunk is the one that all queries see"
+).replace("k[:, :, :n], v[:, :, :n]", "k[:, :, n:], v[:, :, n:]")
+wrong(
+    "early-queries",
+    sentence="the early queries among the keys of a rank behind: it is the late ones that see all of these",
+).replace("[:, :, n:]", "[:, :, :n]")
+wrong(
+    "all-before", sentence="what a rank before this one would need: of a rank behind, the late queries see all keys"
+).replace("keys_of < queries_of", "keys_of != queries_of")
+wrong(
+    "all-behind", sentence="what a rank behind this one would need: of a rank before, all queries see the early keys"
+).replace("keys_of < queries_of", "False")
+wrong("lse-of-nothing", sentence="0 where a query sees none of the keys: the log of an empty sum is -inf").replace(
+    'float("-inf")', "0.0"
+)
+wrong(
+    "computes-then-hides", sentence="those of all pairs: what is masked must be left out, not computed and thrown away"
+).body("""
     out, lse = attend(q, k, v, causal=keys_of == queries_of)
     if keys_of < queries_of:
         return attend(q, k[:, :, :n], v[:, :, :n])
@@ -173,19 +234,22 @@ wrong("computes-then-hides", "left out, not computed").body("""
         out[:, :, :n], lse[:, :, :n] = 0, float("-inf")
     return out, lse
 """)
-wrong("without-the-kernel", "call `attend`").body("""
+wrong("without-the-kernel", sentence="none: call `attend`, which stands for the fast kernel").body("""
     early, late = torch.arange(n), torch.arange(n)
     at = {rank: torch.cat([early + rank * n, late + (99 - rank) * n]) for rank in (queries_of, keys_of)}
     return attention_block(q, k, v, at[queries_of], at[keys_of])
 """)
-wrong("late-queries-only", "of the late queries alone").replace(
-    "return attend(q, k[:, :, :n], v[:, :, :n])", "k, v = k[:, :, :n], v[:, :, :n]"
+wrong(
+    "late-queries-only", sentence="of the late queries alone: both chunks come after the early one of a rank before"
+).replace("return attend(q, k[:, :, :n], v[:, :, :n])", "k, v = k[:, :, :n], v[:, :, :n]")
+wrong(
+    "late-queries-masked",
+    sentence="what a causal mask leaves of the late queries: they come after all keys of a rank behind",
+).replace("attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k, v, causal=True)")
+wrong("plus-infinity", sentence="inf where a query sees none of the keys: the log of an empty sum is -inf").replace(
+    'float("-inf")', 'float("inf")'
 )
-wrong("late-queries-masked", "a causal mask leaves of the late queries").replace(
-    "attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k, v, causal=True)"
-)
-wrong("plus-infinity", "inf where a query sees none").replace('float("-inf")', 'float("inf")')
-wrong("late-queries-first", "the early and the late queries swapped").replace(
+wrong("late-queries-first", sentence="right, but with the early and the late queries swapped").replace(
     "out[:, :, n:], lse[:, :, n:] =", "out[:, :, :n], lse[:, :, :n] ="
 )
 right("quarters").body("""
@@ -211,20 +275,30 @@ right("quarters").body("""
 """)
 
 wrong, right = ANSWERS.to("ring-attention")
-wrong("own-keys-only", "own keys alone").replace("range(cp_size - 1)", "range(0)")
-wrong("one-hop-short", "without the keys of the last rank").replace("range(cp_size - 1)", "range(cp_size - 2)")
-wrong("own-positions", "keys have those of the rank that they come from").replace(
-    "positions_of[(cp_rank - step - 1) % cp_size]", "positions_of[cp_rank]"
+wrong("own-keys-only", sentence="attention to this rank's own keys alone: merge those that arrive, too").replace(
+    "range(cp_size - 1)", "range(0)"
 )
-wrong("last-block-only", "the last block alone").replace(
+wrong("one-hop-short", sentence="attention without the keys of the last rank of the ring: P - 1 blocks arrive").replace(
+    "range(cp_size - 1)", "range(cp_size - 2)"
+)
+wrong(
+    "own-positions",
+    sentence="with the same positions for queries and keys: keys have those of the rank that they come from",
+).replace("positions_of[(cp_rank - step - 1) % cp_size]", "positions_of[cp_rank]")
+wrong("last-block-only", sentence="attention to the last block alone: merge it with what you had").replace(
     "out, lse = merge(out, lse, *attention_block(q, kv[0], kv[1], positions_of[cp_rank], theirs))",
     "out, lse = attention_block(q, kv[0], kv[1], positions_of[cp_rank], theirs)",
 )
-wrong("own-keys-each-time", "attend to those that have arrived").replace(
-    "q, kv[0], kv[1], positions_of", "q, k, v, positions_of"
-)
-wrong("positions-behind", "one hop behind the keys").replace("cp_rank - step - 1", "cp_rank - step")
-wrong("positions-of-the-next", "as if keys came from the next rank").replace("cp_rank - step - 1", "cp_rank + step + 1")
+wrong(
+    "own-keys-each-time", sentence="attention to this rank's own keys each time: attend to those that have arrived"
+).replace("q, kv[0], kv[1], positions_of", "q, k, v, positions_of")
+wrong(
+    "positions-behind",
+    sentence="with positions one hop behind the keys: the first that arrive are of the rank before this one",
+).replace("cp_rank - step - 1", "cp_rank - step")
+wrong(
+    "positions-of-the-next", sentence="with positions as if keys came from the next rank: they come from the one before"
+).replace("cp_rank - step - 1", "cp_rank + step + 1")
 wrong("one-hop-more", "need P - 1 hops", caught_by="traffic").replace(
     "return out, lse",
     "incoming = torch.empty_like(kv)\nsending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\n"
@@ -242,17 +316,28 @@ wrong("all-gathers", "your function calls all_gather", caught_by="traffic").body
     k, v = all_gather(k, cp_group, dim=2), all_gather(v, cp_group, dim=2)
     return attention_block(q, k, v, positions_of[cp_rank], torch.cat(positions_of))
 """)
-wrong("first-and-last", "the first and the last block alone").replace(
+wrong(
+    "first-and-last", sentence="attention to the first and the last block alone: merge each with all that came before"
+).replace(
     "merge(out, lse, *",
     "merge(*attention_block(q, k, v, positions_of[cp_rank], positions_of[cp_rank]), *",
 )
-wrong("own-keys-twice", "own keys twice").replace("range(cp_size - 1)", "range(cp_size)")
-wrong("sends-its-own", "pass on what has just arrived").replace("isend(kv,", "isend(torch.stack([k, v]),")
-wrong("positions-ahead", "one hop ahead of the keys").replace("cp_rank - step - 1", "cp_rank - step - 2")
-wrong("no-mask", "it must be causal").replace(
+wrong("own-keys-twice", sentence="attention to this rank's own keys twice: P - 1 blocks arrive").replace(
+    "range(cp_size - 1)", "range(cp_size)"
+)
+wrong(
+    "sends-its-own", sentence="attention to the same arrived keys in each hop: pass on what has just arrived"
+).replace("isend(kv,", "isend(torch.stack([k, v]),")
+wrong(
+    "positions-ahead",
+    sentence="with positions one hop ahead of the keys: the first that arrive are of the rank before this one",
+).replace("cp_rank - step - 1", "cp_rank - step - 2")
+wrong("no-mask", sentence="attention to later tokens, too: it must be causal").replace(
     "positions_of[cp_rank], theirs)", "positions_of[cp_rank], torch.zeros_like(theirs))"
 )
-wrong("values-as-keys", "keys come first").replace("q, kv[0], kv[1]", "q, kv[1], kv[0]")
+wrong("values-as-keys", sentence="attention with values as keys: of what arrives, keys come first").replace(
+    "q, kv[0], kv[1]", "q, kv[1], kv[0]"
+)
 wrong("two-messages", "travel together", caught_by="traffic").replace(
     "sending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\nsending.wait()",
     "for there, here in zip(kv, incoming):\n    sending = dist.isend(there, dst=after)\n"
@@ -264,8 +349,12 @@ right("batched").replace(
 )
 
 wrong, right = ANSWERS.to("ring-attention-backward")
-wrong("never-home", "one more hop brings it home").replace("dkv = passed_on(dkv)\nreturn", "return")
-wrong("own-part-only", "own queries contribute").replace(
+wrong("never-home", sentence="the gradient of another rank's keys: one more hop brings it home to its owner").replace(
+    "dkv = passed_on(dkv)\nreturn", "return"
+)
+wrong(
+    "own-part-only", sentence="what this rank's own queries contribute: others have looked at these keys, too"
+).replace(
     "dkv = passed_on(dkv)\nreturn dq, *dkv",
     "_, dk, dv = attention_block_backward(q, k, v, out, lse, grad, positions_of[cp_rank], positions_of[cp_rank])\n"
     "passed_on(dkv)\nreturn dq, dk, dv",
@@ -273,20 +362,32 @@ wrong("own-part-only", "own queries contribute").replace(
 wrong("keys-go-home-too", "need P - 1 hops", caught_by="traffic").replace(
     "dkv = passed_on(dkv)\nreturn", "dkv, kv = passed_on(dkv), passed_on(kv)\nreturn"
 )
-wrong("dq-of-own-keys", "add up all hops").replace("dq += part[0]", "dq = part[0] if step == 0 else dq")
-wrong("dq-of-the-last", "the last keys to arrive").replace("dq += part[0]", "dq = part[0]")
-wrong("values-first", "the wrong way round: dk, then dv").replace(
+wrong("dq-of-own-keys", sentence="what this rank's own keys contribute: add up all hops").replace(
+    "dq += part[0]", "dq = part[0] if step == 0 else dq"
+)
+wrong("dq-of-the-last", sentence="what the last keys to arrive contribute: add up all hops").replace(
+    "dq += part[0]", "dq = part[0]"
+)
+wrong("values-first", sentence="one of k and v, the wrong way round: dk, then dv").replace(
     "torch.stack(part[1:])", "torch.stack([part[2], part[1]])"
 )
-wrong("own-positions", "dq").replace("positions_of[(cp_rank - step) % cp_size]", "positions_of[cp_rank]")
-wrong("block-by-block", "each block's own out and lse").replace(
+wrong(
+    "own-positions", sentence="with this rank's positions for all keys: use those of the rank that they come from"
+).replace("positions_of[(cp_rank - step) % cp_size]", "positions_of[cp_rank]")
+wrong("block-by-block", sentence="with each block's own out and lse: those of all keys are given").replace(
     "q, kv[0], kv[1], out, lse,",
     "q, kv[0], kv[1], "
     "*attention_block(q, kv[0], kv[1], positions_of[cp_rank], positions_of[(cp_rank - step) % cp_size]),",
 )
-wrong("positions-ahead", "one hop ahead of the keys").replace("cp_rank - step", "cp_rank - step - 1")
-wrong("last-visitor", "the last rank to have these keys").replace("dkv += torch", "dkv = torch")
-wrong("averages", "nothing is averaged").replace("return dq, *dkv", "return dq, *(dkv / cp_size)")
+wrong(
+    "positions-ahead", sentence="with positions one hop ahead of the keys: in round 0 this rank's own keys are here"
+).replace("cp_rank - step", "cp_rank - step - 1")
+wrong("last-visitor", sentence="what the last rank to have these keys contributes: add to what has arrived").replace(
+    "dkv += torch", "dkv = torch"
+)
+wrong("averages", sentence="divided by P: each rank adds its part, and nothing is averaged").replace(
+    "return dq, *dkv", "return dq, *(dkv / cp_size)"
+)
 right("one-message").body("""
     dq, home = torch.zeros_like(q), torch.stack([k, v])
     both = torch.cat([home, torch.zeros_like(home)])
@@ -303,23 +404,33 @@ right("one-message").body("""
 """)
 
 wrong, right = ANSWERS.to("ulysses-attention")
-wrong("sees-the-future", "it must be causal").replace(
+wrong("sees-the-future", sentence="attention to later tokens, too: it must be causal").replace(
     "causal_attention(q, k, v)", "torch.nn.functional.scaled_dot_product_attention(q, k, v)"
 )
-wrong("keys-as-values", "keys where values belong").replace("for x in (q, k, v))", "for x in (q, k, k))")
-wrong("no-exchange", "own tokens").body("return causal_attention(q, k, v)")
+wrong("keys-as-values", sentence="attention that adds up keys where values belong: q, k and v travel").replace(
+    "for x in (q, k, v))", "for x in (q, k, k))"
+)
+wrong("no-exchange", sentence="attention within this rank's own tokens: exchange them first").body(
+    "return causal_attention(q, k, v)"
+)
 wrong("gathers-all", "all_gather", caught_by="traffic").body("""
     from utils.kit.functional_collectives import all_gather
     whole = [all_gather(x, cp_group, dim=2) for x in (q, k, v)]
     return causal_attention(*whole).chunk(cp_size, 2)[dist.get_rank(cp_group)].contiguous()
 """)
-wrong("heads-mixed-up", "a different order").replace(
+wrong(
+    "heads-mixed-up", sentence="right, but with the heads in a different order: heads come back from rank 0 first"
+).replace(
     "return torch.cat(exchange(parts), dim=1)",
     "there = torch.cat(exchange(parts), dim=1)\nreturn there.unflatten(1, (cp_size, -1)).transpose(1, 2).flatten(1, 2)",
 )
-wrong("never-back", "returned").replace("return torch.cat(exchange(parts), dim=1)", "return out")
-wrong("world-instead-of-group", "returned").replace("group=cp_group", "group=None")
-wrong("some-heads", "exchange them back").replace("return torch.cat(exchange(parts), dim=1)", "return out.clone()")
+wrong("never-back", sentence="all tokens of some heads: exchange them back").replace(
+    "return torch.cat(exchange(parts), dim=1)", "return out"
+)
+wrong("world-instead-of-group", sentence="without cp_group: the exchange is then among all ranks").replace(
+    "group=cp_group", "group=None"
+)
+wrong("some-heads", same_as="never-back").replace("return torch.cat(exchange(parts), dim=1)", "return out.clone()")
 right("one-exchange").body("""
     stacked = torch.cat([x.unflatten(1, (cp_size, -1)) for x in (q, k, v)], dim=2).transpose(0, 1).contiguous()
     arrived = torch.empty_like(stacked)
@@ -333,33 +444,42 @@ right("one-exchange").body("""
 """)
 
 wrong, right = ANSWERS.to("finish-gradients")
-wrong("no-tp-sum", "without the sum along tp").replace("if name in partial:", "if False:")
-wrong("tp-sum-for-all", "this weight is cut there").replace("if name in partial:", "if True:")
-wrong("tied-forgotten", "the other end of the pipeline").replace("if name in tied:", "if False:")
-wrong("tied-mean", "the mean of the two ends").replace(
-    "group=embedding_group", "op=dist.ReduceOp.AVG, group=embedding_group"
+wrong("no-tp-sum", sentence="without the sum along tp: each rank has used this weight for its own tokens").replace(
+    "if name in partial:", "if False:"
 )
-wrong("sum-over-dp", "the sum along dp").replace("dist.ReduceOp.AVG", "dist.ReduceOp.SUM")
-wrong("no-dp", "without the mean along dp").replace("group=dp_group", "group=dp_group) if False else None").replace(
-    "None)", "None"
+wrong("tp-sum-for-all", sentence="summed along tp too: this weight is cut there, and its gradient is whole").replace(
+    "if name in partial:", "if True:"
 )
+wrong(
+    "tied-forgotten",
+    sentence="without the other end of the pipeline: a tied weight is used twice, and both gradients count",
+).replace("if name in tied:", "if False:")
+wrong(
+    "tied-mean",
+    sentence="the mean of the two ends of the pipeline: add them up, each is a part of one weight's gradient",
+).replace("group=embedding_group", "op=dist.ReduceOp.AVG, group=embedding_group")
+wrong("sum-over-dp", sentence="the sum along dp: take the mean").replace("dist.ReduceOp.AVG", "dist.ReduceOp.SUM")
+wrong("no-dp", sentence="without the mean along dp").replace(
+    "group=dp_group", "group=dp_group) if False else None"
+).replace("None)", "None")
 wrong("in-place", "must stay as it was").replace("gradient.clone()", "gradient")
 wrong("gathers-first", "each axis that it needs", caught_by="traffic").replace(
     "return finished", "dist.all_reduce(torch.zeros(50), group=dp_group)\nreturn finished"
 )
-wrong("tp-mean", "the mean along tp").replace(
+wrong("tp-mean", sentence="the mean along tp: add up, each rank's tokens give a part of one gradient").replace(
     "all_reduce(finished[name], group=tp_group)", "all_reduce(finished[name], op=dist.ReduceOp.AVG, group=tp_group)"
 )
-wrong("tied-along-tp", "in place of the two ends").replace("group=embedding_group", "group=tp_group")
-wrong("partial-over-the-ends", "over the embedding_group in place of tp").replace(
-    "group=tp_group", "group=embedding_group"
-)
-wrong("divided-by-the-world", "the number of all ranks").replace(
+wrong(
+    "tied-along-tp", sentence="added up along tp in place of the two ends of the pipeline: they are the embedding_group"
+).replace("group=embedding_group", "group=tp_group")
+wrong(
+    "partial-over-the-ends",
+    sentence="added up over the embedding_group in place of tp: a partial weight's ranks are the tp_group",
+).replace("group=tp_group", "group=embedding_group")
+wrong("divided-by-the-world", sentence="divided by the number of all ranks: the mean is that along dp").replace(
     "op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nfinished[name] /= dist.get_world_size()"
 )
-wrong("part-of-a-name", "this weight is cut there").replace(
-    "if name in partial:", "if any(x in name for x in partial):"
-)
+wrong("part-of-a-name", same_as="tp-sum-for-all").replace("if name in partial:", "if any(x in name for x in partial):")
 right("two-loops").body("""
     finished = {name: gradient.clone() for name, gradient in gradients.items()}
     for names, group in ((partial, tp_group), (tied, embedding_group)):
@@ -372,29 +492,44 @@ right("two-loops").body("""
 """)
 
 wrong, right = ANSWERS.to("grid-norm")
-wrong("replicated-everywhere", "counted on every tp rank").replace("/ dist.get_world_size(tp_group)", "/ 1")
-wrong("tied-twice", "counted on both of its stages").replace("if name in elsewhere:", "if False:")
-wrong("everything", "everything on every rank").replace("/ dist.get_world_size(tp_group)", "/ 1").replace(
-    "if name in elsewhere:", "if False:"
+wrong(
+    "replicated-everywhere", sentence="the norm with replicated gradients counted on every tp rank: count them once"
+).replace("/ dist.get_world_size(tp_group)", "/ 1")
+wrong(
+    "tied-twice",
+    sentence="the norm with the tied gradient counted on both of its stages: `elsewhere` says what to leave out",
+).replace("if name in elsewhere:", "if False:")
+wrong(
+    "everything", sentence="the norm of everything on every rank: count replicated gradients, and tied ones, once"
+).replace("/ dist.get_world_size(tp_group)", "/ 1").replace("if name in elsewhere:", "if False:")
+wrong("own-norm", sentence="the norm of this rank's gradients: add up the squares over the grid").replace(
+    "for group in (tp_group, pp_group):", "for group in ():"
 )
-wrong("own-norm", "add up the squares over the grid").replace("for group in (tp_group, pp_group):", "for group in ():")
-wrong("stage-norm", "add up the squares along pp").replace("(tp_group, pp_group)", "(tp_group,)")
-wrong("sharded-only", "the sharded gradients alone").replace(
+wrong("stage-norm", sentence="this stage's norm: add up the squares along pp, too").replace(
+    "(tp_group, pp_group)", "(tp_group,)"
+)
+wrong("sharded-only", sentence="the norm of the sharded gradients alone: replicated ones count too, once").replace(
     "if name in elsewhere:", "if name in elsewhere + replicated:"
 )
-wrong("divided-twice", "counted too little").replace(
-    "/ dist.get_world_size(tp_group)", "/ dist.get_world_size(tp_group) ** 2"
-)
-wrong("no-root", "the square of the norm").replace("total.sqrt().item()", "total.item()")
+wrong(
+    "divided-twice",
+    sentence="the norm with replicated gradients counted too little: each of P ranks counts a P-th of the squares",
+).replace("/ dist.get_world_size(tp_group)", "/ dist.get_world_size(tp_group) ** 2")
+wrong("no-root", sentence="the square of the norm").replace("total.sqrt().item()", "total.item()")
 wrong("sends-gradients", "Only sums of squares", caught_by="traffic").replace(
     "total = torch.zeros", "dist.all_reduce(torch.zeros(20), group=pp_group)\ntotal = torch.zeros"
 )
-wrong("own-slice", "add up the squares along tp").replace("(tp_group, pp_group)", "(pp_group,)")
-wrong("all-divided", "sharded gradients divided by the tp ranks").replace(
-    "if name in replicated else square", "if True else 0"
+wrong("own-slice", sentence="the norm of this rank's columns and rows: add up the squares along tp, too").replace(
+    "(tp_group, pp_group)", "(pp_group,)"
 )
-wrong("the-others-divided", "swapped").replace("if name in replicated", "if name not in replicated")
-wrong("mean-over-stages", "a mean over stages").replace(
+wrong(
+    "all-divided",
+    sentence="the norm with sharded gradients divided by the tp ranks, too: each of these has other numbers",
+).replace("if name in replicated else square", "if True else 0")
+wrong("the-others-divided", sentence="the norm with sharded and replicated gradients swapped").replace(
+    "if name in replicated", "if name not in replicated"
+)
+wrong("mean-over-stages", sentence="the root of a mean over stages: add up their squares").replace(
     "return total", "total /= dist.get_world_size(pp_group)\nreturn total"
 )
 right("first-tp-rank-counts").body("""
@@ -407,28 +542,43 @@ right("first-tp-rank-counts").body("""
 """)
 
 wrong, right = ANSWERS.to("token-mean")
-wrong("mean-of-means", "a rank with few tokens").body("""
+wrong(
+    "mean-of-means",
+    sentence="the mean over this rank's own tokens: a rank with few tokens then counts as much as the others",
+).body("""
     mean = losses.mean().nan_to_num(0.0)
     dist.all_reduce(mean, op=dist.ReduceOp.AVG, group=dp_group)
     return losses.mean(), mean
 """)
-wrong("p-times-too-small", "P times too small").replace(" * dist.get_world_size(dp_group)", "")
-wrong("sum", "divide by the tokens of all ranks").replace(
+wrong("p-times-too-small", sentence="P times too small: the gradients are averaged over P ranks later").replace(
+    " * dist.get_world_size(dp_group)", ""
+)
+wrong("sum", sentence="the sum over this rank's tokens: divide by the tokens of all ranks").replace(
     "losses.sum() * dist.get_world_size(dp_group) / count", "losses.sum()"
 )
-wrong("no-graph", "which has a graph").replace("return local, total / count", "return total / count, total / count")
-wrong("times-the-world", "averaged over dp_group alone", hidden=True).replace(
-    "dist.get_world_size(dp_group)", "dist.get_world_size()"
+wrong(
+    "no-graph", sentence="the mean over all ranks' tokens: start from this rank's own sum, which has a graph"
+).replace("return local, total / count", "return total / count, total / count")
+wrong(
+    "times-the-world",
+    sentence="multiplied by the number of all ranks: the gradients are averaged over dp_group alone",
+    hidden=True,
+).replace("dist.get_world_size(dp_group)", "dist.get_world_size()")
+wrong("own-mean-reported", sentence="this rank's own mean").replace(
+    "return local, total / count", "return local, losses.mean()"
 )
-wrong("own-mean-reported", "this rank's own mean").replace("return local, total / count", "return local, losses.mean()")
-wrong("mean-of-means-reported", "the mean of the ranks' means").replace(
+wrong("mean-of-means-reported", sentence="the mean of the ranks' means: weigh every token alike").replace(
     "return local, total / count",
     "mean = losses.mean()\ndist.all_reduce(mean, op=dist.ReduceOp.AVG, group=dp_group)\nreturn local, mean",
 )
 wrong("detached", "no gradient").replace("local = losses.sum()", "local = losses.detach().sum()")
-wrong("divided-by-p", "so multiply by P").replace("losses.sum() *", "losses.sum() /")
-wrong("own-count", "this rank's tokens alone").replace("total / count", "total / len(losses)")
-wrong("mean-times-p", "to the loss to go backward from alone").replace(
+wrong("divided-by-p", sentence="divided by P: the gradients are averaged over P ranks later, so multiply by P").replace(
+    "losses.sum() *", "losses.sum() /"
+)
+wrong(
+    "own-count", sentence="the sum over all ranks, divided by this rank's tokens alone: count those of all ranks"
+).replace("total / count", "total / len(losses)")
+wrong("mean-times-p", sentence="multiplied by P: that belongs to the loss to go backward from alone").replace(
     "local, total / count", "local, total * dist.get_world_size(dp_group) / count"
 )
 right("two-calls").body("""
@@ -440,41 +590,64 @@ right("two-calls").body("""
 """)
 
 wrong, right = ANSWERS.to("batch-rows")
-wrong("dealt", "every P-th row of the batch").replace("[dp_rank * each : (dp_rank + 1) * each]", "[dp_rank::dp_size]")
-wrong("own-part", "each rank's place in its own part").body("""
+wrong("dealt", sentence="every P-th row of the batch: chunk dp_rank is wanted").replace(
+    "[dp_rank * each : (dp_rank + 1) * each]", "[dp_rank::dp_size]"
+)
+wrong(
+    "own-part",
+    sentence="each rank's place in its own part of the data set: the batch then depends on the number of ranks",
+).body("""
     epoch, place = divmod(step, num_samples // batch_size)
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
     each = batch_size // dp_size
     return order[dp_rank::dp_size][place * each : (place + 1) * each]
 """)
-wrong("never-reshuffled", "shuffle with seed + epoch").replace("seed + epoch", "seed")
-wrong("first-batch", "the first batch of the epoch").replace("place * batch_size", "0 * batch_size").replace(
-    "(place + 1) * batch_size", "batch_size"
+wrong("never-reshuffled", sentence="the order of the first epoch: shuffle with seed + epoch").replace(
+    "seed + epoch", "seed"
 )
-wrong("whole-batch", "chunk dp_rank of it is wanted").replace("[dp_rank * each : (dp_rank + 1) * each]", "[:]")
-wrong("new-order-each-step", "shuffle once for each epoch").replace("seed + epoch", "seed + step")
-wrong("uneven-epochs", "samples left over are not used", hidden=True).replace(
-    "num_samples // batch_size", "-(-num_samples // batch_size)"
+wrong("first-batch", sentence="the first batch of the epoch, whatever the step").replace(
+    "place * batch_size", "0 * batch_size"
+).replace("(place + 1) * batch_size", "batch_size")
+wrong("whole-batch", sentence="the whole batch: chunk dp_rank of it is wanted").replace(
+    "[dp_rank * each : (dp_rank + 1) * each]", "[:]"
 )
-wrong("sorted", "in a different order").replace(
+wrong("new-order-each-step", sentence="a new order at each step: shuffle once for each epoch").replace(
+    "seed + epoch", "seed + step"
+)
+wrong(
+    "uneven-epochs",
+    sentence="counted with an incomplete batch at the end of each epoch: samples left over are not used",
+    hidden=True,
+).replace("num_samples // batch_size", "-(-num_samples // batch_size)")
+wrong("sorted", sentence="the right samples in a different order: a batch is in the order of the permutation").replace(
     "return batch[dp_rank * each : (dp_rank + 1) * each]", "return sorted(batch[dp_rank * each : (dp_rank + 1) * each])"
 )
-wrong("order-of-its-own", "a different order on each rank").replace("seed + epoch", "seed + epoch + dp_rank")
-wrong("epochs-from-1", "the first one is epoch 0").replace("seed + epoch", "seed + epoch + 1")
-wrong("batch-of-each-rank", "a batch for each rank").body("""
+wrong("order-of-its-own", sentence="a different order on each rank: all data ranks cut the same batch").replace(
+    "seed + epoch", "seed + epoch + dp_rank"
+)
+wrong("epochs-from-1", sentence="what epochs counted from 1 give: the first one is epoch 0").replace(
+    "seed + epoch", "seed + epoch + 1"
+)
+wrong(
+    "batch-of-each-rank", sentence="a batch for each rank: batch_size counts the samples of all data ranks together"
+).body("""
     epoch, place = divmod(step, num_samples // batch_size)
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
     return order[(place * dp_size + dp_rank) * batch_size :][:batch_size]
 """)
-wrong("places-go-on", "places begin at 0 again").replace(
+wrong("places-go-on", sentence="what is at step * batch_size: in each epoch, places begin at 0 again").replace(
     "place * batch_size : (place + 1)", "step * batch_size : (step + 1)"
 )
-wrong("epochs-of-all-samples", "belong to no epoch", hidden=True).replace(
-    "order = torch", "epoch = step * batch_size // num_samples; order = torch"
-)
-wrong("permutes-less", "permute all num_samples", hidden=True).replace(
-    "torch.randperm(num_samples,", "torch.randperm(num_samples // batch_size * batch_size,"
-)
+wrong(
+    "epochs-of-all-samples",
+    sentence="what epochs of all samples would give: those left over are not used, and belong to no epoch",
+    hidden=True,
+).replace("order = torch", "epoch = step * batch_size // num_samples; order = torch")
+wrong(
+    "permutes-less",
+    sentence="an order of whole batches alone: permute all num_samples, and leave the last ones out",
+    hidden=True,
+).replace("torch.randperm(num_samples,", "torch.randperm(num_samples // batch_size * batch_size,")
 right("by-chunk").body("""
     epoch, place = divmod(step, num_samples // batch_size)
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
@@ -482,35 +655,53 @@ right("by-chunk").body("""
 """)
 
 wrong, right = ANSWERS.to("pieces-to-read")
-wrong("global-places", "places in the whole tensor").replace("- first,", "- 0,").replace("- first)", "- 0)")
-wrong("swapped", "the wrong way round").replace("(in_file, in_mine)", "(in_mine, in_file)")
-wrong("reads-all", "all that is in the file").replace(
+wrong(
+    "global-places",
+    sentence="places in the whole tensor: count from the start of the file, and from the start of the wanted part",
+).replace("- first,", "- 0,").replace("- first)", "- 0)")
+wrong("swapped", sentence="right, but the two the wrong way round: the place in the file comes first").replace(
+    "(in_file, in_mine)", "(in_mine, in_file)"
+)
+wrong("reads-all", sentence="all that is in the file: only what is wanted should be read").replace(
     "plan[name] = (in_file, in_mine)", "plan[name] = (tuple((0, b - a) for a, b in box), in_mine)"
 )
 wrong("needless-files", "you returned").replace("if all(first < end for first, end in common):", "if True:")
-wrong("one-dimension", "along one dimension only").replace("if all(first < end", "if any(first < end")
-wrong("places-to-read", "count from the start of the file").replace(
-    "in (box, wanted)", "in ([(0, 0)] * len(box), wanted)"
+wrong(
+    "one-dimension", sentence="files that overlap along one dimension only, too: they must overlap along all"
+).replace("if all(first < end", "if any(first < end")
+wrong(
+    "places-to-read", sentence="what to read in places of the whole tensor: count from the start of the file"
+).replace("in (box, wanted)", "in ([(0, 0)] * len(box), wanted)")
+wrong("lengths", sentence="(first, length) of each part: (first, end) is wanted").replace(
+    "stop - first)", "stop - start)"
 )
-wrong("lengths", "(first, length)").replace("stop - first)", "stop - start)")
-wrong("touching-boxes", "`end` is the first place behind").replace("first < end", "first <= end")
-wrong("both-in-wanted", "places in the wanted part, both times").replace("(in_file, in_mine)", "(in_mine, in_mine)")
-wrong("both-in-file", "places in the file, both times").replace("(in_file, in_mine)", "(in_file, in_file)")
-wrong("goes-to-whole-places", "where it goes in places of the whole").replace(
-    "(in_file, in_mine)", "(in_file, tuple(common))"
+wrong("touching-boxes", sentence="files that only touch the wanted part, too: `end` is the first place behind").replace(
+    "first < end", "first <= end"
 )
-wrong("last-place", "with its last place as `end`").replace(
+wrong(
+    "both-in-wanted", sentence="places in the wanted part, both times: what to read is in places of the file"
+).replace("(in_file, in_mine)", "(in_mine, in_mine)")
+wrong("both-in-file", sentence="places in the file, both times: where it goes is in places of the wanted part").replace(
+    "(in_file, in_mine)", "(in_file, in_file)"
+)
+wrong(
+    "goes-to-whole-places",
+    sentence="where it goes in places of the whole tensor: count from the start of the wanted part",
+).replace("(in_file, in_mine)", "(in_file, tuple(common))")
+wrong("last-place", sentence="what to read with its last place as `end`: `end` is the first place behind").replace(
     "(in_file, in_mine)", "(tuple((a, b - 1) for a, b in in_file), in_mine)"
 )
-wrong("end-stays", "with only its start moved").replace(
+wrong("end-stays", sentence="where it goes with only its start moved: move its end, too").replace(
     "(in_file, in_mine)", "(in_file, tuple((a, end) for (a, _), (_, end) in zip(in_mine, common)))"
 )
-wrong("whole-files-only", "that lie in the wanted part entirely").replace(
+wrong(
+    "whole-files-only", sentence="only the files that lie in the wanted part entirely: a part of a file may be wanted"
+).replace(
     "if all(first < end for first, end in common):", "if all(a <= c and d <= b for (a, b), (c, d) in zip(wanted, box)):"
 )
-wrong("one-file", "only one of the files").replace(
-    "plan[name] = (in_file, in_mine)", "return {name: (in_file, in_mine)}"
-)
+wrong(
+    "one-file", sentence="only one of the files: each that holds something of the wanted part has to be read"
+).replace("plan[name] = (in_file, in_mine)", "return {name: (in_file, in_mine)}")
 right("by-slices").body("""
     plan = {}
     for name, box in saved.items():

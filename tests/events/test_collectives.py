@@ -133,7 +133,7 @@ def test_its_time_is_refused_by_name(place, invented):
     """It isn't charged as something else."""
     cluster = machine(8) if place == "gloo_costs" else PRESETS["dgx-h100"]
     cluster = replace(cluster, rates="achieved") if place == "nccl_costs" else cluster
-    with pytest.raises(NotImplementedError, match=re.escape(f"utils/cluster/{place}.py {REFUSES}")):
+    with pytest.raises(NotImplementedError, match=re.escape(f"cluster/{place}.py {REFUSES}")):
         cost("sum_parts", 1e6, cluster, Layout.of(cluster, range(8)))
 
 

@@ -21,7 +21,13 @@ HIDDEN = "hidden_"  # begins the name of a hidden test in a module of checks
 
 
 def room_of(lesson: str, rooms: Path = ROOMS) -> Path:
-    """The room of a lesson such as "01_collectives". Raises ValueError if there is no such lesson."""
+    """The room of a lesson such as "01_collectives", in `rooms` or wherever its checks have been loaded from.
+
+    Raises ValueError if there is no such lesson.
+    """
+    loaded = sys.modules.get(checks_file(Path(lesson)).stem)
+    if loaded is not None and loaded.__file__ and Path(loaded.__file__).parent.name == lesson:
+        return Path(loaded.__file__).parent
     if not checks_file(rooms / lesson).is_file():
         lessons = sorted(file.parent.name for file in rooms.glob("*/checks_*.py"))
         raise ValueError(f"there is no lesson {lesson!r}: choose one of {', '.join(lessons)}")

@@ -17,7 +17,7 @@ from grader.classroom.nbgrader_plugins import Judge, points_of
 from grader.judging import worker
 from grader.judging.verdict import NOT_RUN, PASSED, WRONG, Judgement, Verdict
 from tests.stand_in_judge import earning, judge, judge_all
-from tests.tiny_course import LESSON, autograded, cell, check_cell, hand_in, make_course
+from tests.tiny_course import LESSON, PROJECT, autograded, cell, check_cell, hand_in, make_course
 
 ESSAY = new_markdown_cell(
     "### BEGIN SOLUTION\nBecause.\n### END SOLUTION",
@@ -205,8 +205,11 @@ def test_the_configured_late_penalty_is_applied(course, road, monkeypatch):
 def test_a_stale_release_is_replaced_and_holds_only_the_notebook(tmp_path):
     course = Course.at(make_course(tmp_path))
     source = course.root / "solutions" / LESSON
-    for name in ("hidden_answers.json", f"{LESSON}.py", "notes.md", "answers.txt", ".secret"):
-        (source / name).write_text("answers")
+    of_a_room = [path.name for path in (PROJECT / "solutions" / "11_expert_parallelism").iterdir() if path.is_file()]
+    assert {"checks_11.py", "answers_11.py", "mistakes.json", "messages.txt"} <= set(of_a_room)
+    for name in (*of_a_room, "notes.md", "answers.txt", ".secret"):
+        if not name.endswith(".ipynb"):
+            (source / name).write_text("answers")
     course.must(GenerateAssignment, LESSON)
     release = course.root / "notebooks" / LESSON
     assert [path.name for path in release.iterdir()] == [f"{LESSON}.ipynb"]
