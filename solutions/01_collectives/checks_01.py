@@ -640,72 +640,8 @@ def global_statistics(
     places = zip(columns, lengths, apart(ranks, groups), strict=True)
     shards = [sign * (x[:n] % 10 + 1 + 11 * place) / 2 + 1e-8 * (dtype == DOUBLE) for x, n, place in places]
     teams = [next((team for team in groups if rank in team), ranks) for rank in ranks]
-    mine, rtol = [statistics(shard) for shard in shards], 1e-5 if dtype == FLOAT else 1e-12
     right = [statistics(torch.cat([shards[other] for other in team])) for team in teams]
-    sums = [torch.stack([shards[other].sum() for other in team]).sum() for team in teams]
-
-    def with_means(means: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [torch.stack([mean, *row[1:]]) for mean, row in zip(means, right, strict=True)]
-
-    def in_teams(column: int) -> list[torch.Tensor]:
-        return [torch.stack([mine[other][column] for other in team]) for team in teams]
-
-    wrong_means = {
-        "the mean of means: a short shard counts as much as a long one": [means.mean() for means in in_teams(0)],
-        "the sum of the means: divide the sum of all numbers by how many there are": [m.sum() for m in in_teams(0)],
-        "the sum divided by the number of ranks: divide by how many numbers there are": [
-            total / len(team) for total, team in zip(sums, teams, strict=True)
-        ],
-        "the sum divided by your own shard's length: the lengths must be summed too": [
-            total / len(shard) for total, shard in zip(sums, shards, strict=True)
-        ],
-        "the sum divided by P times your own shard's length: the lengths differ, so sum them": [
-            total / len(shard) / len(team) for total, shard, team in zip(sums, shards, teams, strict=True)
-        ],
-    }
-    mistakes = {words: with_means(means) for words, means in wrong_means.items()}
-    mistakes["your own shard's result: nothing was exchanged"] = mine
-    if groups:
-        of_all = statistics(torch.cat(shards))
-        mistakes["the result over all ranks: give each call its group"] = [of_all for _ in ranks]
-        mistakes["the sum divided by how many numbers ALL ranks have: give each call its group"] = with_means(
-            [total / sum(lengths) for total in sums]
-        )
-
-    def explain(got: Any, rank: int) -> str:
-        """Which of the four are wrong, and what they are instead."""
-        if not isinstance(got, torch.Tensor) or got.shape != right[rank].shape:
-            return ""
-        if alike(got.sort().values, right[rank].sort().values, rtol):
-            return "in the wrong order: it is mean, min, max, product"
-        wrong = [column for column in range(4) if not alike(got[column], right[rank][column], rtol)]
-        if all(alike(got[column], right[rank][column], 1e-6) for column in wrong):
-            names = " and ".join(f"the {STATISTICS[column]}" for column in wrong)
-            return f"right, but with {names} rounded to float32: create each tensor with the dtype of the shard"
-        instead = [what_it_is(got[column], rank, column) for column in wrong]
-        if len(wrong) < 4:
-            named = [
-                f"the {STATISTICS[column]}" + f", which is {' or '.join(is_[:2])}" * bool(is_)
-                for column, is_ in zip(wrong, instead, strict=True)
-            ]
-            return f"right except for {', and '.join(named)}"
-        common = [words for words in instead[0] if all(words in is_ for is_ in instead)]
-        return f"{common[0]} in all four: each needs an operation of its own" if common else ""
-
-    def what_it_is(got: torch.Tensor, rank: int, column: int) -> list[str]:
-        theirs = in_teams(column)[rank]
-        values = {
-            "your own shard's": mine[rank][column],
-            "the sum of the ranks'": theirs.sum(),
-            "the average of the ranks'": theirs.mean(),
-            "the largest of the ranks'": theirs.max(),
-            "the smallest of the ranks'": theirs.min(),
-            "not a number, as the logarithm of a negative one": torch.tensor(math.nan),
-            "0 (no shard has one: is it padding, or the start of a search?)": torch.zeros(()),
-            "that of ALL ranks (give each call its group)": statistics(torch.cat(shards))[column],
-        }
-        return [words for words, value in values.items() if alike(got, value.to(dtype), 1e-5)]
-
+    rtol = 1e-5 if dtype == FLOAT else 1e-12
     return Case(
         [shards],
         same={"groups": groups},
@@ -713,8 +649,8 @@ def global_statistics(
         right=right,
         rtol=rtol,
         advice={"NoneType|expected length|index out of range|list size": ONE_GROUP} if groups else {},
-        mistakes=mistakes,
-        explain=explain,
+        mistakes=wrong_statistics(shards, teams, right, bool(groups)),
+        explain=partial(wrong_columns, shards=shards, teams=teams, right=right, rtol=rtol),
     )
 
 
@@ -737,6 +673,93 @@ STATISTICS = ("mean", "min", "max", "product")
 
 def statistics(numbers: torch.Tensor) -> torch.Tensor:
     return torch.stack([numbers.sum() / len(numbers), numbers.min(), numbers.max(), numbers.prod()])
+
+
+def of_team(shards: Sequence[torch.Tensor], team: Sequence[int], column: int) -> torch.Tensor:
+    """One of the four statistics of each shard in a group."""
+    return torch.stack([statistics(shards[rank])[column] for rank in team])
+
+
+def wrong_statistics(
+    shards: list[torch.Tensor], teams: Sequence[Sequence[int]], right: list[torch.Tensor], in_groups: bool
+) -> dict[str, list[torch.Tensor]]:
+    """Usual mistakes, and what they lead to on each rank. teams: the group of each rank."""
+    sums = [torch.stack([shards[other].sum() for other in team]).sum() for team in teams]
+    ranks = list(zip(sums, shards, teams, strict=True))
+    wrong_means = {
+        "the mean of means: a short shard counts as much as a long one": [
+            of_team(shards, team, 0).mean() for team in teams
+        ],
+        "the sum of the means: divide the sum of all numbers by how many there are": [
+            of_team(shards, team, 0).sum() for team in teams
+        ],
+        "the sum divided by the number of ranks: divide by how many numbers there are": [
+            total / len(team) for total, _, team in ranks
+        ],
+        "the sum divided by your own shard's length: the lengths must be summed too": [
+            total / len(shard) for total, shard, _ in ranks
+        ],
+        "the sum divided by P times your own shard's length: the lengths differ, so sum them": [
+            total / len(shard) / len(team) for total, shard, team in ranks
+        ],
+    }
+
+    def with_means(means: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.stack([mean, *row[1:]]) for mean, row in zip(means, right, strict=True)]
+
+    wrong = {words: with_means(means) for words, means in wrong_means.items()}
+    wrong["your own shard's result: nothing was exchanged"] = list(map(statistics, shards))
+    if in_groups:
+        of_all, count = statistics(torch.cat(shards)), sum(map(len, shards))
+        wrong["the result over all ranks: give each call its group"] = [of_all for _ in shards]
+        wrong["the sum divided by how many numbers ALL ranks have: give each call its group"] = with_means(
+            [total / count for total in sums]
+        )
+    return wrong
+
+
+def wrong_columns(
+    got: Any,
+    rank: int,
+    shards: list[torch.Tensor],
+    teams: Sequence[Sequence[int]],
+    right: list[torch.Tensor],
+    rtol: float,
+) -> str:
+    """Which of the four are wrong, and what they are instead."""
+    if not isinstance(got, torch.Tensor) or got.shape != right[rank].shape:
+        return ""
+    if alike(got.sort().values, right[rank].sort().values, rtol):
+        return "in the wrong order: it is mean, min, max, product"
+    wrong = [column for column in range(4) if not alike(got[column], right[rank][column], rtol)]
+    if all(alike(got[column], right[rank][column], 1e-6) for column in wrong):
+        names = " and ".join(f"the {STATISTICS[column]}" for column in wrong)
+        return f"right, but with {names} rounded to float32: create each tensor with the dtype of the shard"
+    instead = [what_it_is(got[column], column, shards, rank, teams[rank]) for column in wrong]
+    if len(wrong) < 4:
+        named = [
+            f"the {STATISTICS[column]}" + f", which is {' or '.join(is_[:2])}" * bool(is_)
+            for column, is_ in zip(wrong, instead, strict=True)
+        ]
+        return f"right except for {', and '.join(named)}"
+    common = [words for words in instead[0] if all(words in is_ for is_ in instead)]
+    return f"{common[0]} in all four: each needs an operation of its own" if common else ""
+
+
+def what_it_is(got: torch.Tensor, column: int, shards: list[torch.Tensor], rank: int, team: Sequence[int]) -> list[str]:
+    """What a rank has in place of one of the four."""
+    theirs = of_team(shards, team, column)
+    values = {
+        "your own shard's": statistics(shards[rank])[column],
+        "the sum of the ranks'": theirs.sum(),
+        "the average of the ranks'": theirs.mean(),
+        "the largest of the ranks'": theirs.max(),
+        "the smallest of the ranks'": theirs.min(),
+        "not a number, as the logarithm of a negative one": torch.tensor(math.nan),
+        "0 (no shard has one: is it padding, or the start of a search?)": torch.zeros(()),
+        "that of ALL ranks (give each call its group)": statistics(torch.cat(shards))[column],
+    }
+    return [words for words, value in values.items() if alike(got, value.to(shards[rank].dtype), 1e-5)]
 
 
 def is_zero(got: Any) -> bool:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import combinations
 from numbers import Real
 from pathlib import Path
@@ -1033,71 +1034,14 @@ def line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     if_stuck="every rank must call seconds_of for every size, with an operation that calls all_reduce.",
 )
 def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> Case:
-    steps = 2 * world_size - 2
-    fitted_alpha, fitted_beta = steps * alpha, steps / world_size / bandwidth
-
-    def expect_counted(answer: Answer) -> None:
-        for called in {watch.calls for _, watch in answer.inputs_after} - {len(sizes)}:
-            raise CheckFailed(
-                f"seconds_of was called {called} times for {len(sizes)} sizes",
-                f"{len(sizes)}",
-                "Let seconds_of do the timing: once for each size, with an operation that calls all_reduce.",
-            )
-        for rank in range(world_size):
-            ops = Counter(event.op for event in answer.events if event.rank == rank and event.op != "barrier")
-            if ops != {"all_reduce": len(sizes)}:
-                called = ", ".join(f"{op} {count} times" for op, count in ops.items()) or "nothing"
-                raise CheckFailed(
-                    f"rank {rank} called {called}",
-                    f"all_reduce {len(sizes)} times",
-                    "The operation that seconds_of times must be one all_reduce.",
-                )
-
     return Case(
         [[list(sizes)] * world_size, [Stopped() for _ in range(world_size)]],
         same={"fit": line},
         cluster=links(world_size, alpha, bandwidth),
         right={"alpha": alpha, "the bandwidth": bandwidth},
         rtol=RTOL,
-        before=expect_counted,
-        mistakes={
-            "": {
-                "the fitted line itself: it has 2 (P - 1) steps, each of n / P bytes": (fitted_alpha, 1 / fitted_beta),
-                "(alpha, beta) of the link: the bandwidth is 1 / beta": (alpha, 1 / bandwidth),
-            },
-            "alpha": off_by_a_factor(
-                alpha,
-                {
-                    "return seconds, as the docstring says": 1e6,
-                    "the line has 2 (P - 1) latencies, and the link one": steps,
-                    "an all-reduce has two phases of P - 1 steps": 2,
-                    "divide by 2 (P - 1), with parentheses, not by 2 P - 1": steps / (2 * world_size - 1),
-                    "divide by the number of steps, 2 (P - 1), not by the number of ranks": steps / world_size,
-                    "a ring of P ranks has P - 1 steps in each phase, not P": 1 - 1 / world_size,
-                    "only 2 ranks take 2 steps; a ring of P ranks takes 2 (P - 1)": steps / 2,
-                },
-            )
-            | {
-                "the time of the largest size: do all your operations call all_reduce with the last x?": (
-                    alpha + max(sizes) / world_size / bandwidth
-                )
-            },
-            "the bandwidth": off_by_a_factor(
-                bandwidth,
-                {
-                    "each step moves n / P bytes, not n": world_size,
-                    "an all-reduce has two phases of P - 1 steps": 1 / 2,
-                    "return bytes/s, as the docstring says": 1e-9,
-                    "`fit` takes sizes in bytes": 1 / FLOAT,
-                },
-            )
-            | {
-                "1 / beta of the fitted line: per byte the ring has 2 (P - 1) / P times as much to send": 1
-                / fitted_beta,
-                "the result with the factor upside down: multiply 1 / beta by 2 (P - 1) / P": (world_size / steps) ** 2
-                * bandwidth,
-            },
-        },
+        before=partial(expect_one_call_per_size, sizes=sizes),
+        mistakes=wrong_links(world_size, alpha, bandwidth, max(sizes)),
         seen=f"rank {{rank}} of {world_size} returned {{part}}",
         unchanged=False,
     )
@@ -1113,6 +1057,57 @@ hidden_recover_the_link = vary(
     ],
 )
 ### END HIDDEN TESTS
+
+
+def expect_one_call_per_size(answer: Answer, sizes: Sequence[int]) -> None:
+    for called in {watch.calls for _, watch in answer.inputs_after} - {len(sizes)}:
+        raise CheckFailed(
+            f"seconds_of was called {called} times for {len(sizes)} sizes",
+            f"{len(sizes)}",
+            "Let seconds_of do the timing: once for each size, with an operation that calls all_reduce.",
+        )
+    for rank in range(len(answer.results)):
+        ops = Counter(event.op for event in answer.events if event.rank == rank and event.op != "barrier")
+        if ops != {"all_reduce": len(sizes)}:
+            called = ", ".join(f"{op} {count} times" for op, count in ops.items()) or "nothing"
+            raise CheckFailed(
+                f"rank {rank} called {called}",
+                f"all_reduce {len(sizes)} times",
+                "The operation that seconds_of times must be one all_reduce.",
+            )
+
+
+def wrong_links(ranks: int, alpha: float, bandwidth: float, largest: int) -> dict[str, dict[str, Any]]:
+    """Usual mistakes in getting the link from the line of a ring all-reduce. largest: bytes of the largest size."""
+    steps = 2 * ranks - 2
+    fitted_alpha, fitted_beta = steps * alpha, steps / ranks / bandwidth
+    of_alpha = {
+        "return seconds, as the docstring says": 1e6,
+        "the line has 2 (P - 1) latencies, and the link one": steps,
+        "an all-reduce has two phases of P - 1 steps": 2,
+        "divide by 2 (P - 1), with parentheses, not by 2 P - 1": steps / (2 * ranks - 1),
+        "divide by the number of steps, 2 (P - 1), not by the number of ranks": steps / ranks,
+        "a ring of P ranks has P - 1 steps in each phase, not P": 1 - 1 / ranks,
+        "only 2 ranks take 2 steps; a ring of P ranks takes 2 (P - 1)": steps / 2,
+    }
+    last_x = "the time of the largest size: do all your operations call all_reduce with the last x?"
+    of_bandwidth = {
+        "each step moves n / P bytes, not n": ranks,
+        "an all-reduce has two phases of P - 1 steps": 1 / 2,
+        "return bytes/s, as the docstring says": 1e-9,
+        "`fit` takes sizes in bytes": 1 / FLOAT,
+    }
+    fitted = "1 / beta of the fitted line: per byte the ring has 2 (P - 1) / P times as much to send"
+    upside_down = "the result with the factor upside down: multiply 1 / beta by 2 (P - 1) / P"
+    return {
+        "": {
+            "the fitted line itself: it has 2 (P - 1) steps, each of n / P bytes": (fitted_alpha, 1 / fitted_beta),
+            "(alpha, beta) of the link: the bandwidth is 1 / beta": (alpha, 1 / bandwidth),
+        },
+        "alpha": off_by_a_factor(alpha, of_alpha) | {last_x: alpha + largest / ranks / bandwidth},
+        "the bandwidth": off_by_a_factor(bandwidth, of_bandwidth)
+        | {fitted: 1 / fitted_beta, upside_down: (ranks / steps) ** 2 * bandwidth},
+    }
 
 
 def off_by_a_factor(right: float, factors: dict[str, float]) -> dict[str, float]:

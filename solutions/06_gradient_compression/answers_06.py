@@ -9,15 +9,19 @@ wrong("divides-afterwards", "Divide by world_size first").replace(" / world_size
     "half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size"
 )
 wrong("forgets-to-divide", "Divide by world_size first").replace("gradient / world_size", "gradient")
-wrong("sums-in-full", "the sum: divide").body("""
+wrong("sums-in-full", sentence="the sum: divide by world_size").body("""
     total = gradient.clone()
     dist.all_reduce(total)
     return total
 """)
-wrong("its-own", "your own gradient: nothing").body("return gradient.to(dtype).to(gradient.dtype)")
-wrong("divides-twice", "divide once").replace("half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size")
+wrong("its-own", sentence="your own gradient: nothing was summed").body("return gradient.to(dtype).to(gradient.dtype)")
+wrong("divides-twice", sentence="the mean divided by world_size once more: divide once").replace(
+    "half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size"
+)
 wrong("stays-in-half", "not their dtype").replace("half.to(gradient.dtype)", "half")
-wrong("sums-nothing", "nothing was summed").replace("dist.all_reduce(half)", "pass")
+wrong("sums-nothing", sentence="your own gradient divided by world_size: nothing was summed").replace(
+    "dist.all_reduce(half)", "pass"
+)
 wrong("reduces-in-full", "Convert to the 16-bit dtype before", caught_by="traffic").body("""
     total = (gradient / world_size).to(dtype).to(gradient.dtype)
     dist.all_reduce(total)
@@ -64,21 +68,30 @@ wrong("fraction-of-magnitude", "the fraction of |y|").replace(
 )
 
 wrong, right = ANSWERS.to("quantise")
-wrong("one-scale", "each block has its own").replace("blocks.abs().amax(1)", "blocks.abs().amax().expand(len(blocks))")
-wrong("half-a-level", "the largest must become levels").replace("/ levels", "* 2 / (2 * levels + 1)")
-wrong("forgets-magnitude", "take magnitudes first").replace("blocks.abs().amax(1)", "blocks.amax(1)")
-wrong("cuts-off", "call to_whole before").replace(
+wrong("one-scale", sentence="the codes for one scale over all of x: each block has its own").replace(
+    "blocks.abs().amax(1)", "blocks.abs().amax().expand(len(blocks))"
+)
+wrong("half-a-level", sentence="the codes for a largest code of levels + 1/2: the largest must become levels").replace(
+    "/ levels", "* 2 / (2 * levels + 1)"
+)
+wrong(
+    "forgets-magnitude",
+    sentence="the codes for the largest number of each block, whatever its sign: take magnitudes first",
+).replace("blocks.abs().amax(1)", "blocks.amax(1)")
+wrong("cuts-off", sentence="cut off towards zero: call to_whole before you convert to int8").replace(
     "to_whole(blocks / divisors[:, None])", "(blocks / divisors[:, None])"
 )
-wrong("rounds-itself", "use to_whole").replace("to_whole(", "torch.round(")
-wrong("nan-codes", "codes").replace("torch.where(scales > 0, scales, 1)", "scales").replace(
-    ".to(torch.int8)", ".nan_to_num(nan=7.0).to(torch.int8)"
+wrong("rounds-itself", sentence="rounded by torch.round: use to_whole, which was handed in").replace(
+    "to_whole(", "torch.round("
 )
+wrong("nan-codes", sentence="what 0 / 0 leads to: divide a block of zeros by 1, or by anything else but 0").replace(
+    "torch.where(scales > 0, scales, 1)", "scales"
+).replace(".to(torch.int8)", ".nan_to_num(nan=7.0).to(torch.int8)")
 wrong("keeps-the-padding", "the codes of the padding").replace("[: len(x)]", "")
-wrong("undivided", "divide it by levels").replace(
+wrong("undivided", sentence="the largest magnitude of each block: divide it by levels").replace(
     "return codes.flatten()[: len(x)], scales", "return codes.flatten()[: len(x)], scales * levels"
 )
-wrong("always-127", "a largest code of 127").replace("/ levels", "/ 127")
+wrong("always-127", sentence="the codes for a largest code of 127: use levels").replace("/ levels", "/ 127")
 right("by-row").body("""
     codes, scales = [], []
     for row in x.split(block):
@@ -87,46 +100,54 @@ right("by-row").body("""
         codes.append(to_whole(row / scale if scale else torch.zeros_like(row)).to(torch.int8))
     return torch.cat(codes), torch.stack(scales)
 """)
-wrong("cuts-off-negatives", "cut off: take magnitudes first").replace(".abs().amax(1)", ".amax(1)").replace(
+wrong("cuts-off-negatives", same_as="forgets-magnitude").replace(".abs().amax(1)", ".amax(1)").replace(
     "to_whole(blocks / divisors[:, None])", "to_whole(blocks / divisors[:, None]).clamp(-levels, levels)"
 )
-wrong("zero-by-zero", "what 0 / 0 leads to").replace("torch.where(scales > 0, scales, 1)", "scales")
-wrong("levels-plus-one", "levels + 1").replace("/ levels", "/ (levels + 1)").replace(
-    "to_whole(blocks / divisors[:, None])", "to_whole(blocks / divisors[:, None]).clamp(-levels, levels)"
+wrong("zero-by-zero", same_as="nan-codes").replace("torch.where(scales > 0, scales, 1)", "scales")
+wrong("levels-plus-one", sentence="the codes for a largest code of levels + 1: the largest must become levels").replace(
+    "/ levels", "/ (levels + 1)"
+).replace("to_whole(blocks / divisors[:, None])", "to_whole(blocks / divisors[:, None]).clamp(-levels, levels)")
+wrong("multiplies", sentence="x times the scale, rounded: divide by it").replace(
+    "blocks / divisors", "blocks * divisors"
 )
-wrong("multiplies", "divide by it").replace("blocks / divisors", "blocks * divisors")
-wrong("down-the-columns", "along each row").replace("blocks.abs().amax(1)", "blocks.abs().amax(0)").replace(
-    "divisors[:, None]", "divisors"
-)
+wrong("down-the-columns", sentence="the codes for a maximum over the blocks: take it along each row, amax(1)").replace(
+    "blocks.abs().amax(1)", "blocks.abs().amax(0)"
+).replace("divisors[:, None]", "divisors")
 wrong("rows", "flatten them").replace("codes.flatten()[: len(x)]", "codes")
-wrong("one-over", "one over the scale").replace(
+wrong("one-over", sentence="one over the scale: a code times its scale is the number").replace(
     "return codes.flatten()[: len(x)], scales", "return codes.flatten()[: len(x)], 1 / divisors"
 )
 wrong("returns-the-divisors", "what you divide by").replace("[: len(x)], scales", "[: len(x)], divisors")
 wrong("adds-an-epsilon", "what you divide by").replace("/ levels", "/ levels + 1e-8")
-wrong("the-wrong-way-round", "return (codes, scales)").replace(
+wrong("the-wrong-way-round", sentence="the scales and then the codes: return (codes, scales)").replace(
     "codes.flatten()[: len(x)], scales", "scales, codes.flatten()[: len(x)]"
 )
 wrong("codes-as-floats", "torch.int8 is wanted").replace(".to(torch.int8)", "")
 wrong("scales-in-float32", "not their dtype", hidden=True).replace("[: len(x)], scales", "[: len(x)], scales.float()")
 
 wrong, right = ANSWERS.to("mean-of-gathered")
-wrong("forgets-to-divide", "divide by world_size").replace(" / world_size", "")
-wrong("its-own", "gather those of all ranks").function("return decompress(payload, numel)")
-wrong("its-own-share", "your own, divided").function("return decompress(payload, numel) / world_size")
-wrong("sums-codes", "other ranks have other scales").function("""
+wrong("forgets-to-divide", sentence="the sum: divide by world_size").replace(" / world_size", "")
+wrong("its-own", sentence="what your own payload stands for: gather those of all ranks").function(
+    "return decompress(payload, numel)"
+)
+wrong("its-own-share", sentence="your own, divided by world_size: gather those of all ranks").function(
+    "return decompress(payload, numel) / world_size"
+)
+wrong(
+    "sums-codes", sentence="the summed codes, decompressed with your own scale: other ranks have other scales"
+).function("""
     codes = payload[0].clone()
     dist.all_reduce(codes)
     return decompress((codes, *payload[1:]), numel) / world_size
 """)
-wrong("one-scale", "rank 0's scale").function("""
+wrong("one-scale", sentence="all codes decompressed with rank 0's scale: each rank has its own").function("""
     parts = [torch.empty_like(payload[0]) for _ in range(world_size)]
     dist.all_gather(parts, payload[0])
     scale = payload[1].clone()
     dist.broadcast(scale, src=0)
     return sum(decompress((part, scale), numel) for part in parts) / world_size
 """)
-wrong("blends", "the mean code times the mean scale").function("""
+wrong("blends", sentence="the mean code times the mean scale: decompress, then take the mean").function("""
     means = []
     for tensor in payload:
         parts = [torch.empty_like(tensor) for _ in range(world_size)]
@@ -154,38 +175,49 @@ right("adds-in-turn").function("""
         mean += decompress(tuple(whole[number] for whole in everybody), numel) / world_size
     return mean
 """)
-wrong("decompresses-with-own-scale", "all codes decompressed with your own scale").replace(
-    "decompress(of_rank, numel)", "decompress((of_rank[0], *payload[1:]), numel)"
-)
-wrong("mean-of-payloads", "the mean code, as an int8").replace(
+wrong(
+    "decompresses-with-own-scale", sentence="all codes decompressed with your own scale: each rank has its own"
+).replace("decompress(of_rank, numel)", "decompress((of_rank[0], *payload[1:]), numel)")
+wrong(
+    "mean-of-payloads", sentence="the mean code, as an int8, times the mean scale: decompress, then take the mean"
+).replace(
     "gathered.append(parts)", "gathered.append((sum(part.double() for part in parts) / world_size).to(tensor.dtype))"
 ).replace(
     "sum(decompress(of_rank, numel) for of_rank in zip(*gathered)) / world_size", "decompress(tuple(gathered), numel)"
 )
-wrong("one-buffer", "one tensor many times").replace(
-    "[torch.empty_like(tensor) for _ in range(world_size)]", "[torch.empty_like(tensor)] * world_size"
-)
-wrong("adds-payloads", "the summed codes times the summed scales").replace(
+wrong(
+    "one-buffer",
+    sentence="the last rank's payload, taken for everyone's: [tensor] * world_size is one tensor many times",
+).replace("[torch.empty_like(tensor) for _ in range(world_size)]", "[torch.empty_like(tensor)] * world_size")
+wrong("adds-payloads", sentence="the summed codes times the summed scales: decompress each payload, then add").replace(
     "gathered.append(parts)", "gathered.append(sum(parts))"
 ).replace("sum(decompress(of_rank, numel) for of_rank in zip(*gathered))", "decompress(tuple(gathered), numel)")
-wrong("divides-by-tensors", "the number of tensors").replace("/ world_size", "/ len(gathered)")
+wrong(
+    "divides-by-tensors", sentence="the sum divided by the number of tensors in a payload: divide by world_size"
+).replace("/ world_size", "/ len(gathered)")
 wrong("sorted-by-tensor", "zip(*gathered)").replace("in zip(*gathered)", "in gathered")
 
 wrong, right = ANSWERS.to("majority")
-wrong("sign-of-the-sum", "every rank has one vote").function("""
+wrong(
+    "sign-of-the-sum", sentence="the sign of the sum: every rank has one vote, however large its number is"
+).function("""
     total = x.clone()
     dist.all_reduce(total)
     return torch.sign(total)
 """)
-wrong("never-equal", "+1 where the votes are equal").replace(
+wrong("never-equal", sentence="+1 where the votes are equal: that is 0").replace(
     "torch.sign(2 * votes - world_size)", "torch.where(2 * votes >= world_size, 1, -1).to(x.dtype)"
 )
-wrong("two-way", "-1 where the votes are equal").replace(
+wrong("two-way", sentence="-1 where the votes are equal: that is 0").replace(
     "torch.sign(2 * votes - world_size)", "torch.where(2 * votes > world_size, 1, -1).to(x.dtype)"
 )
-wrong("votes", "return its sign").replace("torch.sign(2 * votes - world_size)", "2 * votes - world_size")
-wrong("flags-as-signs", "a rank that doesn't vote").replace("torch.sign(2 * votes - world_size)", "torch.sign(votes)")
-wrong("its-own", "gather those of all ranks").function("return torch.sign(x)")
+wrong("votes", sentence="the difference of the votes: return its sign").replace(
+    "torch.sign(2 * votes - world_size)", "2 * votes - world_size"
+)
+wrong(
+    "flags-as-signs", sentence="the sign of the number of votes for +1: a rank that doesn't vote +1 votes -1"
+).replace("torch.sign(2 * votes - world_size)", "torch.sign(votes)")
+wrong("its-own", sentence="your own signs: gather those of all ranks").function("return torch.sign(x)")
 wrong("whole-bytes-only", "returned", hidden=True).replace("len(x)).to", "len(x) if len(x) < 13 else 8).to")
 wrong("signs-as-bytes", "One bit per number", caught_by="traffic").function("""
     signs = torch.sign(x).to(torch.int8)
@@ -200,54 +232,70 @@ right("in-one-tensor").body("""
     votes = flags.sum(0)
     return (votes > world_size - votes).to(x.dtype) - (votes < world_size - votes).to(x.dtype)
 """)
-wrong("mean-of-votes", "the mean of the votes").replace(
+wrong("mean-of-votes", sentence="the mean of the votes: return its sign").replace(
     "torch.sign(2 * votes - world_size)", "2 * votes / world_size - 1"
 )
-wrong("unanimous", "0 wherever the ranks disagree").replace(
+wrong("unanimous", sentence="0 wherever the ranks disagree: more than half of the votes are enough").replace(
     "torch.sign(2 * votes - world_size)", "(votes == world_size).to(x.dtype) - (votes == 0).to(x.dtype)"
 )
-wrong("half-rounded-down", "which is rounded down").replace("2 * votes - world_size", "votes - world_size // 2")
-wrong("adds-flags", "which is `or`").replace(
+wrong(
+    "half-rounded-down", sentence="what you get from world_size // 2, which is rounded down: double the votes instead"
+).replace("2 * votes - world_size", "votes - world_size // 2")
+wrong("adds-flags", sentence="what you get from adding flags with +, which is `or`: make them numbers first").replace(
     "sum(unpack_bits(part, len(x)).to(x.dtype) for part in parts)",
     "torch.zeros(len(x), dtype=torch.bool)\n"
     "for part in parts:\n    votes = votes + unpack_bits(part, len(x))\nvotes = votes.to(x.dtype)",
 )
-wrong("in-uint8", "nothing below 0").replace("len(x)).to(x.dtype)", "len(x)).to(torch.uint8)").replace(
+wrong(
+    "in-uint8", sentence="what you get from subtracting in uint8, which has nothing below 0: make them signed first"
+).replace("len(x)).to(x.dtype)", "len(x)).to(torch.uint8)").replace(
     "torch.sign(2 * votes - world_size)", "torch.sign(2 * votes - world_size).to(x.dtype)"
 )
-wrong("adds-bytes", "adding packed bytes").body("""
+wrong("adds-bytes", sentence="what you get from adding packed bytes: unpack each rank's, then add").body("""
     dist.all_reduce(mine)
     return 2 * unpack_bits(mine, len(x)).to(x.dtype) - 1
 """)
-wrong("whole-bytes", "unpack len(x) of them").replace("unpack_bits(part, len(x))", "unpack_bits(part, 8 * len(part))")
+wrong("whole-bytes", sentence="with the bits that fill up the last byte: unpack len(x) of them").replace(
+    "unpack_bits(part, len(x))", "unpack_bits(part, 8 * len(part))"
+)
 
 wrong, right = ANSWERS.to("top-k-mean")
-wrong("last-one-wins", "add them all, with index_add_").replace(
+wrong(
+    "last-one-wins", sentence="only one of several values with the same index: add them all, with index_add_"
+).replace(
     "torch.zeros_like(x).index_add(0, places, values) / world_size",
     "torch.zeros_like(x)\nfor place, value in zip(places.tolist(), values.tolist()):\n"
     "    mean[place] = value / world_size",
 )
-wrong("sums-values", "gather the indices too").body("""
+wrong("sums-values", sentence="the sums of values that stand for different entries: gather the indices too").body("""
     values = x[indices]
     dist.all_reduce(values)
     mean, sent = torch.zeros_like(x), torch.zeros_like(x)
     mean[indices], sent[indices] = values / world_size, x[indices]
 """)
-wrong("magnitudes", "with their signs").replace("mine = (x[indices],", "mine = (x[indices].abs(),").replace(
-    "index_add(0, *reversed(mine))", "index_copy_(0, indices, x[indices])"
-)
-wrong("largest-numbers", "largest magnitude").replace(
+wrong("magnitudes", sentence="the mean of magnitudes: send the values with their signs").replace(
+    "mine = (x[indices],", "mine = (x[indices].abs(),"
+).replace("index_add(0, *reversed(mine))", "index_copy_(0, indices, x[indices])")
+wrong("largest-numbers", sentence="the mean of the largest numbers: take those of largest magnitude").replace(
     "mine = (x[indices]", "indices = x.topk(k).indices\nmine = (x[indices]"
 )
-wrong("forgets-to-divide", "divide by world_size").replace("values) / world_size", "values)")
-wrong("divides-by-senders", "the mean over the ranks that sent").replace(
+wrong("forgets-to-divide", sentence="the sum of what is sent: divide by world_size").replace(
+    "values) / world_size", "values)"
+)
+wrong("divides-by-senders", sentence="the mean over the ranks that sent an entry: divide by world_size").replace(
     "values) / world_size", "values) / torch.bincount(places.long(), minlength=len(x)).clamp(min=1)"
 )
-wrong("divides-by-k", "divided by k").replace("values) / world_size", "values) / k")
-wrong("mean-is-sent", "gather that of all ranks").replace("return mean, sent", "return sent.clone(), sent")
-wrong("sent-is-the-mean", "what this rank alone sends").replace("return mean, sent", "return mean, mean.clone()")
-wrong("sent-is-the-rest", "what is not sent").replace("sent = torch", "sent = x - torch")
-wrong("sent-is-the-values", "in their places").replace(
+wrong("divides-by-k", sentence="the sum divided by k: divide by world_size").replace(
+    "values) / world_size", "values) / k"
+)
+wrong("mean-is-sent", sentence="what this rank sends: gather that of all ranks").replace(
+    "return mean, sent", "return sent.clone(), sent"
+)
+wrong("sent-is-the-mean", sentence="the mean: `sent` is what this rank alone sends").replace(
+    "return mean, sent", "return mean, mean.clone()"
+)
+wrong("sent-is-the-rest", sentence="what is not sent: return what is").replace("sent = torch", "sent = x - torch")
+wrong("sent-is-the-values", sentence="the k values: put them in their places among zeros").replace(
     "sent = torch.zeros_like(x).index_add(0, *reversed(mine))", "sent = x[indices]"
 )
 wrong("three-ranks", "mean is", hidden=True).replace("values) / world_size", "values) / min(world_size, 3)")
@@ -271,7 +319,9 @@ right("rank-by-rank").body("""
     sent = torch.zeros_like(x)
     sent[indices] = values
 """)
-wrong("the-wrong-way-round", "return (mean, sent)").replace("return mean, sent", "return sent, mean")
+wrong("the-wrong-way-round", sentence="what is sent and then the mean: return (mean, sent)").replace(
+    "return mean, sent", "return sent, mean"
+)
 
 wrong, right = ANSWERS.to("random-k-mean")
 wrong("no-factor", "without the factor n / k").replace("len(x) / k / world_size", "1 / world_size")
@@ -302,24 +352,37 @@ right("with-zeros").body("""
 wrong("whole-factor", "n // k", hidden=True).replace("len(x) / k / world_size", "len(x) // k / world_size")
 
 wrong, right = ANSWERS.to("feedback-step")
-wrong("no-feedback", "compress gradient + residual").replace("compressed_mean(corrected", "compressed_mean(gradient")
-wrong("compresses-apart", "the sum of two compressed means").body("""
+wrong("no-feedback", sentence="the mean without feedback: compress gradient + residual").replace(
+    "compressed_mean(corrected", "compressed_mean(gradient"
+)
+wrong("compresses-apart", sentence="the sum of two compressed means: compress gradient + residual, together").body("""
     mean, sent = compressed_mean(gradient, rank=rank, world_size=world_size)
     more, late = compressed_mean(residual, rank=rank, world_size=world_size)
     return mean + more, gradient + residual - sent - late
 """)
-wrong("subtracts-the-sum", "minus world_size times the mean").replace(
-    "corrected - sent", "corrected - mean * world_size"
+wrong(
+    "subtracts-the-sum",
+    sentence="gradient + residual minus world_size times the mean: subtract what this rank has sent",
+).replace("corrected - sent", "corrected - mean * world_size")
+wrong("subtracts-the-mean", sentence="gradient + residual minus the mean: subtract what this rank has sent").replace(
+    "corrected - sent", "corrected - mean"
 )
-wrong("subtracts-the-mean", "subtract what this rank has sent").replace("corrected - sent", "corrected - mean")
-wrong("forgets-the-old", "the old residual is lost").replace("corrected - sent", "gradient - sent")
-wrong("wrong-sign", "the wrong way round").replace("corrected - sent", "sent - corrected")
-wrong("owes-twice", "must not be owed twice").replace("corrected - sent", "residual + corrected - sent")
-wrong("keeps-the-old", "it must become what is owed now").replace(
+wrong("forgets-the-old", sentence="the gradient minus what was sent: the old residual is lost").replace(
+    "corrected - sent", "gradient - sent"
+)
+wrong("wrong-sign", sentence="what was sent minus what should have been: the sign is the wrong way round").replace(
+    "corrected - sent", "sent - corrected"
+)
+wrong("owes-twice", sentence="the old residual plus the new one: what is sent of it must not be owed twice").replace(
+    "corrected - sent", "residual + corrected - sent"
+)
+wrong("keeps-the-old", sentence="the old residual: it must become what is owed now").replace(
     "return mean, corrected - sent", "return mean, residual"
 )
-wrong("owes-what-it-sent", "the residual is the rest").replace("corrected - sent", "sent")
-wrong("returns-sent", "return the mean").replace("return mean", "return sent")
+wrong("owes-what-it-sent", sentence="what this rank has sent: the residual is the rest").replace(
+    "corrected - sent", "sent"
+)
+wrong("returns-sent", sentence="what this rank sends: return the mean").replace("return mean", "return sent")
 wrong("in-place", "must stay as it was").replace(
     "corrected = gradient + residual", "corrected = residual.add_(gradient)"
 )
@@ -333,39 +396,65 @@ right("in-another-order").body("""
     owed -= sent
     return mean, owed
 """)
-wrong("adds-it-afterwards", "plus the residual: compress").body("""
+wrong(
+    "adds-it-afterwards", sentence="the mean without feedback, plus the residual: compress gradient + residual"
+).body("""
 mean, sent = compressed_mean(gradient, rank=rank, world_size=world_size)
 return mean + residual, gradient - sent
 """)
-wrong("subtracts-the-debt", "what is owed is added").replace("gradient + residual", "gradient - residual")
-wrong("owes-all", "is gradient + residual: subtract").replace("corrected - sent", "corrected")
-wrong("forgets-the-gradient", "the gradient belongs to it").replace("corrected - sent", "residual - sent")
-wrong("owes-its-share", "all of it was sent").replace("corrected - sent", "corrected - sent / world_size")
+wrong("subtracts-the-debt", sentence="the mean of gradient - residual: what is owed is added").replace(
+    "gradient + residual", "gradient - residual"
+)
+wrong("owes-all", sentence="gradient + residual: subtract what this rank has sent").replace(
+    "corrected - sent", "corrected"
+)
+wrong("forgets-the-gradient", sentence="the old residual minus what was sent: the gradient belongs to it too").replace(
+    "corrected - sent", "residual - sent"
+)
+wrong("owes-its-share", sentence="gradient + residual minus sent / world_size: all of it was sent").replace(
+    "corrected - sent", "corrected - sent / world_size"
+)
 wrong("averages-again", "that of compressed_mean").replace(
     "return mean,", "dist.all_reduce(mean)\nmean /= world_size\nreturn mean,"
 )
 
 wrong, right = ANSWERS.to("power-sgd")
-wrong("no-orthogonalisation", "aren't orthonormal").replace("p, _ = torch.linalg.qr(p)", "")
-wrong("own-p", "a P of this rank's own").replace("dist.all_reduce(p)", "")
-wrong("forgets-to-divide", "q is a mean").replace("q /= world_size", "")
-wrong("own-q", "average q over the ranks").replace("dist.all_reduce(q)\nq /= world_size", "")
-wrong("alone", "nothing was summed").replace("dist.all_reduce(p)", "").replace(
+wrong("no-orthogonalisation", sentence="what you get from a P whose columns aren't orthonormal").replace(
+    "p, _ = torch.linalg.qr(p)", ""
+)
+wrong(
+    "own-p", sentence="what you get from a P of this rank's own: sum it over the ranks before you make it orthonormal"
+).replace("dist.all_reduce(p)", "")
+wrong("forgets-to-divide", sentence="world_size times too large: q is a mean, so divide it").replace(
+    "q /= world_size", ""
+)
+wrong("own-q", sentence="the approximation with this rank's own q: average q over the ranks").replace(
     "dist.all_reduce(q)\nq /= world_size", ""
 )
+wrong("alone", sentence="the approximation of this rank's own matrix: nothing was summed").replace(
+    "dist.all_reduce(p)", ""
+).replace("dist.all_reduce(q)\nq /= world_size", "")
 wrong("orthonormal-q", "in the right space").replace(
     "p = corrected @ q", "p = corrected @ torch.linalg.qr(q)[0]"
 ).replace("p, _ = torch.linalg.qr(p)", "p /= world_size")
-wrong("blends", "a mean of orthonormal matrices").replace(
-    "p = corrected @ q", "p = torch.linalg.qr(corrected @ q)[0]"
-).replace("p, _ = torch.linalg.qr(p)", "p /= world_size")
-wrong("forgets-the-old", "the old residual is lost").replace("corrected - approximation", "gradient - approximation")
-wrong("cold-start", "return the new one").replace(
+wrong(
+    "blends", sentence="what you get from a mean of orthonormal matrices, one per rank: sum first, then orthonormalise"
+).replace("p = corrected @ q", "p = torch.linalg.qr(corrected @ q)[0]").replace(
+    "p, _ = torch.linalg.qr(p)", "p /= world_size"
+)
+wrong("forgets-the-old", sentence="the gradient minus the approximation: the old residual is lost").replace(
+    "corrected - approximation", "gradient - approximation"
+)
+wrong("cold-start", sentence="made from the old q: return the new one, for the warm start").replace(
     "corrected = gradient + residual", "corrected, old = gradient + residual, q"
 ).replace("return approximation, q,", "return approximation, old,")
-wrong("no-residual", "add the residual first").replace("p = corrected @ q", "corrected = gradient\np = corrected @ q")
-wrong("normalises-only", "at right angles").replace("p, _ = torch.linalg.qr(p)", "p = p / p.norm(dim=0)")
-wrong("float64-only", "approximation is", hidden=True).replace(
+wrong("no-residual", sentence="the approximation of the gradients alone: add the residual first").replace(
+    "p = corrected @ q", "corrected = gradient\np = corrected @ q"
+)
+wrong(
+    "normalises-only", sentence="what you get from a P whose columns have length 1, but aren't at right angles"
+).replace("p, _ = torch.linalg.qr(p)", "p = p / p.norm(dim=0)")
+wrong("float64-only", same_as="no-orthogonalisation", hidden=True).replace(
     "p, _ = torch.linalg.qr(p)", "p = torch.linalg.qr(p)[0] if p.shape[0] != 8 else p"
 )
 wrong("sends-everything", "Only the thin matrices", caught_by="traffic").body("""
@@ -383,7 +472,10 @@ right("gram-schmidt").replace(
 right("means").replace("dist.all_reduce(p)", "dist.all_reduce(p, op=dist.ReduceOp.AVG)").replace(
     "dist.all_reduce(q)\nq /= world_size", "dist.all_reduce(q, op=dist.ReduceOp.AVG)"
 )
-wrong("sums-orthonormal-ones", "a sum of orthonormal matrices").body("""
+wrong(
+    "sums-orthonormal-ones",
+    sentence="what you get from a sum of orthonormal matrices, one from each rank: sum first, then orthonormalise",
+).body("""
 p, _ = torch.linalg.qr(corrected @ q)
 p = p.contiguous()
 dist.all_reduce(p)
@@ -391,47 +483,56 @@ q = corrected.T @ p
 dist.all_reduce(q)
 q /= world_size
 """)
-wrong("old-q", "P times the old q").replace("q = corrected.T @ p", "old, q = q, corrected.T @ p").replace(
-    "approximation = p @ q.T", "approximation = p @ old.T"
+wrong("old-q", sentence="P times the old q: the approximation has the new one").replace(
+    "q = corrected.T @ p", "old, q = q, corrected.T @ p"
+).replace("approximation = p @ q.T", "approximation = p @ old.T")
+wrong("unit-q", sentence="what you get from a q made orthonormal: only P is, and q carries the length").replace(
+    "q /= world_size", "q, _ = torch.linalg.qr(q)"
 )
-wrong("unit-q", "a q made orthonormal").replace("q /= world_size", "q, _ = torch.linalg.qr(q)")
-wrong("own-approximation", "subtract the common one").replace(
-    "corrected - approximation", "corrected - p @ (p.T @ corrected)"
-)
+wrong(
+    "own-approximation", sentence="what an approximation of this rank's own would lack: subtract the common one"
+).replace("corrected - approximation", "corrected - p @ (p.T @ corrected)")
 
 wrong, right = ANSWERS.to("compressed-hook")
-wrong("no-feedback", "add the residual before").replace(" + residuals.get(bucket.index, 0)", "")
-wrong("forgets-to-divide", "divide by world_size").replace("total / world_size", "total")
-wrong("assigns", "write the mean into bucket.flat").replace(
+wrong("no-feedback", sentence="without feedback: add the residual before you compress").replace(
+    " + residuals.get(bucket.index, 0)", ""
+)
+wrong("forgets-to-divide", sentence="the sum: divide by world_size").replace("total / world_size", "total")
+wrong("assigns", sentence="this rank's own gradients: finish() must write the mean into bucket.flat, in place").replace(
     "bucket.flat.copy_(total / world_size)", "bucket.flat = total / world_size"
 )
-wrong("one-residual", "the residual of another bucket").replace(
+wrong("one-residual", sentence="with the residual of another bucket: keep one for each, by bucket.index").replace(
     "residuals.get(bucket.index, 0)", "residuals.get(0, 0)"
 ).replace("residuals[bucket.index]", "residuals[0]")
-wrong("forgets-the-old", "what was owed before is lost").replace(
+wrong("forgets-the-old", sentence="those of the last gradient alone: what was owed before is lost").replace(
     "= corrected - decompress", "= bucket.flat - decompress"
 )
-wrong("never-keeps", "`residuals` is still empty").replace(
+wrong("never-keeps", sentence="without feedback: `residuals` is still empty. Keep there what wasn't sent").replace(
     "residuals[bucket.index] = corrected - decompress(payload, numel)", "pass"
 )
-wrong("a-dict-of-its-own", "`residuals` is still empty").replace(
+wrong("a-dict-of-its-own", same_as="never-keeps").replace(
     "residuals[bucket.index] = corrected", "residuals = dict(residuals)\nresiduals[bucket.index] = corrected"
 )
 wrong("no-first-step", "nothing is owed yet").replace("residuals.get(bucket.index, 0)", "residuals[bucket.index]")
-wrong("wrong-sign", "a residual of the wrong sign").replace(
+wrong("wrong-sign", sentence="with a residual of the wrong sign: it is what should be sent, minus what was").replace(
     "corrected - decompress(payload, numel)", "decompress(payload, numel) - corrected"
 )
-wrong("owes-twice", "must not be owed again").replace(
+wrong("owes-twice", sentence="the old ones plus the new ones: what was sent must not be owed again").replace(
     "= corrected - decompress", "= residuals.get(bucket.index, 0) + corrected - decompress"
 )
-wrong("reads-flat-too-late", "when the mean was in it").replace(
-    "residuals[bucket.index] = corrected - decompress(payload, numel)\n", ""
-).replace(
+wrong(
+    "reads-flat-too-late",
+    sentence="with a residual taken from bucket.flat when the mean was in it: keep gradient + residual elsewhere",
+).replace("residuals[bucket.index] = corrected - decompress(payload, numel)\n", "").replace(
     "bucket.flat.copy_(total / world_size)",
     "bucket.flat.copy_(total / world_size)\nresiduals[bucket.index] = bucket.flat - decompress(payload, numel)",
 )
-wrong("adds-the-mean", "copy it over them").replace("bucket.flat.copy_(", "bucket.flat.add_(")
-wrong("its-own", "what this rank sends").replace("total / world_size", "decompress(payload, numel)")
+wrong("adds-the-mean", sentence="the mean added to this rank's own gradients: copy it over them").replace(
+    "bucket.flat.copy_(", "bucket.flat.add_("
+)
+wrong("its-own", sentence="what this rank sends: take the mean of what all have sent").replace(
+    "total / world_size", "decompress(payload, numel)"
+)
 wrong("calls-finish", "without calling it").replace("return finish", "return finish()")
 wrong("waits-in-the-hook", "wait before finish()", caught_by="traffic").replace(
     "handles.append(dist.all_gather(gathered[-1], tensor, async_op=True))",
@@ -449,9 +550,9 @@ wrong("gathers-dense", "Each tensor of the payload", caught_by="traffic").replac
     "payload = compress(corrected)", "payload = (decompress(compress(corrected), numel),)"
 ).replace("decompress(payload, numel)", "payload[0]").replace("decompress(theirs, numel)", "theirs[0]")
 wrong("two-ranks", "rank", hidden=True).replace("total / world_size", "total / min(world_size, 2)")
-wrong("subtracts-the-mean", "a residual that subtracts the mean").replace(
-    "residuals[bucket.index] = corrected - decompress(payload, numel)\n", ""
-).replace(
+wrong(
+    "subtracts-the-mean", sentence="with a residual that subtracts the mean: subtract what this rank has sent"
+).replace("residuals[bucket.index] = corrected - decompress(payload, numel)\n", "").replace(
     "bucket.flat.copy_(total / world_size)",
     "bucket.flat.copy_(total / world_size)\nresiduals[bucket.index] = corrected - bucket.flat",
 )
@@ -460,35 +561,54 @@ right("residual-in-finish").replace("residuals[bucket.index] = corrected - decom
 )
 
 wrong, right = ANSWERS.to("break-even")
-wrong("handed-in", "the bytes handed in").body("return max(0.0, (dense_bytes - payload_bytes) / codec_seconds)")
-wrong("all-reduces-payloads", "they are gathered").replace(
-    "(world_size - 1) * payload_bytes", "2 * (world_size - 1) / world_size * payload_bytes"
+wrong(
+    "handed-in",
+    sentence="for the bytes handed in: each rank sends P - 1 payloads in one case, 2 (P - 1) / P gradients in the "
+    "other",
+).body("return max(0.0, (dense_bytes - payload_bytes) / codec_seconds)")
+wrong(
+    "all-reduces-payloads",
+    sentence="for an all-reduce of payloads: they are gathered, so each rank sends P - 1 of them",
+).replace("(world_size - 1) * payload_bytes", "2 * (world_size - 1) / world_size * payload_bytes")
+wrong("one-payload", sentence="for one payload sent by each rank: in a gather it is P - 1").replace(
+    "(world_size - 1) * payload_bytes", "payload_bytes"
 )
-wrong("one-payload", "one payload sent").replace("(world_size - 1) * payload_bytes", "payload_bytes")
-wrong("below-zero", "it never pays").replace(
-    "max(0.0, (dense - compressed) / codec_seconds)", "(dense - compressed) / codec_seconds"
+wrong(
+    "below-zero", sentence="below 0: where compression sends more bytes it never pays, and the answer is 0.0"
+).replace("max(0.0, (dense - compressed) / codec_seconds)", "(dense - compressed) / codec_seconds")
+wrong("p-payloads", sentence="for P payloads sent by each rank: in a gather it is P - 1").replace(
+    "compressed = (world_size - 1)", "compressed = world_size"
 )
-wrong("p-payloads", "P payloads").replace("compressed = (world_size - 1)", "compressed = world_size")
-wrong("one-phase", "two phases").replace("dense = 2 * (", "dense = (")
-wrong("all-reduce-alone", "subtract its bytes").replace("(dense - compressed)", "dense")
-wrong("multiplies", "seconds: divide").replace("(dense - compressed) / codec", "(dense - compressed) * codec")
+wrong("one-phase", sentence="for an all-reduce that sends (P - 1) / P gradients: it has two phases").replace(
+    "dense = 2 * (", "dense = ("
+)
+wrong("all-reduce-alone", sentence="for a gather that sends nothing: subtract its bytes").replace(
+    "(dense - compressed)", "dense"
+)
+wrong("multiplies", sentence="the bytes saved times the seconds: divide").replace(
+    "(dense - compressed) / codec", "(dense - compressed) * codec"
+)
 wrong("small-worlds", "you returned", hidden=True).replace("codec_seconds)", "codec_seconds * (1 + (world_size > 10)))")
 right("compares").body("""
     saved = (world_size - 1) * (2 * dense_bytes / world_size - payload_bytes)
     return saved / codec_seconds if saved > 0 else 0.0
 """)
-wrong("gathers-like-a-ring", "sends (P - 1) / P payloads").replace(
-    "(world_size - 1) * payload_bytes", "(world_size - 1) / world_size * payload_bytes"
-)
-wrong("seconds-per-byte", "seconds per byte").replace(
+wrong(
+    "gathers-like-a-ring", sentence="for a gather that sends (P - 1) / P payloads: each rank passes on P - 1 of them"
+).replace("(world_size - 1) * payload_bytes", "(world_size - 1) / world_size * payload_bytes")
+wrong("seconds-per-byte", sentence="seconds per byte: divide the bytes saved by the seconds").replace(
     "max(0.0, (dense - compressed) / codec_seconds)",
     "codec_seconds / (dense - compressed) if dense > compressed else 0.0",
 )
-wrong("adds-both", "the bytes of both together").replace("(dense - compressed)", "(dense + compressed)")
-wrong("whole-phases", "rounded down: divide with /").replace(
+wrong("adds-both", sentence="for the bytes of both together: subtract those of the gather").replace(
+    "(dense - compressed)", "(dense + compressed)"
+)
+wrong("whole-phases", sentence="for 2 (P - 1) // P, which is rounded down: divide with /").replace(
     "(world_size - 1) / world_size", "(world_size - 1) // world_size"
 )
-wrong("without-a-sign", "bytes that aren't saved").replace("max(0.0, (dense - compressed)", "abs((dense - compressed)")
+wrong(
+    "without-a-sign", sentence="for bytes that aren't saved but added: where compression sends more, the answer is 0.0"
+).replace("max(0.0, (dense - compressed)", "abs((dense - compressed)")
 
 wrong, right = ANSWERS.to("slow-network-hook")
 wrong("sends-all", "times par", caught_by="score").function("""

@@ -705,6 +705,37 @@ ADVICE_IF_RECEIVED_LATER = {
 }
 
 
+def ask_for_the_stage(ranks: int) -> str:
+    return (
+        f"Ask for `stage`, not for `rank`. Rank 0 has the stages 0 and {ranks} here, and only stage 0 takes its input "
+        f"from the batch and sends no gradient. Rank {ranks - 1} has the stages {ranks - 1} and {2 * ranks - 1}, and "
+        f"only stage {2 * ranks - 1} sends no output and receives no gradient."
+    )
+
+
+def on_one_chunk(ranks: int) -> dict[str, str]:
+    """Advice where each rank has one stage."""
+    ends = rf"rank 0 +waits in \w+ \w+ {ranks - 1}|rank {ranks - 1} +waits in \w+ \w+ 0"
+    return {
+        rf"(?s)(?:{ends}) .*?(\n\s*(?:Everyone|No send).*| Count the sends.*|$)": (
+            f"No message goes between ranks 0 and {ranks - 1} here: stage 0 takes its x from the batch, the last stage "
+            "its gradient from the loss. Every other x comes from the rank before, other gradients from the one after."
+        )
+    }
+
+
+def on_chunks(ranks: int) -> dict[str, str]:
+    """Advice where a rank has several stages. The case before, with one stage on each rank, has passed."""
+    return {
+        "class 'NoneType'": (
+            "It sends None, the .grad of an x that required no gradient. Only stage 0 takes x from the batch: rank 0 "
+            f"has stage {ranks} here, too, where x is received and requires one. Or a B takes out another F's x."
+        ),
+        r"(\s*(?:Everyone receives first|No send matches).*)": ask_for_the_stage(ranks),
+        r"finished without (?:receiving|sending) it\.( Count .*)": ask_for_the_stage(ranks),
+    }
+
+
 @oracle(
     values=[(ALTERNATING, (2, 1, 1), 15, 2), (CHUNKED, (1,) * 6, 4, 2), (RECEIVED_LATER, (1,) * 6, 4, 2)],
     traffic=[(ALTERNATING, (1, 1, 1), 16, 2)],
@@ -730,28 +761,8 @@ def run_schedule(
         "the last microbatch's gradient alone: don't zero the gradients in between": alone(parts[-1]),
     } | wrong_sends(stages, batch)
     messages = crossed(batch, ranks, chunks, len(parts), enough="M messages each way across each boundary.")
-    ask_for_stage = (
-        f"Ask for `stage`, not for `rank`. Rank 0 has the stages 0 and {ranks} here, and only stage 0 takes its input "
-        f"from the batch and sends no gradient. Rank {ranks - 1} has the stages {ranks - 1} and {2 * ranks - 1}, and "
-        f"only stage {2 * ranks - 1} sends no output and receives no gradient."
-    )
-    ends = rf"rank 0 +waits in \w+ \w+ {ranks - 1}|rank {ranks - 1} +waits in \w+ \w+ 0"
-    on_one_chunk = {
-        rf"(?s)(?:{ends}) .*?(\n\s*(?:Everyone|No send).*| Count the sends.*|$)": (
-            f"No message goes between ranks 0 and {ranks - 1} here: stage 0 takes its x from the batch, the last stage "
-            "its gradient from the loss. Every other x comes from the rank before, other gradients from the one after."
-        )
-    }
-    on_chunks = {  # the case before, with one stage on each rank, has passed
-        "class 'NoneType'": (
-            "It sends None, the .grad of an x that required no gradient. Only stage 0 takes x from the batch: rank 0 "
-            f"has stage {ranks} here, too, where x is received and requires one. Or a B takes out another F's x."
-        ),
-        r"(\s*(?:Everyone receives first|No send matches).*)": ask_for_stage,
-        r"finished without (?:receiving|sending) it\.( Count .*)": ask_for_stage,
-    }
-
-    of_case = on_chunks if chunks > 1 else on_one_chunk if ranks > 2 else {}
+    ask_for_stage = ask_for_the_stage(ranks)
+    of_case = on_chunks(ranks) if chunks > 1 else on_one_chunk(ranks) if ranks > 2 else {}
 
     def expect_all_stages(answer: Answer) -> None:
         """A gradient that a rank hasn't received is any numbers: with several chunks, messages are counted first."""
