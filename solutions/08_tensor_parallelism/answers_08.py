@@ -217,35 +217,59 @@ right("own-shard-keeps-its-graph").function("""
 """)
 
 wrong, right = ANSWERS.to("megatron-mlp")
-wrong("forgets-the-bias", "y without b_down").replace("g(y_partial) + b_down", "g(y_partial) + 0 * b_down")
-wrong("no-g-no-bias", "a partial sum").replace("g(y_partial) + b_down", "y_partial + 0 * b_down")
+wrong("forgets-the-bias", sentence="y without b_down").replace("g(y_partial) + b_down", "g(y_partial) + 0 * b_down")
+wrong("no-g-no-bias", sentence="the output of this rank's rows: a partial sum. Where is g?").replace(
+    "g(y_partial) + b_down", "y_partial + 0 * b_down"
+)
 wrong("returns-nothing", "without a `return`").replace("return g", "g")
-wrong("forgets-f", "f is missing").replace("gelu(f(x) @", "gelu(x @")
-wrong("forgets-g", "Where is g?").replace("g(y_partial) + b_down", "y_partial + b_down")
-wrong("bias-before-g", "it belongs after g, once").replace("g(y_partial) + b_down", "g(y_partial + b_down)")
-wrong("gelu-of-the-sum", "y without gelu").replace("gelu(", "(")
-wrong("a-share-of-the-bias", "once, after g").replace("al) + b_down", "al + b_down / dist.get_world_size())")
+wrong("forgets-f", sentence="the contribution of this rank's columns: f is missing").replace("gelu(f(x) @", "gelu(x @")
+wrong("forgets-g", sentence="the output of this rank's rows plus b_down: a partial sum. Where is g?").replace(
+    "g(y_partial) + b_down", "y_partial + b_down"
+)
+wrong("bias-before-g", sentence="y with b_down added t times: it belongs after g, once").replace(
+    "g(y_partial) + b_down", "g(y_partial + b_down)"
+)
+wrong("gelu-of-the-sum", sentence="y without gelu").replace("gelu(", "(")
+wrong(
+    "a-share-of-the-bias",
+    sentence="the right one divided by t, the number of ranks: b_down / t before g gives each rank's copy only "
+    "1/t of its gradient. Add b_down once, after g",
+).replace("al) + b_down", "al + b_down / dist.get_world_size())")
 wrong("bias-on-rank-0", "add b_down on every rank").replace("+ b_down", "+ b_down * (dist.get_rank() < 1)")
-wrong("f-after-the-product", "with f after a product").replace(
+wrong("f-after-the-product", sentence="the gradient with f after a product: f belongs where x enters").replace(
     "gelu(f(x) @ w_up_local + b_up_local)", "f(gelu(x @ w_up_local + b_up_local))"
 )
-wrong("f-before-gelu", "with f after a product").replace("f(x) @ w_up_local", "f(x @ w_up_local)")
-wrong("f-between-too", "an f between the two products, too").replace("h_local @", "f(h_local) @")
-wrong("f-for-the-shards", "its own part of this weight").replace("@ w_up_local", "@ f(w_up_local)")
-wrong("g-in-the-middle-alone", "g between the two products").replace(
-    "gelu(f(x) @ w_up_local + b_up_local)", "g(gelu(f(x) @ w_up_local + b_up_local))"
-).replace("g(y_partial)", "y_partial")
-wrong("f-for-the-bias", "b_down's gradient was summed over the ranks").replace(") + b_down", ") + f(b_down)")
+wrong("f-before-gelu", same_as="f-after-the-product").replace("f(x) @ w_up_local", "f(x @ w_up_local)")
+wrong(
+    "f-between-too", sentence="the gradient with an f between the two products, too: f belongs only where x enters"
+).replace("h_local @", "f(h_local) @")
+wrong(
+    "f-for-the-shards", sentence="the sum over the ranks: each rank has its own part of this weight, so no f"
+).replace("@ w_up_local", "@ f(w_up_local)")
+wrong(
+    "g-in-the-middle-alone", sentence="y with g between the two products: ranks have different features there"
+).replace("gelu(f(x) @ w_up_local + b_up_local)", "g(gelu(f(x) @ w_up_local + b_up_local))").replace(
+    "g(y_partial)", "y_partial"
+)
+wrong(
+    "f-for-the-bias", sentence="t times too large: b_down's gradient was summed over the ranks, which all have it"
+).replace(") + b_down", ") + f(b_down)")
 wrong("sums-forward-twice", "One g, for y", caught_by="traffic").replace("return", "g(h_local)\nreturn")
 wrong("sums-y-twice", "one more all_reduce", caught_by="time").replace("return", "g(y_partial)\nreturn")
-wrong("f-after-both-products", "f after a product").replace("f(x)", "x").replace("g(y_partial)", "g(f(y_partial))")
-wrong("gelu-at-the-end", "between the two products").body(
+wrong("f-after-both-products", same_as="f-after-the-product").replace("f(x)", "x").replace(
+    "g(y_partial)", "g(f(y_partial))"
+)
+wrong("gelu-at-the-end", sentence="y with gelu at the end: it stands between the two products").body(
     "return gelu(g((f(x) @ w_up_local + b_up_local) @ w_down_local) + b_down)"
 )
-wrong("approximate-gelu", "approximation by tanh").replace("b_up_local)", 'b_up_local, approximate="tanh")')
-wrong("relu", "relu in place of gelu").replace("gelu(", "torch.relu(")
-wrong("g-before-gelu", "g between the two products").replace("gelu(f(x) @ w_up_local", "gelu(g(f(x) @ w_up_local)")
-wrong("f-and-g-exchanged", "f and g exchanged").replace("f(x)", "g(x)").replace("g(y_partial)", "f(y_partial)")
+wrong("approximate-gelu", sentence="y with gelu's approximation by tanh: call gelu(h)").replace(
+    "b_up_local)", 'b_up_local, approximate="tanh")'
+)
+wrong("relu", sentence="y with relu in place of gelu").replace("gelu(", "torch.relu(")
+wrong("g-before-gelu", same_as="g-in-the-middle-alone").replace("gelu(f(x) @ w_up_local", "gelu(g(f(x) @ w_up_local)")
+wrong("f-and-g-exchanged", sentence="y with f and g exchanged: f stands where x enters, g at the end").replace(
+    "f(x)", "g(x)"
+).replace("g(y_partial)", "f(y_partial)")
 right("by-linear").body("""
     linear = torch.nn.functional.linear
     h = linear(f(x), w_up_local.T, b_up_local)
@@ -253,35 +277,71 @@ right("by-linear").body("""
 """)
 
 wrong, right = ANSWERS.to("parallel-embedding")
-wrong("forgets-g", "this rank's lookups").replace("g(y_partial)", "y_partial")
-wrong("starts-too-early", "the one before isn't its own").replace("(index >= 0)", "(index >= -1)")
-wrong("ends-too-early", "leaves out each rank's last").replace("(index < rows)", "(index < rows - 1)")
-wrong("no-mask", "the sum without a mask").replace("torch.where(mine.unsqueeze(-1), found, 0.0)", "found")
-wrong("mask-off-by-one-at-the-end", "so the test is <, not <=").replace("index < rows", "index <= rows")
-wrong("off-by-one-remainder", "as index: a rank's rows end").replace("index < rows", "index <= rows").replace(
-    "index.clamp(0, rows - 1)", "tokens % rows"
+wrong("forgets-g", sentence="this rank's lookups: add up all ranks'").replace("g(y_partial)", "y_partial")
+wrong(
+    "starts-too-early",
+    sentence="the sum with a mask that takes one row too many: a rank's rows begin at tp_rank * rows, and the "
+    "one before isn't its own",
+).replace("(index >= 0)", "(index >= -1)")
+wrong(
+    "ends-too-early",
+    sentence="the sum with a mask that leaves out each rank's last row: a rank's rows end before (tp_rank + 1) * "
+    "rows, so the test is < (tp_rank + 1) * rows",
+).replace("(index < rows)", "(index < rows - 1)")
+wrong("no-mask", sentence="the sum without a mask: a rank adds zeros for what isn't its own").replace(
+    "torch.where(mine.unsqueeze(-1), found, 0.0)", "found"
 )
-wrong("mask-off-by-one-at-the-start", "so the test is >=, not >").replace("(index >= 0)", "(index > 0)")
+wrong(
+    "mask-off-by-one-at-the-end",
+    sentence="the sum with a mask that takes one row too many: a rank's rows end before (tp_rank + 1) * rows, so "
+    "the test is <, not <=",
+).replace("index < rows", "index <= rows")
+wrong(
+    "off-by-one-remainder",
+    sentence="the sum with a mask that takes one row too many, and with the remainder as index: a rank's rows "
+    "end before (tp_rank + 1) * rows, so the test is <, not <=",
+).replace("index < rows", "index <= rows").replace("index.clamp(0, rows - 1)", "tokens % rows")
+wrong(
+    "mask-off-by-one-at-the-start",
+    sentence="the sum with a mask that leaves out each rank's first row: a rank's rows begin at tp_rank * rows, "
+    "so the test is >=, not >",
+).replace("(index >= 0)", "(index > 0)")
 wrong("global-index", "subtract tp_rank * rows").replace("index.clamp(0, rows - 1)", "tokens")
-wrong("masks-only-the-value", "the gradient of all tokens").replace(
+wrong("masks-only-the-value", sentence="the gradient of all tokens, other ranks' included").replace(
     "torch.where(mine.unsqueeze(-1), found, 0.0)",
     "found + (torch.where(mine.unsqueeze(-1), found, 0.0) - found).detach()",
 )
-wrong("padding-index", "padding_idx=0").replace(
+wrong(
+    "padding-index",
+    sentence="the gradient without each rank's first row: that is the row that padding_idx=0 leaves out",
+).replace(
     "table_local[index.clamp(0, rows - 1)]", "torch.nn.functional.embedding(index * mine, table_local, padding_idx=0)"
 )
 wrong("sums-twice", "2 calls where 1 will do", caught_by="traffic").replace(
     "return", "all_reduce(y_partial.detach())\nreturn"
 )
 wrong("shifts-the-tokens-in-place", "Something writes in place").replace(" - tp_rank * rows", ".sub_(tp_rank * rows)")
-wrong("remainder", "with the remainder as index").body("y_partial = table_local[tokens % rows]")
-wrong("masks-later-ranks-alone", "an index below 0").replace("(index >= 0) & ", "")
-wrong("masks-earlier-ranks-alone", "past this rank's last").replace(" & (index < rows)", "")
+wrong(
+    "remainder",
+    sentence="the sum without a mask, and with the remainder as index: a rank adds zeros for what isn't its own",
+).body("y_partial = table_local[tokens % rows]")
+wrong(
+    "masks-later-ranks-alone",
+    sentence="the sum without a mask for what earlier ranks have: an index below 0 isn't this rank's either",
+).replace("(index >= 0) & ", "")
+wrong(
+    "masks-earlier-ranks-alone",
+    sentence="the sum without a mask for what later ranks have: an index past this rank's last isn't its own either",
+).replace(" & (index < rows)", "")
 wrong("float-mask", "made by .float() is float32").replace(
     "torch.where(mine.unsqueeze(-1), found, 0.0)", "found * mine.unsqueeze(-1).float()"
 )
-wrong("one-rank-on", "the row of the rank before").replace("tp_rank * rows", "(tp_rank + 1) * rows")
-wrong("one-rank-back", "the row of the rank after").replace("tp_rank * rows", "(tp_rank - 1) * rows")
+wrong("one-rank-on", sentence="the row of the rank before: rank r's first row is r * V/t").replace(
+    "tp_rank * rows", "(tp_rank + 1) * rows"
+)
+wrong("one-rank-back", sentence="the row of the rank after: rank r's first row is r * V/t").replace(
+    "tp_rank * rows", "(tp_rank - 1) * rows"
+)
 right("masked-fill").body("""
     others = (tokens < tp_rank * rows) | (tokens > tp_rank * rows + rows - 1)
     found = torch.nn.functional.embedding((tokens - tp_rank * rows).masked_fill(others, 0), table_local)
@@ -293,38 +353,84 @@ right("one-hot").body("""
 """)
 
 wrong, right = ANSWERS.to("parallel-cross-entropy")
-wrong("starts-too-early", "the one before isn't its own").replace("(index >= 0)", "(index >= -1)")
-wrong("starts-too-late", "so the test is >=, not >").replace("(index >= 0)", "(index > 0)")
-wrong("ends-too-early", "leaves out each rank's last").replace("(index < words)", "(index < words - 1)")
+wrong(
+    "starts-too-early",
+    sentence="the loss with a mask that takes one word too many: a rank's words begin at tp_rank * words, and "
+    "the one before isn't its own",
+).replace("(index >= 0)", "(index >= -1)")
+wrong(
+    "starts-too-late",
+    sentence="the loss with a mask that leaves out each rank's first word: a rank's words begin at tp_rank * "
+    "words, so the test is >=, not >",
+).replace("(index >= 0)", "(index > 0)")
+wrong(
+    "ends-too-early",
+    sentence="the loss with a mask that leaves out each rank's last word: a rank's words end before (tp_rank + "
+    "1) * words, so the test is < (tp_rank + 1) * words",
+).replace("(index < words)", "(index < words - 1)")
 wrong("no-maximum", "an exponential overflows").replace("logits_local - largest.unsqueeze(-1)", "logits_local")
-wrong("maximum-of-its-own", "must subtract the same").replace("all_reduce(", "(lambda x, *_, op: x.detach())(")
+wrong(
+    "maximum-of-its-own", sentence="the loss when each rank subtracts its own maximum: all must subtract the same one"
+).replace("all_reduce(", "(lambda x, *_, op: x.detach())(")
 wrong("maximum-over-all-groups", "pass tp_group to each").replace("tp_group, op=", "None, op=")
-wrong("sum-of-its-own-words", "without the sum over the other ranks' words").replace("g(shifted", "(shifted")
-wrong("no-mask", "the loss without a mask").replace("torch.where(mine, found, 0.0)", "found")
-wrong("mask-off-by-one", "so the test is <, not <=").replace("(index < words)", "(index <= words)")
-wrong("target-of-this-rank-alone", "the ranks without the target need it, too").replace("g(torch", "(torch")
+wrong("sum-of-its-own-words", sentence="the loss without the sum over the other ranks' words").replace(
+    "g(shifted", "(shifted"
+)
+wrong("no-mask", sentence="the loss without a mask: a rank adds zeros for what isn't its own").replace(
+    "torch.where(mine, found, 0.0)", "found"
+)
+wrong(
+    "mask-off-by-one",
+    sentence="the loss with a mask that takes one word too many: a rank's words end before (tp_rank + 1) * "
+    "words, so the test is <, not <=",
+).replace("(index < words)", "(index <= words)")
+wrong(
+    "target-of-this-rank-alone",
+    sentence="the loss with the target's logit of this rank alone: the ranks without the target need it, too",
+).replace("g(torch", "(torch")
 wrong("gathers-the-logits", "and no other logits", caught_by="traffic").replace(
     "total =", "all_gather(logits_local, tp_group)\ntotal ="
 )
-wrong("maximum-with-a-gradient", "through the maximum: detach()").replace(
+wrong(
+    "maximum-with-a-gradient",
+    sentence="the gradient with one through the maximum: detach() the logits of which you take it",
+).replace(
     "all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)",
     "logits_local.max(dim=-1).values\ndist.all_reduce(largest, op=dist.ReduceOp.MAX, group=tp_group)",
 )
-wrong("remainder", "with the remainder as index").replace("targets - first", "(targets - first) % words").replace(
-    "torch.where(mine, found, 0.0)", "found"
+wrong(
+    "remainder",
+    sentence="the loss without a mask, and with the remainder as index: a rank adds zeros for what isn't its own",
+).replace("targets - first", "(targets - first) % words").replace("torch.where(mine, found, 0.0)", "found")
+wrong(
+    "masks-later-ranks-alone",
+    sentence="the loss without a mask for what earlier ranks have: an index below 0 isn't this rank's either",
+).replace("(index >= 0) & (index < words)", "index < words")
+wrong(
+    "masks-earlier-ranks-alone",
+    sentence="the loss without a mask for what later ranks have: an index past this rank's last isn't its own either",
+).replace("(index >= 0) & (index < words)", "index >= 0")
+wrong(
+    "sum-by-verb",
+    sentence="the gradient of the target's logit alone: autograd does not see the sum over the words. Where is g?",
+).replace("g(sh", "partial(all_reduce, group=tp_group)(sh")
+wrong(
+    "target-without-the-maximum", sentence="the loss with the target's raw logit: subtract the maximum there too"
+).replace("shifted.gather", "logits_local.gather")
+wrong(
+    "target-by-verb",
+    sentence="the gradient of the sum over the words alone: autograd does not see the target's logit. Where is g?",
+).replace("g(torch", "partial(all_reduce, group=tp_group)(torch")
+wrong(
+    "maximum-off-on-every-rank",
+    sentence="the loss with the maximum subtracted on every rank: the ranks without the target add 0",
+).replace("shifted.gather", "logits_local.gather").replace(
+    "g(torch.where(mine, found, 0.0))", "g(torch.where(mine, found, 0.0) - largest)"
 )
-wrong("masks-later-ranks-alone", "an index below 0").replace("(index >= 0) & (index < words)", "index < words")
-wrong("masks-earlier-ranks-alone", "past this rank's last").replace("(index >= 0) & (index < words)", "index >= 0")
-wrong("sum-by-verb", "see the sum over the words").replace("g(sh", "partial(all_reduce, group=tp_group)(sh")
-wrong("target-without-the-maximum", "subtract the maximum there too").replace("shifted.gather", "logits_local.gather")
-wrong("target-by-verb", "see the target's logit").replace("g(torch", "partial(all_reduce, group=tp_group)(torch")
-wrong("maximum-off-on-every-rank", "the ranks without the target add 0").replace(
-    "shifted.gather", "logits_local.gather"
-).replace("g(torch.where(mine, found, 0.0))", "g(torch.where(mine, found, 0.0) - largest)")
 wrong("sum-of-the-maxima", "the logarithm of 0").replace(", op=dist.ReduceOp.MAX", "")
 wrong("rank-among-all", "dist.get_rank(tp_group)").replace(" = targets - first", " = targets - dist.get_rank() * words")
 wrong("one-maximum-for-all-tokens", "the logarithm of 0").replace("(dim=-1).values,", "().repeat(len(logits_local)),")
-wrong("sum-of-the-losses", "return the mean").replace(".mean()", ".sum()")
+wrong("sum-of-the-losses", sentence="the sum of the tokens' losses: return the mean").replace(".mean()", ".sum()")
 right("both-sums-in-one-call").body("""
     largest = logits_local.detach().amax(-1)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=tp_group)
@@ -335,46 +441,70 @@ right("both-sums-in-one-call").body("""
 
 wrong, right = ANSWERS.to("parallel-attention")
 OWN = "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]"
-wrong("blocks-of-columns", "of neighbouring columns").replace(OWN, "w_qkv.chunk(tp_size, 1)[tp_rank].chunk(3, 1)")
-wrong("forgets-f", "where is f?").replace("h = f(x)", "h = x")
-wrong("forgets-g", "Where is g?").replace("g(found @", "(found @")
+wrong(
+    "blocks-of-columns",
+    sentence="the output for w_qkv cut into blocks of neighbouring columns: rank 0 would have mostly q",
+).replace(OWN, "w_qkv.chunk(tp_size, 1)[tp_rank].chunk(3, 1)")
+wrong("forgets-f", sentence="the contribution of this rank's heads: where is f?").replace("h = f(x)", "h = x")
+wrong("forgets-g", sentence="the output of this rank's heads: a partial sum. Where is g?").replace(
+    "g(found @", "(found @"
+)
 wrong("f-three-times", "call f(x) once", caught_by="traffic").replace("h @ part", "f(x) @ part")
-wrong("every-rank-computes-everything", "each rank computes all heads").body("""
+wrong("every-rank-computes-everything", sentence="t times too large: each rank computes all heads").body("""
     h = f(x)
     q, k, v = (split_heads(h @ part, num_heads) for part in w_qkv.chunk(3, dim=1))
     return g(merge_heads(attend(q, k, v)) @ w_out)
 """)
-wrong("rows-of-rank-0", "rank 0's rows of w_out").replace("(tp_size, dim=0)[tp_rank]", "(tp_size, dim=0)[0]")
+wrong("rows-of-rank-0", sentence="the output if all take rank 0's rows of w_out").replace(
+    "(tp_size, dim=0)[tp_rank]", "(tp_size, dim=0)[0]"
+)
 wrong("other-heads-thrown-away", "computed, then thrown away").body("""
     q, k, v = (split_heads(part, num_heads) for part in (f(x) @ w_qkv).chunk(3, dim=-1))
     mine = attend(q, k, v).chunk(tp_size, dim=1)[tp_rank]
     return g(merge_heads(mine) @ w_out.chunk(tp_size, dim=0)[tp_rank])
 """)
-wrong("one-head-per-rank", "one head on each rank").replace("h @ part, heads_local", "h @ part, 1")
-wrong("all-heads-of-its-columns", "num_heads heads on each rank").replace(" @ part, heads_local", " @ part, num_heads")
-wrong("f-for-q-alone", "only some of q, k and v").replace(
+wrong("one-head-per-rank", sentence="the output with one head on each rank: it has heads_local heads").replace(
+    "h @ part, heads_local", "h @ part, 1"
+)
+wrong(
+    "all-heads-of-its-columns",
+    sentence="the output with num_heads heads on each rank: split its columns into heads_local heads",
+).replace(" @ part, heads_local", " @ part, num_heads")
+wrong("f-for-q-alone", sentence="the gradient with f for only some of q, k and v: all three are made of f(x)").replace(
     "split_heads(h @ part, heads_local) for part in w_local",
     """
     split_heads(source @ part, heads_local) for source, part in zip((h, x, x), w_local)""",
 )
-wrong("head-after-head", "q, k and v of one head after the other").replace(
+wrong(
+    "head-after-head",
+    sentence="the output for q, k and v of one head after the other in w_qkv: all columns of q come first",
+).replace(
     OWN, "w_qkv.unflatten(1, (num_heads, 3, -1)).chunk(tp_size, 1)[tp_rank].transpose(1, 2).flatten(1).chunk(3, 1)"
 )
-every_tth_head = wrong("every-tth-head", "every t-th head or column").replace(
-    OWN, "[w.unflatten(1, (num_heads, -1))[:, tp_rank::tp_size].flatten(1) for w in w_qkv.chunk(3, dim=1)]"
-)
-wrong("k-before-q", "in a different order").replace("q, k, v = (", "k, q, v = (")
-wrong("heads-and-rows-apart", "the gradient of every t-th head").like(every_tth_head).replace(
-    "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.unflatten(0, (num_heads, -1))[tp_rank::tp_size].flatten(0, 1)"
-)
-wrong("f-before-w-out", "f after a product").replace("h = f(x)", "h = x").replace("g(found @", "g(f(found) @")
-wrong("f-for-q-k-and-v", "f after a product").replace("h = f(x)", "h = x").replace("h @ part", "f(h @ part)")
-wrong("f-between-too", "an f between the products, too").replace("h @ part", "f(h @ part)")
-wrong("g-before-w-out", "g stands after the product").replace(
+every_tth_head = wrong(
+    "every-tth-head", sentence="the output with every t-th head or column on a rank: its heads are consecutive"
+).replace(OWN, "[w.unflatten(1, (num_heads, -1))[:, tp_rank::tp_size].flatten(1) for w in w_qkv.chunk(3, dim=1)]")
+wrong(
+    "k-before-q",
+    sentence="the output with q, k and v in a different order: w_qkv has the columns of q, then of k, then of v",
+).replace("q, k, v = (", "k, q, v = (")
+wrong("heads-and-rows-apart", sentence="the gradient of every t-th head: a rank's heads are consecutive").like(
+    every_tth_head
+).replace("w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.unflatten(0, (num_heads, -1))[tp_rank::tp_size].flatten(0, 1)")
+wrong("f-before-w-out", sentence="the gradient with f after a product: f belongs where x enters").replace(
+    "h = f(x)", "h = x"
+).replace("g(found @", "g(f(found) @")
+wrong("f-for-q-k-and-v", same_as="f-before-w-out").replace("h = f(x)", "h = x").replace("h @ part", "f(h @ part)")
+wrong(
+    "f-between-too", sentence="the gradient with an f between the products, too: f belongs only where x enters"
+).replace("h @ part", "f(h @ part)")
+wrong("g-before-w-out", sentence="the gradient of all rows: g stands after the product with this rank's rows").replace(
     "g(found @ w_out.chunk(tp_size, dim=0)[tp_rank])",
     "g(torch.nn.functional.pad(found, (tp_rank * found.shape[-1], (tp_size - 1 - tp_rank) * found.shape[-1]))) @ w_out",
 )
-wrong("columns-of-w-out", "columns of w_out").replace("(tp_size, dim=0)[tp_rank]", "(tp_size, dim=1)[tp_rank].T")
+wrong("columns-of-w-out", sentence="the output with columns of w_out: the merged heads meet its rows").replace(
+    "(tp_size, dim=0)[tp_rank]", "(tp_size, dim=1)[tp_rank].T"
+)
 right("one-product").body("""
     D, d = len(x[0, 0]), len(x[0, 0]) // num_heads
     mine = slice(tp_rank * heads_local, (tp_rank + 1) * heads_local)
@@ -432,36 +562,57 @@ right("one-class").cell("""
 """)
 
 wrong, right = ANSWERS.to("sequence-parallel-mlp")
-wrong("returns-all-tokens", "return this rank's tokens").replace(
+wrong("returns-all-tokens", sentence="the whole y: return this rank's tokens").replace(
     "x_local + scatter(y_partial) + f(b_down)", "gather(x_local + scatter(y_partial) + f(b_down))"
 )
-wrong("norm-gradients-not-summed", "the gradients must be summed over the ranks").replace("f(norm_", "(norm_")
-wrong("bias-gradient-not-summed", "the gradient of b_down").replace("f(b_down)", "b_down")
-wrong("a-share-of-b-down", "once, after scatter").replace("l) + f(b_down)", "l + b_down / dist.get_world_size())")
-wrong("bias-before-scatter", "it belongs after scatter, once").replace(
+wrong(
+    "norm-gradients-not-summed",
+    sentence="the contribution of this rank's tokens: every rank has used its copy for its own tokens, so the "
+    "gradients must be summed over the ranks",
+).replace("f(norm_", "(norm_")
+wrong("bias-gradient-not-summed", same_as="norm-gradients-not-summed").replace("f(b_down)", "b_down")
+wrong(
+    "a-share-of-b-down",
+    sentence="the right one divided by t, the number of ranks: b_down / t before scatter gives each rank's copy "
+    "only 1/t of its gradient. Add f(b_down) once, after scatter",
+).replace("l) + f(b_down)", "l + b_down / dist.get_world_size())")
+wrong("bias-before-scatter", sentence="y with b_down added t times: it belongs after scatter, once").replace(
     "gelu(h @ w_up_local + b_up_local) @ w_down_local", "gelu(h @ w_up_local + b_up_local) @ w_down_local + b_down"
 ).replace("x_local + scatter(y_partial) + f(b_down)", "x_local + scatter(y_partial)")
-wrong("no-residual", "without the residual").replace("return x_local + scatter(y_partial)", "return scatter(y_partial)")
+wrong("no-residual", sentence="y without the residual x").replace(
+    "return x_local + scatter(y_partial)", "return scatter(y_partial)"
+)
 after_gather = wrong("norm-after-the-gather", "LayerNorm first, then gather", caught_by="memory").replace(
     "h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))\nh = gather(h_local)",
     "h = layer_norm(gather(x_local), f(norm_weight), f(norm_bias))",
 )
-wrong("norm-after-the-gather-without-f", "comes before gather").like(after_gather).replace("f(norm_", "(norm_")
-wrong("f-after-the-norm", "f is for weights only").replace("gather(h_local)", "gather(f(h_local))")
-wrong("f-after-the-gather", "the gradient summed twice").replace("gather(h_local)", "f(gather(h_local))")
-wrong("residual-after-the-norm", "the residual is x itself").replace("return x_local +", "return h_local +")
-wrong("no-statistics", "mean and variance").replace(
+wrong(
+    "norm-after-the-gather-without-f",
+    sentence="the contribution of this rank's columns to all tokens: LayerNorm comes before gather",
+).like(after_gather).replace("f(norm_", "(norm_")
+wrong(
+    "f-after-the-norm", sentence="the gradient mixed with those of other ranks' tokens: f is for weights only"
+).replace("gather(h_local)", "gather(f(h_local))")
+wrong("f-after-the-gather", sentence="the gradient summed twice: gather adds it up already, without f").replace(
+    "gather(h_local)", "f(gather(h_local))"
+)
+wrong("residual-after-the-norm", sentence="y with x after LayerNorm as the residual: the residual is x itself").replace(
+    "return x_local +", "return h_local +"
+)
+wrong("no-statistics", sentence="y without LayerNorm's mean and variance").replace(
     "layer_norm(x_local, f(norm_weight), f(norm_bias))", "x_local * f(norm_weight) + f(norm_bias)"
 )
-wrong("f-for-the-shards-too", "the gradient of w_up_local").replace("gelu(h @ w_up_local", "gelu(h @ f(w_up_local)")
+wrong(
+    "f-for-the-shards-too", sentence="the sum over the ranks: each rank has its own part of this weight, so no f"
+).replace("gelu(h @ w_up_local", "gelu(h @ f(w_up_local)")
 wrong("gathers-x-as-well", "One gather where the MLP begins", caught_by="traffic").replace(
     "h = gather(h_local)", "gather(x_local)\nh = gather(h_local)"
 )
-wrong("f-for-x", "f is for weights only").replace("layer_norm(x_local, f(", "layer_norm(f(x_local), f(")
-wrong("x-through-the-doors", "x added 2 times").replace("@ w_down_local", "@ w_down_local + gather(x_local)").replace(
-    "x_local + scatter(y_partial)", "scatter(y_partial)"
-)
-wrong("b-up-through-f", "its own part of this weight").replace("+ b_up_local", "+ f(b_up_local)")
+wrong("f-for-x", same_as="f-after-the-norm").replace("layer_norm(x_local, f(", "layer_norm(f(x_local), f(")
+wrong("x-through-the-doors", sentence="y with x added t times: x goes past gather and scatter, straight to y").replace(
+    "@ w_down_local", "@ w_down_local + gather(x_local)"
+).replace("x_local + scatter(y_partial)", "scatter(y_partial)")
+wrong("b-up-through-f", same_as="f-for-the-shards-too").replace("+ b_up_local", "+ f(b_up_local)")
 right("one-sum-for-all-three").body("""
     norm_weight, norm_bias, b_down = f(torch.stack([norm_weight, norm_bias, b_down]))
     h = gather(layer_norm(x_local, norm_weight, norm_bias))
