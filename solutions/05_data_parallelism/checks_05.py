@@ -126,15 +126,50 @@ def gradient_case(
     when      behind the advice to divide: at what moment
     unsent    why a rank may still have its own gradient
     """
-    world_size, before = len(models), deepcopy(models)
-    weights = torch.cat([parameter.flatten() for parameter in models[0].parameters()])
+    before = deepcopy(models)
+    usual = {**mistakes, **wrong_gradients(models, local, right, buckets, when, unsent)}
+    pieces = {f"the gradient of parameter {number}": one for number, one in enumerate(cut(right, models[0]))}
+    case = Case(
+        [models, data],
+        right=pieces,
+        mistakes=by_piece(usual, models[0], local),
+        explain=lambda got, _: in_wrong_places(got, right),
+        rtol=RTOL,
+        through=with_hooks if buckets else with_gradients,
+        unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
+        unchanged=False,
+        before=lambda answer: expect_all_digits(answer, case),
+        same={"buckets": buckets} if buckets else {},
+        advice={**DTYPE, **(advice or {})},
+        **more,
+    )
+
+    def expect_held_too(answer: Answer) -> None:
+        """What is returned is right; so must be what an optimizer reads."""
+        expect_same_weights(answer, before)
+        judge_held(answer, case, local, right, models[0])
+
+    case.also = expect_held_too
+    return case
+
+
+def own_and_total(local: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Each rank's own gradients, right where it has none; and their sum, NaN where nobody has one."""
     known = local.isnan().logical_not()
+    return local.where(known, right), local.nansum(0).where(known.any(0), math.nan)
+
+
+def wrong_gradients(
+    models: Models, local: Tensor, right: Tensor, buckets: Buckets | None, when: str, unsent: str
+) -> dict[str, Tensor]:
+    """What usual mistakes lead to; the arguments are those of gradient_case."""
+    world_size, known = len(models), local.isnan().logical_not()
+    weights = torch.cat([parameter.flatten() for parameter in models[0].parameters()])
     shared = known.sum(0) != 1  # one rank's gradient is its sum too; who returns sums fails at a shared one before
-    total = local.nansum(0).where(known.any(0), math.nan)  # NaN where nobody has a gradient
-    own, divided = (x.where(known, right) for x in (local, local / world_size))
+    own, total = own_and_total(local, right)
+    divided = (local / world_size).where(known, right)
     heads = {FIRST_NUMBERS: first_numbers(right, models[0], buckets)} if buckets else {}
-    usual = {
-        **mistakes,
+    return {
         **heads,
         f"your own shard's gradient: {unsent}": own,
         f"the sum over the ranks: divide by world_size{when}": total.where(shared, right),
@@ -146,57 +181,35 @@ def gradient_case(
         "rank 0's gradient: average those of all ranks": own[0].where(shared, right),
         "the weights: all-reduce the gradients, not the parameters": weights.detach(),
     }
-    pieces = {f"the gradient of parameter {number}": one for number, one in enumerate(cut(right, models[0]))}
-    case = Case(
-        [models, data],
-        right=pieces,
-        mistakes=by_piece(usual, models[0], local),
-        explain=lambda got, _: elsewhere(got),
-        rtol=RTOL,
-        through=with_hooks if buckets else with_gradients,
-        unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
-        unchanged=False,
-        before=lambda answer: expect_all_digits(answer, case),
-        same={"buckets": buckets} if buckets else {},
-        advice={**DTYPE, **(advice or {})},
-        **more,
+
+
+def in_wrong_places(got: Any, right: Tensor) -> str:
+    """The mistake, if each number is one of the right ones."""
+    numbers = got.detach().double().reshape(-1, 1) if isinstance(got, Tensor) else torch.zeros(1, 1, dtype=DOUBLE)
+    words = "the right numbers in the wrong places: cut a flat tensor in the order in which it was put together, "
+    words += "and return the gradients in the order of model.parameters()"
+    return words if torch.isclose(numbers, right, 1e-6, 0).any(1).all() else ""
+
+
+def judge_held(answer: Answer, case: Case, local: Tensor, right: Tensor, model: nn.Module) -> None:
+    """Judge what is in each `grad`, and that no hook is left."""
+    own, total = own_and_total(local, right)
+    too_little = "the optimizer reads `grad`, so the mean must be there, not only in what you return"
+    usual = {f"the sum over the ranks: {too_little}": total, f"your own shard's gradient: {too_little}": own}
+    held = replace(
+        case,
+        seen="rank {rank} returned the right gradients, but in `parameter.grad`, {part} is",
+        mistakes=by_piece(usual, model, local),
+        explain=lambda *_: f"not what you returned: {too_little}",
+        unpack=lambda got, rank: as_tuple(got["held"], list(case.right), rank),
     )
-
-    def elsewhere(got: Any) -> str:
-        """The mistake, if each number is one of the right ones."""
-        numbers = got.detach().double().reshape(-1, 1) if isinstance(got, Tensor) else torch.zeros(1, 1, dtype=DOUBLE)
-        words = "the right numbers in the wrong places: cut a flat tensor in the order in which it was put together, "
-        words += "and return the gradients in the order of model.parameters()"
-        return words if torch.isclose(numbers, right, 1e-6, 0).any(1).all() else ""
-
-    def expect_held_too(answer: Answer) -> None:
-        """What is returned is right; so must be what an optimizer reads."""
-        expect_same_weights(answer, before)
-        too_little = "the optimizer reads `grad`, so the mean must be there, not only in what you return"
-        held = replace(
-            case,
-            seen="rank {rank} returned the right gradients, but in `parameter.grad`, {part} is",
-            mistakes=by_piece(
-                {
-                    f"the sum over the ranks: {too_little}": total,
-                    f"your own shard's gradient: {too_little}": own,
-                },
-                models[0],
-                local,
-            ),
-            explain=lambda *_: f"not what you returned: {too_little}",
-            unpack=lambda got, rank: as_tuple(got["held"], [*pieces], rank),
+    for rank, result in enumerate(answer.results):
+        held.judge_rank(result, rank)
+        fail_if(
+            result["hooks"] > 0,
+            f"rank {rank}: {plural(result['hooks'], 'hook')} left on the model after the call",
+            "Append each hook to `hooks`, so that it is removed at the end; otherwise every step adds more.",
         )
-        for rank, result in enumerate(answer.results):
-            held.judge_rank(result, rank)
-            fail_if(
-                result["hooks"] > 0,
-                f"rank {rank}: {plural(result['hooks'], 'hook')} left on the model after the call",
-                "Append each hook to `hooks`, so that it is removed at the end; otherwise every step adds more.",
-            )
-
-    case.also = expect_held_too
-    return case
 
 
 FIRST_NUMBERS = (
@@ -1032,26 +1045,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         for name in held_by(models[0])
     }
     for step, (local, last) in enumerate(steps := trained_serially(models, of_ranks), 1):
-        known, mean = local.isnan().logical_not(), mean_of_users(local)
-        usual = {
-            "this rank's own gradient: it was in no bucket that was sent (indices in `buckets` count the trained "
-            "parameters only), or the mean was not put into grad": local.where(known, mean),
-            "the sum over the ranks: divide by world_size": (ranks * mean).where(known.sum(0) != 1, mean),
-            "the mean divided by world_size once more: divide once": mean / ranks,
-            "this rank's own gradient plus the mean: put the mean in its place": local.nan_to_num() + mean,
-            FIRST_NUMBERS: first_numbers(mean[0], models[0], buckets),
-            BY_USERS: local.nanmean(0),
-            BY_ALL_USERS: ranks * mean / all_users(local, models[0]),
-            "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
-            "the result of each rank deciding for itself what has been used, or of leaving out what some rank hasn't: "
-            "only where the sum of the users is 0, the result is None": mean.where(known, math.nan),
-        }
-        usual |= zeros_for_none(mean, models[0], UNUSED)
-        if count > 1:
-            usual |= {
-                "the mean divided by the number of microbatches: the loss is divided by it already": mean / count,
-                "the last microbatch's gradient alone: leave what earlier ones have put into grad": mean_of_users(last),
-            }
+        mean, usual = mean_of_users(local), wrong_in_a_step(models[0], local, last, count, buckets)
         usual |= {STALE: mean_of_users(steps[0][0]) / ranks} if step > 1 else {}
         for n, (name, pieces) in enumerate(by_piece(usual, models[0], local).items()):
             part = f"{name} in step {step}"
@@ -1089,6 +1083,31 @@ hidden_replica = vary(
     traffic=[([[2, 0, 1], [1, 2, 0], [0, 1, 2]], 3, count, True, [[3, 2], [1], [0]]) for count in (1, 2)],
 )
 ### END HIDDEN TESTS
+
+
+def wrong_in_a_step(model: nn.Module, local: Tensor, last: Tensor, count: int, buckets: Buckets) -> dict[str, Tensor]:
+    """What usual mistakes lead to. local, last: the ranks' gradients of all microbatches, and of the last one."""
+    ranks, known, mean = len(local), local.isnan().logical_not(), mean_of_users(local)
+    usual = {
+        "this rank's own gradient: it was in no bucket that was sent (indices in `buckets` count the trained "
+        "parameters only), or the mean was not put into grad": local.where(known, mean),
+        "the sum over the ranks: divide by world_size": (ranks * mean).where(known.sum(0) != 1, mean),
+        "the mean divided by world_size once more: divide once": mean / ranks,
+        "this rank's own gradient plus the mean: put the mean in its place": local.nan_to_num() + mean,
+        FIRST_NUMBERS: first_numbers(mean[0], model, buckets),
+        BY_USERS: local.nanmean(0),
+        BY_ALL_USERS: ranks * mean / all_users(local, model),
+        "what rank 0 decides alone: any rank may have used the parameter": mean.where(known[0], math.nan),
+        "the result of each rank deciding for itself what has been used, or of leaving out what some rank hasn't: "
+        "only where the sum of the users is 0, the result is None": mean.where(known, math.nan),
+        **zeros_for_none(mean, model, UNUSED),
+    }
+    if count > 1:
+        usual |= {
+            "the mean divided by the number of microbatches: the loss is divided by it already": mean / count,
+            "the last microbatch's gradient alone: leave what earlier ones have put into grad": mean_of_users(last),
+        }
+    return usual
 
 
 def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: Any) -> bool:

@@ -371,9 +371,11 @@ wrong("no-padding", "").replace("-(-tensor.numel() // size)", "tensor.numel() //
 wrong("gathers-in-pack", "in unpack", caught_by="traffic").replace(
     "return tensor.shape, flat", "dist.all_reduce(flat.clone(), group=group)\nreturn tensor.shape, flat"
 )
-wrong("world-rank-modulo", "wrong pieces").replace(
-    "dist.get_rank(group)", "dist.get_rank() % dist.get_world_size(group)"
-)
+wrong(
+    "world-rank-modulo",
+    sentence="what you get from the wrong pieces: a rank's place in the group is "
+    "dist.get_rank(group), not its number in the world",
+).replace("dist.get_rank(group)", "dist.get_rank() % dist.get_world_size(group)")
 wrong("float32", "in float32", hidden=True).replace("shape, piece = kept", "shape, piece = kept[0], kept[1].float()")
 wrong("by-rows", "the same size").body("""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
@@ -389,15 +391,18 @@ wrong("by-rows", "the same size").body("""
 
     return pack, unpack
 """)
-wrong("no-group", "the pieces of all ranks lead to").replace("get_rank(group)", "get_rank()").replace(
-    "get_world_size(group)", "get_world_size()"
-).replace(", group=group", "")
+wrong("no-group", sentence="what the pieces of all ranks lead to: only those of the group belong together").replace(
+    "get_rank(group)", "get_rank()"
+).replace("get_world_size(group)", "get_world_size()").replace(", group=group", "")
 wrong("place-in-the-world", "This rank's piece was empty").replace(
     "flat = nn.functional.pad(tensor.detach().flatten(), (0, length * size - tensor.numel()))",
     "flat = tensor.detach().flatten()",
 ).replace("dist.get_rank(group)", "dist.get_rank()")
 wrong("keeps-the-padding", "cut off the padding").replace("flat[: shape.numel()].view(shape)", "flat")
-wrong("rounds-down", "round up").replace("-(-tensor.numel() // size)", "tensor.numel() // size").replace(
+wrong(
+    "rounds-down",
+    sentence="right but for the last numbers, which are 0: if t doesn't divide their number, pad, and round up",
+).replace("-(-tensor.numel() // size)", "tensor.numel() // size").replace(
     "nn.functional.pad(tensor.detach().flatten(), (0, length * size - tensor.numel()))", "tensor.detach().flatten()"
 ).replace(
     "flat[: shape.numel()].view(shape)", "torch.cat([flat, flat.new_zeros(shape.numel() - len(flat))]).view(shape)"
