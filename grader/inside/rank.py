@@ -57,6 +57,7 @@ UNWRITTEN = {
     aten.new_empty_strided,
     aten.resize_,
 }
+OURS = ("utils.", "checks_")  # how the modules begin whose objects a check may hand to its ranks
 MAX_PRINTED = 1 << 20  # characters that are kept and sent
 rank_environment.machinery.add(os.path.join(os.path.dirname(__file__), ""))
 
@@ -593,7 +594,7 @@ def state_of(value: Any) -> list[Any]:
         tensors = {**dict(value.named_parameters()), **dict(value.named_buffers())}
         return ["state", {name: tensor.detach() for name, tensor in tensors.items()}]
     owner = getattr(value, "__self__", value)
-    if type(owner).__module__.startswith("utils.") and hasattr(owner, "__dict__") and placeholder_for(owner) is None:
+    if type(owner).__module__.startswith(OURS) and hasattr(owner, "__dict__") and placeholder_for(owner) is None:
         return ["state", dict(vars(owner))]
     return ["value", value]
 

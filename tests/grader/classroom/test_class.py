@@ -114,7 +114,7 @@ def test_new_and_changed_submissions_are_judged_and_nothing_twice(made, grade, j
     assert (made.root / "grades.csv").read_bytes() == first
 
 
-def test_a_judgement_depends_on_the_text_the_checks_and_the_limits(made, monkeypatch, tmp_path):
+def test_a_judgement_depends_on_the_text_the_checks_and_the_limits(made, tmp_path):
     nb = lesson()
     settings = made.judge_settings
     assert digest_of(nb, LESSON, settings) == digest_of(lesson(), LESSON, settings)
@@ -126,26 +126,26 @@ def test_a_judgement_depends_on_the_text_the_checks_and_the_limits(made, monkeyp
     worth.cells[3].metadata.nbgrader.points = 3
     others = [digest_of(nb, LESSON, settings) for nb in (other, moved, worth)]
     others.append(digest_of(nb, LESSON, replace(settings, seconds=settings.seconds + 1)))
-    package = tmp_path / "checks_of_mine"
-    package.mkdir()
-    for name in ("__init__", LESSON, "01_other", "helper"):
-        (package / f"{name}.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    mine = replace(settings, checks="checks_of_mine")
+    mine = replace(settings, lessons=str(tmp_path))
+    for name in (f"{LESSON}/checks_90.py", f"{LESSON}/recorded.json", "01_other/checks_01.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
     others.append(before := digest_of(nb, LESSON, mine))
-    (package / "01_other.py").write_text("# another lesson's")
+    (tmp_path / "01_other/checks_01.py").write_text("# another lesson's")
     assert digest_of(nb, LESSON, mine) == before
-    for name in (LESSON, "helper"):
-        (package / f"{name}.py").write_text("# changed")
+    for name in ("checks_90.py", "recorded.json"):
+        (tmp_path / LESSON / name).write_text("# changed")
         others.append(digest_of(nb, LESSON, mine))
     assert len({digest_of(nb, LESSON, settings), *others}) == 1 + len(others)
 
 
 def test_to_find_the_checks_nothing_is_imported():
     """Importing utils would start a zygote, which takes as long as judging a small submission."""
-    code = "import sys; from grader.classroom.judgement_cache import folders_of; print(*folders_of('utils.checks')); "
+    code = "import sys; from grader.classroom.judgement_cache import digests_of_checks; "
+    code += "from grader.judging.worker import JudgeSettings; "
+    code += f"print(len(digests_of_checks({LESSON!r}, JudgeSettings('tests/tiny', True, 600)))); "
     code += "assert not {'utils', 'torch'} & set(sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == str(PROJECT / "utils" / "checks")
+    assert int(subprocess.check_output([sys.executable, "-c", code], text=True, cwd=PROJECT)) > 10
 
 
 def test_a_cached_judgement_that_can_not_be_read_is_made_again(made, judged):

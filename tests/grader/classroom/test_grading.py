@@ -15,6 +15,7 @@ import nbformat
 import pytest
 
 from grader.authoring.build import release_of
+from grader.authoring.check_files import HIDDEN
 from grader.authoring.lesson import find_lessons, read_lesson
 from grader.classroom import grade_class, grades
 from grader.classroom.course import ClassroomError, Course
@@ -133,7 +134,8 @@ def test_feedback_tells_each_mutant_what_went_wrong(graded, roster):
 
 def test_no_feedback_shows_a_hidden_test(graded, roster):
     folder, _, _ = graded
-    hidden = [line.strip() for line in (PROJECT / "grader" / "hidden" / f"{LESSON}.py").read_text().splitlines()]
+    checks = (PROJECT / "solutions" / LESSON / "checks_01.py").read_text()
+    hidden = [line.strip() for line in "".join(HIDDEN.findall(checks)).splitlines()]
     telling = {
         squeezed(line) for line in hidden if line.startswith(("for ", "[got]", "by_hand(", "(")) and len(line) > 30
     }
