@@ -45,9 +45,10 @@ TypeError: no
 
 @pytest.fixture
 def lesson(tmp_path):
-    source = tmp_path / "solutions" / "01_doubling.py"
-    source.parent.mkdir()
+    source = tmp_path / "solutions" / "01_doubling" / "lesson_01.py"
+    source.parent.mkdir(parents=True)
     source.write_text(LESSON)
+    source.with_name("checks_01.py").write_text("")
     return read_lesson(source)
 
 

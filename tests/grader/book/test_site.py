@@ -48,8 +48,9 @@ def browser():
 def course(tmp_path):
     """A course of one lesson."""
     files = {
-        "solutions/01_doubling.py": LESSON,
-        "docs/notes.md": "# Notes\n[the lesson](../solutions/01_doubling.py)\n",
+        "solutions/01_doubling/lesson_01.py": LESSON,
+        "solutions/01_doubling/checks_01.py": "",
+        "docs/notes.md": "# Notes\n[the lesson](../solutions/01_doubling/lesson_01.py)\n",
     }
     shutil.copytree(ROOT / "docs" / "book", tmp_path / "docs" / "book")
     for name, text in {**files, "docs/book/api.md": "# Functions\n"}.items():
@@ -61,7 +62,7 @@ def course(tmp_path):
         for cell in notebook.cells:
             cell.source = change(cell.source)
         path = tmp_path / folder / lesson.name / f"{lesson.name}.ipynb"
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes_of(notebook))
     return tmp_path
 

@@ -457,7 +457,7 @@ spawn(wait, 2).results
 def test_live_bars_are_not_in_notebooks_that_are_built(root, tmp_path):
     cells = [nbformat.v4.new_code_cell(source) for source in (IMPORTS, DRAWS_BARS, UNSEEN, ONLY_A_BAR)]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    lesson = SimpleNamespace(name="01_bars", root=root, cells=cells)
+    lesson = SimpleNamespace(name="01_bars", root=root, room=tmp_path, cells=cells)
     execute.run(lesson, notebook, tmp_path, str(tmp_path), after_cell=lambda: None)
     (seen,), (unseen,), (erased, value) = (cell.outputs for cell in notebook.cells[1:])
     assert seen == unseen and seen.text.endswith("[rank 2] over\n")
