@@ -1475,7 +1475,8 @@ two_by_two = {"dp": 2, "pp": 1, "cp": 1, "tp": 2}
 for dtype, cut, weights, updated in spawn(train_sharded, 4, two_by_two, [(double, 3), (torch.bfloat16, 10)]).results[0]:
     print(f"{dtype}: rank 0 computes with {weights:,} weights and has Adam's averages of {updated:,}")
     error = max(abs(a / b - 1) for a, b in zip(cut, serial))
-    print(f"  {len(cut)} steps, losses at most {error:.2%} off")
+    bound = 1e-9 if error < 1e-9 else 0.01  # bfloat16 rounds differently on other CPUs
+    print(f"  {len(cut)} steps, losses off by less than {bound:g} of them: {error < bound}")
 
 # %% [markdown]
 # In float64 it is the same training. In bfloat16 each weight that is used has only 3 digits, but the master weights
