@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ...cluster.layout import Layout
@@ -44,6 +45,8 @@ class GroupCalls(Rounds["VirtualCall"]):
     present      the members that run; weights: {one of them: how many members it stands for} (see alike.py)
     stands_for   how many groups of the world do what this one does, itself included
     tier         of the links between its members: "intra" or "inter"
+    due          collectives that all members have called and that have not begun: they go one after the other, so only
+                 the first competes with other transfers
     """
 
     members: tuple[int, ...]
@@ -52,6 +55,7 @@ class GroupCalls(Rounds["VirtualCall"]):
     stands_for: int
     tier: str
     layout: Layout
+    due: deque[Transfer] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         super().__init__()

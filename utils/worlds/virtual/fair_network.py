@@ -30,7 +30,7 @@ class Flow:
 
     ports       of each, the flows that are on it now
     remaining   seconds that its bytes would still take if it had its ports for itself, at the time `since`
-    share       how many flows are on the busiest of its ports
+    share       how many flows are on the busiest of its ports; 0 until that is known
     version     goes up with each change of speed, so that an end that was foreseen before is known to be out of date
     """
 
@@ -40,7 +40,7 @@ class Flow:
     latency: float
     remaining: float
     since: float = 0.0
-    share: int = 1
+    share: int = 0
     version: int = 0
 
 
@@ -65,6 +65,8 @@ class FairNetwork(Network):
         self.moments: list[Moment] = []
         self.lanes: dict[Hashable, deque[Flow]] = defaultdict(deque)  # the first is under way, the others wait
         self.on_port: dict[Hashable, set[Flow]] = defaultdict(set)
+        self.now = 0.0  # when the last thing happened
+        self.unsettled: dict[int, set[Flow]] = {}  # ports that flows have taken or left at this moment, by their id
 
     # --- waiting for a turn
 
@@ -75,6 +77,9 @@ class FairNetwork(Network):
         lane.append(flow)
         if len(lane) == 1:
             self.at(transfer.ready, "begin", flow)
+
+    def push_in_turn(self, transfer: Transfer, group: GroupCalls) -> None:
+        self.push(transfer)  # the group's lane sees to it
 
     def message(self, transfer: Transfer, first: Event) -> Flow:
         sender, receiver = first.rank, first.peer
@@ -118,11 +123,15 @@ class FairNetwork(Network):
     def earliest(self) -> float:
         while self.moments and self.moments[0].version != self.moments[0].flow.version:
             heapq.heappop(self.moments)
+        if self.unsettled and (not self.moments or self.moments[0].time > self.now):
+            self.settle()
+            return self.earliest()
         return self.moments[0].time if self.moments else math.inf
 
     def commit(self) -> list[Any]:
         """Let the next thing happen. Returns the waiters of calls that are complete."""
         moment = heapq.heappop(self.moments)
+        self.now = moment.time
         if moment.kind == "begin":
             self.begin(moment.flow, moment.time)
         elif moment.kind == "flow":
@@ -144,16 +153,18 @@ class FairNetwork(Network):
 
     def take_ports(self, flow: Flow, now: float) -> None:
         flow.since = now
-        if flow.remaining > 0:
+        if flow.remaining > 0 and flow.ports:
             for port in flow.ports:
                 port.add(flow)
-            self.change_speeds(flow, now)
-        self.foresee_end(flow, now)
+                self.unsettled[id(port)] = port
+        else:
+            flow.share = 1
+            self.foresee_end(flow)
 
     def end(self, flow: Flow, now: float) -> list[Any]:
         for port in flow.ports:
             port.discard(flow)
-        self.change_speeds(flow, now)
+            self.unsettled[id(port)] = port
         waiters = []
         for call in flow.transfer.calls.values():
             call.end = now
@@ -171,16 +182,17 @@ class FairNetwork(Network):
 
     # --- speeds
 
-    def change_speeds(self, flow: Flow, now: float) -> None:
-        """After `flow` has taken its ports or left them: the flows that share one with it."""
-        for other in set().union(*flow.ports):
-            share = max(map(len, other.ports))
-            if share != other.share:
-                other.remaining -= (now - other.since) / other.share
-                other.since, other.share = now, share
-                if other is not flow:
-                    self.foresee_end(other, now)
+    def settle(self) -> None:
+        """Change the speeds of the flows on ports that were taken or left at this moment."""
+        ports, self.unsettled = self.unsettled.values(), {}
+        for flow in set().union(*ports):
+            share = max(map(len, flow.ports))
+            if share != flow.share:
+                if flow.share:
+                    flow.remaining -= (self.now - flow.since) / flow.share
+                flow.since, flow.share = self.now, share
+                self.foresee_end(flow)
 
-    def foresee_end(self, flow: Flow, now: float) -> None:
+    def foresee_end(self, flow: Flow) -> None:
         flow.version += 1
-        self.at(now + max(0.0, flow.remaining) * flow.share, "end", flow)
+        self.at(flow.since + max(0.0, flow.remaining) * flow.share, "end", flow)

@@ -242,7 +242,12 @@ class Network:
                 transfer = self.transfer_of(calls, group)
                 for each in calls.values():
                     each.transfer = transfer
-                self.push(transfer)
+                self.push_in_turn(transfer, group)
+
+    def push_in_turn(self, transfer: Transfer, group: GroupCalls) -> None:
+        group.due.append(transfer)
+        if len(group.due) == 1:
+            self.push(transfer)
 
     # --- carrying out
 
@@ -315,6 +320,8 @@ class Network:
             end = start + self.charge(transfer, transfer.group).seconds
             if len(first.members) > 1:
                 self.links.take_for_collective(transfer.group.present, transfer.group.tier, end)
+            transfer.group.due.popleft()
+            self.push_all(itertools.islice(transfer.group.due, 1))
         for call in calls:
             call.end = end
         self.deliver(calls)
