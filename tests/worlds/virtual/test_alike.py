@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from tests.bench.virtual_speed import ddp, fsdp2, grid
 from utils import RankFailed, WorldStuck, region, simulate
 from utils.cluster import Cluster, Gpu, Jitter, Link
+from utils.worlds.virtual import kinds
 
 NODES_OF_8 = {"gpu": Gpu({"bf16": 1e15, "fp32": 1e14}, 80e9, 3e12, 4e-6), "intra": Link(2e-6, 4e11)}
 
@@ -141,6 +143,64 @@ def test_so_is_that_of_any_program(seed, rates):
     assert_equal_runs(whole, simulate(random_grid, size, *args, rates=rates, alike=by_stage(pipeline, size)))
     finer = simulate(random_grid, size, *args, rates=rates, alike=lambda rank: rank // (size // pipeline // 2))
     assert_equal_runs(whole, finer)
+
+
+def talkative(rank, world_size, program, *args):
+    """`program`, after which a remark is always worth its line."""
+    kinds.WORTH_A_REMARK = 0
+    return program(rank, world_size, *args)
+
+
+def suggested(capsys):
+    """The function of a rank that the remark names, as text; None if there was no remark."""
+    found = re.search(r"With alike=(lambda rank: .*), simulate", capsys.readouterr().out)
+    return found and found[1]
+
+
+def uneven(rank, world_size, slow):
+    """A reduction among all, for which some compute longer."""
+    x = torch.empty(1000 + 10**6 * slow(rank))
+    x.add_(1)
+    dist.all_reduce(x[:1000])
+
+
+@pytest.mark.parametrize(
+    ("program", "size", "args", "kind"),
+    [
+        (ddp, 16, (), "0"),
+        (fsdp2, 8, (), "0"),
+        (grid, 64, (4, 4, 6), "rank // 16"),
+        (uneven, 32, (lambda rank: rank % 4,), "rank % 4"),
+        (uneven, 48, (lambda rank: rank // 4 % 3,), "rank // 4 % 3"),
+        (uneven, 64, (lambda rank: (rank % 2) * (rank // 16),), "(rank // 16, rank % 2)"),
+        (uneven, 64, (lambda rank: rank == 40,), None),
+        (uneven, 64, (lambda rank: (rank * rank) % 7,), None),
+    ],
+)
+def test_after_a_run_of_all_ranks_a_remark_says_which_are_alike(capsys, program, size, args, kind):
+    whole = simulate(talkative, size, program, *args)
+    text = suggested(capsys)
+    assert text == (kind and f"lambda rank: {kind}")
+    if text:
+        assert_equal_runs(whole, simulate(talkative, size, program, *args, alike=eval(text)))
+        assert suggested(capsys) is None
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(4, 60))]
+)
+def test_what_the_remark_says_is_true_of_any_program(capsys, seed):
+    chance = random.Random(seed)
+    tensor, pipeline, data = chance.choice([2, 4, 8]), chance.choice([1, 2, 3]), chance.choice([2, 4])
+    size, args = tensor * pipeline * data, (random_grid, seed, tensor, pipeline)
+    whole = simulate(talkative, size, *args)
+    if text := suggested(capsys):
+        assert_equal_runs(whole, simulate(talkative, size, *args, alike=eval(text)))
+
+
+def test_a_small_run_earns_no_remark(capsys):
+    simulate(ddp, 16)
+    assert suggested(capsys) is None
 
 
 def test_its_pictures_and_its_trace_show_whom_each_lane_stands_for(tmp_path):

@@ -46,6 +46,7 @@ from .alike import Representatives
 from .calls import VirtualCall
 from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
+from .kinds import about_kinds
 from .meta_tensors import NoValues
 from .network import Network, NetworkInterface
 from .process_group import VirtualGroup
@@ -388,6 +389,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     try:
         world.run()
         world.say_once("patches", about_patches())
+        world.say_once("kinds", about_kinds(world))
         world.prints.flush()
         outcome = world.outcome()
     except TooManyRanks as error:
