@@ -69,6 +69,7 @@ __all__ = [
     "get_dispatch_mode",
     "gradient_hooks_of",
     "groups_of_process",
+    "is_leaf",
     "is_on",
     "kernels_of_optimizers",
     "let_fsdp_take_meta_parameters",
@@ -83,6 +84,7 @@ __all__ = [
     "set_groups_of_process",
     "set_init_process_group",
     "set_mesh_functions",
+    "set_mesh_number",
     "set_pickler_of_objects",
     "set_profiler",
     "set_sequence_number",
@@ -253,6 +255,17 @@ is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
 gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_post_accumulate_grad_hooks")
 # The same for those of `register_hook`.
 backward_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_backward_hooks")
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether no operation made it.
+
+    A view of a parameter that was made under no_grad, and changed since, is none; torch raises when asked.
+    """
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
 
 
 def reinstall_gradient_hooks(tensor: torch.Tensor) -> None:
@@ -484,6 +497,22 @@ def set_mesh_functions(broadcast: Callable[..., Any], scatter: Callable[..., Any
             for module in modules:
                 getattr(module, name)  # it must exist to be replaced
                 setattr(module, name, function)
+
+
+def set_mesh_number(number: Callable[[], int]) -> None:
+    """From now on, a DeviceMesh is equal only to those that were made while `number()` was the same.
+
+    torch has the field for process groups whose ranks are threads.
+    """
+    make = device_mesh.DeviceMesh.__init__
+
+    @functools.wraps(make)
+    def make_numbered(mesh: Any, *args: Any, **kwargs: Any) -> None:
+        make(mesh, *args, **kwargs)
+        mesh._thread_id  # noqa: B018, it must exist to be replaced
+        mesh._thread_id, mesh._hash = number(), None
+
+    device_mesh.DeviceMesh.__init__ = make_numbered  # type: ignore[method-assign]
 
 
 def wrap_loss_parallel(around: Callable[[Switch, Switch], tuple[Switch, Switch]]) -> None:

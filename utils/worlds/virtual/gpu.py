@@ -40,6 +40,7 @@ from ...recording.torch_private import (
     functional_collectives,
     get_dispatch_mode,
     gradient_hooks_of,
+    is_leaf,
     local_scalar_dense,
     reinstall_gradient_hooks,
     schema_of,
@@ -279,7 +280,7 @@ class VirtualGpu(TorchDispatchMode):
             return False
         if isinstance(value, Parameter):
             return True
-        if not (value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
+        if not (torch.is_grad_enabled() and value.requires_grad and is_leaf(value)):
             return False
         return self.rank.received.isdisjoint(self.storages.numbers_of(value))
 

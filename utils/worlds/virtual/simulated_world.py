@@ -48,6 +48,7 @@ from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
 from .meta_tensors import NoValues
 from .network import Network, NetworkInterface
+from .per_process import keep_apart
 from .process_group import VirtualGroup
 from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks
@@ -380,6 +381,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
         world = SimulatedWorld(request, file.read())
     patch_torch(world)
     world.separate.install()
+    keep_apart(world, world.separate)
     enter(world)
     virtual_clock.patch_time(world.scheduler)
     virtual_signals.patch_signals(world.scheduler)
