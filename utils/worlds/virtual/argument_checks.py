@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...events.collectives import form_of
+from ...events.collectives import POINT_TO_POINT, form_of
 from ...recording.torch_calls import tensors_in
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def layout_error(method: str, op: str, args: Sequence[Any]) -> str:
     """Which tensor's place in memory is refused. Where Gloo goes on with wrong numbers, diagnosis/silent_mistakes.py
     says so.
     """
-    must_be_dense = args[0] if op == "recv" else args[1] if form_of(op, method).read == "rows" else ()
+    must_be_dense = args[0] if op in POINT_TO_POINT else args[1] if form_of(op, method).read == "rows" else ()
     if not all(tensor.is_contiguous() for tensor in tensors_in(must_be_dense)):
         return f"{op}: tensors must be contiguous. Hand in x.contiguous()."
     if op != "send" and any(map(overlaps_itself, tensors_in(args[:1]))):

@@ -135,7 +135,7 @@ def write(into: torch.Tensor, what: torch.Tensor) -> None:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.data.view(-1) if tensor.is_contiguous() else tensor.data.flatten()
+    return tensor.data.contiguous().view(-1)
 
 
 # --- the tensors of a call: Buffers for each collective in it, since torch may put several into one call
