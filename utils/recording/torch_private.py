@@ -68,6 +68,7 @@ __all__ = [
     "functional_collectives",
     "get_dispatch_mode",
     "gradient_hooks_of",
+    "group_named",
     "groups_of_process",
     "is_leaf",
     "is_on",
@@ -131,6 +132,7 @@ with needed():
     from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
         _set_thread_isolation_mode as set_thread_isolation_mode,
     )
+    from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
     from torch._ops import OpOverload
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._tensor import _rebuild_from_type_v2 as rebuild_from_type
@@ -353,6 +355,11 @@ def groups_of_process() -> list[dist.ProcessGroup]:
     """The process groups that this process is in, in the order in which they were made."""
     groups: GroupsOfProcess = vars(c10d)["_world"]
     return list(groups.pg_map)
+
+
+def group_named(name: str) -> dist.ProcessGroup:
+    """The group of this process that torch's operators know by this name."""
+    return resolve_process_group(name)
 
 
 def set_groups_of_process(groups: GroupsOfProcess) -> None:
