@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
-from utils import simulate, spawn
+from utils import RankFailed, simulate, spawn
 
 virtual = partial(simulate, device="cpu")
 both = pytest.mark.parametrize("world", [spawn, virtual], ids=["spawn", "simulate"])
@@ -111,3 +113,110 @@ def test_a_tensor_whose_layout_is_refused_raises(world, op):
 
     wanted = "contiguous" if op != "all_gather_into_tensor" else "more than one element of the"
     assert all(wanted in result for result in world(program, 2, op).results)
+
+
+def exchanged(rank, world_size, device):
+    mesh = init_device_mesh(device, (world_size,))
+    rows = DTensor.from_local(torch.arange(16.0).view(2, 8) + 100 * rank, mesh, [Shard(0)])
+    return rows.redistribute(placements=[Shard(1)]).to_local()
+
+
+def calls_of(run):
+    return [(event.op, event.bytes) for event in run.events if event.rank == 0 and event.op != "barrier"]
+
+
+def test_dtensors_all_to_all_is_recorded_and_takes_time_without_values_too():
+    with_values, sizes = virtual(exchanged, 4, "cuda"), simulate(exchanged, 4, "cuda")
+    assert calls_of(with_values) == calls_of(sizes) == [("all_to_all", 64)]
+    assert sizes.elapsed == with_values.elapsed > 0
+    for real, ours in zip(spawn(exchanged, 4, "cpu").results, with_values.results, strict=True):
+        assert torch.equal(real, ours)
+    assert sizes.traffic().remark == ""
+
+
+@both
+def test_the_traffic_says_where_dtensor_gathers_instead_of_an_all_to_all(world):
+    traffic = world(exchanged, 4, "cpu").traffic()
+    assert "4 of these all-gathers (" in traffic.remark and "4 times the bytes" in traffic.remark
+    assert traffic.remark in repr(traffic)
+
+
+OPERATORS = {  # name: what it calls on the network
+    "_dtensor.shard_dim_alltoall": "all_to_all",
+    "_c10d_functional_autograd.all_gather_into_tensor": "all_gather",
+    "_c10d_functional.all_gather_into_tensor_out": "all_gather",
+    "_c10d_functional.broadcast": "broadcast",
+    "c10d_functional.all_reduce": "all_reduce",
+    "symm_mem.fused_all_gather_matmul": "all_gather",
+    "symm_mem.fused_matmul_reduce_scatter": "reduce_scatter",
+    "symm_mem.one_shot_all_reduce": "all_reduce",
+    "symm_mem.two_shot_all_reduce_": "all_reduce",
+    "symm_mem.multimem_all_gather_out": "all_gather",
+    "symm_mem._low_contention_reduce_scatter": "reduce_scatter",
+}
+
+
+def operator(rank, world_size, name):
+    import torch.distributed._symmetric_memory  # defines operators
+
+    x, group = torch.arange(16.0).view(4, 4) + 100 * rank, dist.group.WORLD.group_name
+    namespace, name = name.split(".")
+    call = getattr(getattr(torch.ops, namespace), name)
+    wait, whole = torch.ops._c10d_functional.wait_tensor, torch.empty(4 * world_size, 4)
+    match name:
+        case "shard_dim_alltoall":
+            return call(x, 0, 1, group)
+        case "all_gather_into_tensor":
+            return wait(call(x, world_size, group))
+        case "all_gather_into_tensor_out":
+            return wait(call(x, world_size, group, out=whole))
+        case "broadcast":
+            return wait(call(x, 0, group))
+        case "all_reduce":
+            return wait(call(x, "sum", "", [*range(world_size)], world_size))
+        case "fused_all_gather_matmul":
+            return call(x, [torch.ones(4, 2)], 0, group)[1][0]
+        case "fused_matmul_reduce_scatter":
+            return call(x, torch.ones(4, 2), "sum", 0, group)
+        case "multimem_all_gather_out":
+            return call(x, group, whole)
+    return call(x, "sum", group)
+
+
+def expected_of(name, ranks=2):
+    every = [torch.arange(16.0).view(4, 4) + 100 * rank for rank in range(ranks)]
+    whole, total = torch.cat(every), sum(every)
+    match name.split(".")[1]:
+        case "shard_dim_alltoall":
+            return [*whole.chunk(ranks, 1)]
+        case "broadcast":
+            return [every[0]] * ranks
+        case "fused_all_gather_matmul":
+            return [whole @ torch.ones(4, 2)] * ranks
+        case "fused_matmul_reduce_scatter":
+            return [*(total @ torch.ones(4, 2)).chunk(ranks)]
+        case "_low_contention_reduce_scatter":
+            return [*total.chunk(ranks)]
+    return [whole if OPERATORS[name] == "all_gather" else total] * ranks
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_collective_that_is_an_operator_is_none_the_cheaper(name):
+    with_values, sizes = virtual(operator, 2, name), simulate(operator, 2, name)
+    for ours, shape, wanted in zip(with_values.results, sizes.results, expected_of(name), strict=True):
+        assert torch.equal(ours, wanted)
+        assert shape.shape == wanted.shape
+    assert calls_of(sizes) == calls_of(with_values)
+    assert [op for op, _ in calls_of(sizes)] == [OPERATORS[name]]
+    assert sizes.elapsed == with_values.elapsed > 0
+
+
+@pytest.mark.parametrize("launch", [virtual, simulate])
+def test_an_operator_that_reads_other_gpus_memory_is_refused_rather_than_free(launch):
+    def program(rank, world_size):
+        import torch.distributed._symmetric_memory  # defines operators
+
+        torch.ops.symm_mem.nvshmem_broadcast(torch.ones(2), 0, dist.group.WORLD.group_name)
+
+    with pytest.raises(RankFailed, match="memory of other GPUs"):
+        launch(program, 2)
