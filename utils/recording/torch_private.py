@@ -73,6 +73,7 @@ __all__ = [
     "is_leaf",
     "is_on",
     "kernels_of_optimizers",
+    "leave_uncompiled",
     "let_fsdp_take_meta_parameters",
     "let_fused_optimizers_take",
     "local_scalar_dense",
@@ -129,6 +130,11 @@ with needed():
     from torch._C import _get_dispatch_mode as get_dispatch_mode
     from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_hooks
     from torch._C._distributed_c10d import Backend, FakeProcessGroup, ProcessGroupGloo, Work
+    from torch._C._dynamo.eval_frame import (
+        _FrameAction as FrameAction,
+        _FrameExecStrategy as FrameExecStrategy,
+        set_code_exec_strategy,
+    )
     from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
         _set_thread_isolation_mode as set_thread_isolation_mode,
     )
@@ -319,6 +325,13 @@ def call_kernel(function: OpOverload, key: DispatchKey, *args: Any, **kwargs: An
 def when_backward_ends(callback: Callable[[], None]) -> None:
     """Call `callback` when the backward pass that is running now ends."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def leave_uncompiled(kind: type) -> None:
+    """Have torch.compile run the methods of a class, and what they call, as they are."""
+    for method in vars(kind).values():
+        if (code := getattr(method, "__code__", None)) is not None:
+            set_code_exec_strategy(code, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
 
 
 # --- process groups
