@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..events.event import Event
+from ..events.event import DTENSORS_EXCHANGE, Event
 
 EQUALLY = "so every rank must run it the same number of times."
 # {(wrapper, operation, or "" for any): what it does, and what that means for the program}
@@ -37,7 +37,8 @@ NAMES = {wrapper for wrapper, _ in ON_THE_NETWORK}
 
 def what_it_does(event: Event) -> str:
     """What the wrapper that made this call does on the network, in a sentence or two; "" if no wrapper made it."""
-    return ON_THE_NETWORK.get((event.wrapper, event.op)) or ON_THE_NETWORK.get((event.wrapper, ""), "")
+    wrapper = event.wrapper.replace(DTENSORS_EXCHANGE, "DTensor")
+    return ON_THE_NETWORK.get((wrapper, event.op)) or ON_THE_NETWORK.get((wrapper, ""), "")
 
 
 def what_they_do(events: Iterable[Event]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+DTENSORS_EXCHANGE = "DTensor all-to-all"  # the `wrapper` of one, which on a mesh of "cpu" is an all-gather
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

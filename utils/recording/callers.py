@@ -15,6 +15,7 @@ import torch
 from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 
+from ..events.event import DTENSORS_EXCHANGE
 from ..text import source_lines
 from ..text.package import FOLDER
 
@@ -26,6 +27,7 @@ WRAPPERS = {
     "nn/modules/_functions.py": {"": "SyncBatchNorm"},
     "distributed/fsdp/": {"": "FSDP"},
     "distributed/checkpoint/": {"": "checkpoint"},
+    "distributed/tensor/_collective_utils.py": {"shard_dim_alltoall": DTENSORS_EXCHANGE, "": "DTensor"},
     "distributed/tensor/": {"": "DTensor"},
     "distributed/_state_dict_utils.py": {"": "state dict"},
     "distributed/pipelining/": {"": "pipeline"},

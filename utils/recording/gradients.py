@@ -14,7 +14,7 @@ from weakref import ref
 import torch
 
 from .notes import GradientOf, Note, ParametersAre
-from .torch_private import version_of
+from .torch_private import is_leaf, version_of
 
 MAX_CALLS = 2_000  # a wrong order shows early; later calls are not looked at
 MAX_SEARCHES = 20  # one per optimizer step; each goes through all objects of the process, in a few milliseconds
@@ -102,7 +102,7 @@ class Gradients:
         self.by_address.clear()
         fingerprints = []
         for tensor in objects:
-            if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_leaf and has_values(tensor):
+            if type(tensor) in (torch.Tensor, torch.nn.Parameter) and is_leaf(tensor) and has_values(tensor):
                 fingerprints.append(fingerprint(tensor))
                 if tensor.grad is not None:
                     found = GradientOf(0, fingerprints[-1], names.get(id(tensor), ""))

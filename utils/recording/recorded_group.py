@@ -39,6 +39,7 @@ from .torch_private import (
     Future,
     NewGroup,
     Work,
+    leave_uncompiled,
     register_backend,
     set_sequence_number,
     source_rank_of,
@@ -372,6 +373,8 @@ def recorded(method: Method) -> Callable[..., Any]:
 for _method, _op in OPERATIONS.items():
     if hasattr(dist.ProcessGroup, _method):
         setattr(RecordedGroup, _method, recorded(Method(_method, _op)))
+for _class in (RecordedGroup, RecordedWork, WaitedMessage):
+    leave_uncompiled(_class)
 
 
 def install(recorder: Recorder) -> None:

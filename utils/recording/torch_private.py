@@ -68,9 +68,12 @@ __all__ = [
     "functional_collectives",
     "get_dispatch_mode",
     "gradient_hooks_of",
+    "group_named",
     "groups_of_process",
+    "is_leaf",
     "is_on",
     "kernels_of_optimizers",
+    "leave_uncompiled",
     "let_fsdp_take_meta_parameters",
     "let_fused_optimizers_take",
     "local_scalar_dense",
@@ -83,6 +86,7 @@ __all__ = [
     "set_groups_of_process",
     "set_init_process_group",
     "set_mesh_functions",
+    "set_mesh_number",
     "set_pickler_of_objects",
     "set_profiler",
     "set_sequence_number",
@@ -126,9 +130,15 @@ with needed():
     from torch._C import _get_dispatch_mode as get_dispatch_mode
     from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_hooks
     from torch._C._distributed_c10d import Backend, FakeProcessGroup, ProcessGroupGloo, Work
+    from torch._C._dynamo.eval_frame import (
+        _FrameAction as FrameAction,
+        _FrameExecStrategy as FrameExecStrategy,
+        set_code_exec_strategy,
+    )
     from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
         _set_thread_isolation_mode as set_thread_isolation_mode,
     )
+    from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
     from torch._ops import OpOverload
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._tensor import _rebuild_from_type_v2 as rebuild_from_type
@@ -255,6 +265,17 @@ gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter(
 backward_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_backward_hooks")
 
 
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether no operation made it.
+
+    A view of a parameter that was made under no_grad, and changed since, is none; torch raises when asked.
+    """
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
+
+
 def reinstall_gradient_hooks(tensor: torch.Tensor) -> None:
     """Have its hooks called again after torch has exchanged what is behind `tensor`, and left them without effect."""
     tensor._post_accumulate_grad_hooks = gradient_hooks_of(tensor)  # type: ignore[assignment]
@@ -306,6 +327,13 @@ def when_backward_ends(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
+def leave_uncompiled(kind: type) -> None:
+    """Have torch.compile run the methods of a class, and what they call, as they are."""
+    for method in vars(kind).values():
+        if (code := getattr(method, "__code__", None)) is not None:
+            set_code_exec_strategy(code, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+
+
 # --- process groups
 
 
@@ -340,6 +368,11 @@ def groups_of_process() -> list[dist.ProcessGroup]:
     """The process groups that this process is in, in the order in which they were made."""
     groups: GroupsOfProcess = vars(c10d)["_world"]
     return list(groups.pg_map)
+
+
+def group_named(name: str) -> dist.ProcessGroup:
+    """The group of this process that torch's operators know by this name."""
+    return resolve_process_group(name)
 
 
 def set_groups_of_process(groups: GroupsOfProcess) -> None:
@@ -484,6 +517,22 @@ def set_mesh_functions(broadcast: Callable[..., Any], scatter: Callable[..., Any
             for module in modules:
                 getattr(module, name)  # it must exist to be replaced
                 setattr(module, name, function)
+
+
+def set_mesh_number(number: Callable[[], int]) -> None:
+    """From now on, a DeviceMesh is equal only to those that were made while `number()` was the same.
+
+    torch has the field for process groups whose ranks are threads.
+    """
+    make = device_mesh.DeviceMesh.__init__
+
+    @functools.wraps(make)
+    def make_numbered(mesh: Any, *args: Any, **kwargs: Any) -> None:
+        make(mesh, *args, **kwargs)
+        mesh._thread_id  # noqa: B018, it must exist to be replaced
+        mesh._thread_id, mesh._hash = number(), None
+
+    device_mesh.DeviceMesh.__init__ = make_numbered  # type: ignore[method-assign]
 
 
 def wrap_loss_parallel(around: Callable[[Switch, Switch], tuple[Switch, Switch]]) -> None:

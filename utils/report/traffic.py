@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..events.collectives import COLLECTIVES, NOBODY, POINT_TO_POINT, ROOT
-from ..events.event import Event
+from ..events.event import DTENSORS_EXCHANGE, Event
 from ..text import tables
+from ..text.source_lines import place
 from ..text.rank_sets import format_ranks, group_alike
 
 if TYPE_CHECKING:
@@ -66,12 +68,29 @@ def implied_receivers(op: str, position: int, size: int, root: int | None) -> li
     return [(position + (-1 if one.receives == ROOT else 1)) % size]  # a ring, or a chain
 
 
+def gathered_exchanges(events: list[Event]) -> str:
+    """A remark on the all-gathers by which DTensor replaces all-to-alls; "" if there are none."""
+    found = [event for event in events if event.op == "all_gather" and event.wrapper.startswith(DTENSORS_EXCHANGE)]
+    if not found:
+        return ""
+    lines = sorted({place(event.where).partition(":  ")[0] for event in found if event.where})
+    sizes = sorted({len(event.members) for event in found})
+    where = f" ({', '.join(lines[:3])}{', ...' if len(lines) > 3 else ''})" if lines else ""
+    times = " or ".join(map(str, sizes))
+    return (
+        f"{len(found)} of these all-gathers{where} stand for all-to-alls: on a mesh of \"cpu\", DTensor gathers the "
+        f"whole tensor and each rank cuts out its part, which sends {times} times the bytes. On a mesh of \"cuda\" it "
+        "calls all_to_all."
+    )
+
+
 class Traffic:
     """What each rank sent, in the program's own messages and in collectives. No times, so every run gives the same.
 
     messages[s][d], bytes[s][d]   from rank s to rank d, by `send` and `isend`
     implied_bytes[s][d]           from rank s to rank d, by the usual algorithms of the collectives: computed
     collectives[r][op]            a Collective: calls, bytes handed in, bytes that the usual algorithm implies
+    remark                        what the bytes alone don't tell; "" if there is nothing
     """
 
     def __init__(self, world_size: int, events: list[Event]) -> None:
@@ -90,6 +109,7 @@ class Traffic:
                 same[event.rank, event.op, event.bytes, event.peer, id(event.members)].append(event)
         for calls in same.values():
             self.add_collective(calls[0], len(calls))
+        self.remark = gathered_exchanges(events)
 
     def add_collective(self, event: Event, times: int) -> None:
         calls, handed_in, implied = self.collectives[event.rank].get(event.op, Collective())
@@ -148,6 +168,7 @@ class Traffic:
         own, collectives = self.own_rows(), self.collective_rows()
         both = [tables.text(self.OWN, own) if own else "The program sent no messages itself."]
         both += [tables.text(self.COLLECTIVES, collectives)] if collectives else []
+        both += [self.remark] if self.remark else []
         return "\n\n".join(both)
 
     def _repr_html_(self) -> str:
@@ -158,4 +179,4 @@ class Traffic:
         if collectives:
             caption = "Collectives: what each rank handed in, and what a ring would make it send"
             html += tables.html(caption, self.COLLECTIVES, collectives)
-        return html
+        return html + (f"<p>{escape(self.remark)}</p>" if self.remark else "")

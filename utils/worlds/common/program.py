@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from .by_value import Pickler, register_pickle_by_value
+from .compiled import is_compiled, reduce_compiled
 from .pickling import CannotTravel, imported_types, pack, pickled_size, pickling_error
 from .unpicklable import find_culprit, parts_of_call, students_wrote, variables_of_call
 
@@ -74,6 +75,8 @@ class ProgramPickler(Pickler):
                 )
             if is_plain(value):
                 return pack(value)
+        elif is_compiled(value):
+            return reduce_compiled(value)
         elif isinstance(value, ModuleType) and type(value) is not ModuleType and value.__name__ in sys.modules:
             return import_module, (value.__name__,)  # cloudpickle only knows plain modules; torch.backends.cudnn is not
         elif isinstance(value, self.of_this_process):

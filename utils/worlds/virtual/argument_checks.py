@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...events.collectives import form_of
+from ...events.collectives import POINT_TO_POINT, form_of
+from ...recording.torch_calls import tensors_in
 
 if TYPE_CHECKING:
     from .calls import VirtualCall
@@ -20,11 +21,33 @@ if TYPE_CHECKING:
 
 def argument_error(method: str, op: str, args: Sequence[Any], size: int, reduce_op: str) -> str:
     """Why the arguments of a call can't be right on a group of `size` ranks."""
-    if error := tensors_error(method, op, args, size):
+    if error := tensors_error(method, op, args, size) or layout_error(method, op, args):
         return error
     if reduce_op and not can_reduce(reduce_op, first_dtype(args)):
         return f"{op} can't take the {reduce_op.upper()} of {str(first_dtype(args)).removeprefix('torch.')}."
     return ""
+
+
+def layout_error(method: str, op: str, args: Sequence[Any]) -> str:
+    """Which tensor's place in memory is refused. Where Gloo goes on with wrong numbers, diagnosis/silent_mistakes.py
+    says so.
+    """
+    must_be_dense = args[0] if op in POINT_TO_POINT else args[1] if form_of(op, method).read == "rows" else ()
+    if not all(tensor.is_contiguous() for tensor in tensors_in(must_be_dense)):
+        return f"{op}: tensors must be contiguous. Hand in x.contiguous()."
+    if op != "send" and any(map(overlaps_itself, tensors_in(args[:1]))):
+        return (
+            f"unsupported operation: more than one element of the tensor that {op} writes to refers to a single memory "
+            "location. It was expanded: hand in x.clone()."
+        )
+    return ""
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether elements of an expanded tensor share their memory."""
+    if tensor.layout is not torch.strided:
+        return False
+    return any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def tensors_error(method: str, op: str, args: Sequence[Any], size: int) -> str:

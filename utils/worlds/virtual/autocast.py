@@ -88,7 +88,7 @@ class Autocast(TorchFunctionMode):
             return type(value)(self.cast(part, dtype) for part in value)
         if not is_castable(value) or value.dtype is dtype:
             return value
-        if not (value.is_leaf and value.requires_grad and dtype is self.dtypes[-1]):
+        if not (value.requires_grad and is_leaf(value) and dtype is self.dtypes[-1]):
             return value.to(dtype)
         if id(value) not in self.casts:
             self.casts[id(value)] = value, value.to(dtype)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ...events.collectives import ALL, COLLECTIVES, NOBODY, Collective, Method, form_of, not_known
+from ...recording.torch_calls import tensors_in
 from .calls import VirtualCall
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
@@ -61,6 +62,16 @@ def deliver(
         tensors = [tensor for given, taken in part for tensor in (*given, *taken)]
         if not any(tensor.is_meta for tensor in tensors):
             move(collective, list(part), root, event.reduce_op)
+    for call in calls:
+        copy_back(call, of_ranks[event.members.index(call.event.rank)])
+
+
+def copy_back(call: VirtualCall, buffers: list[Buffers]) -> None:
+    """Put together what went into the slices of a tensor with a part per rank: those of one with gaps are copies."""
+    if form_of(call.event.op, call.method).filled in ("whole", "wholes"):
+        for tensor, (_, taken) in zip(tensors_in(call.args[:1]), buffers, strict=True):
+            if not tensor.is_meta and not tensor.is_contiguous():
+                write(tensor, torch.cat([flat(part) for part in taken]))
 
 
 def is_meta(args: tuple[Any, ...]) -> bool:
@@ -113,6 +124,10 @@ def write(into: torch.Tensor, what: torch.Tensor) -> None:
             into.copy_(what)
     elif into.shape == what.shape and into.dtype == what.dtype:
         into.data.copy_(what.data)
+    elif not into.is_contiguous():
+        dense = into.data.contiguous()
+        write(dense, what)
+        into.data.copy_(dense)
     else:
         into, what = flat(into).view(torch.uint8), flat(what).view(torch.uint8)
         length = min(len(into), len(what))
@@ -120,7 +135,7 @@ def write(into: torch.Tensor, what: torch.Tensor) -> None:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.data.view(-1) if tensor.is_contiguous() else tensor.data.flatten()
+    return tensor.data.contiguous().view(-1)
 
 
 # --- the tensors of a call: Buffers for each collective in it, since torch may put several into one call

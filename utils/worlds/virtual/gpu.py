@@ -37,15 +37,16 @@ from ...recording.torch_private import (
     TorchDispatchMode,
     address_of,
     call_kernel,
-    functional_collectives,
     get_dispatch_mode,
     gradient_hooks_of,
+    is_leaf,
     local_scalar_dense,
     reinstall_gradient_hooks,
     schema_of,
     unsafe_view,
 )
 from . import meta_tensors
+from .collective_operators import copied, is_collective, made_of_others
 from .kernel_names import kernel_name
 from .kernels import Kernel, Work, kernel_of
 from .rank import VirtualRank
@@ -68,12 +69,6 @@ NO_KERNEL = {
 PICK = {aten.embedding, aten.index_select, aten.gather, aten.index, aten.take}
 # These write their first tensor without reading it.
 OVERWRITE = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_}
-# Functional collectives that work on a copy of their input.
-COPIES_FIRST = {
-    functional_collectives.all_reduce,
-    functional_collectives.all_reduce_coalesced,
-    functional_collectives.broadcast,
-}
 BY_MASK = {id(getattr(packet, name)) for packet in meta_tensors.BY_MASK for name in packet.overloads()}
 NUMBERS = {int, float, bool}
 
@@ -167,8 +162,8 @@ class VirtualGpu(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             self.watch(args)
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
-        if is_functional_collective(function):
-            return self.functional_collective(function, args, kwargs)
+        if is_collective(function):
+            return self.collective(function, args, kwargs)
         result, args, is_view = self.carry_out(function, args, kwargs)
         self.watch(args)
         if not is_view:
@@ -227,16 +222,15 @@ class VirtualGpu(TorchDispatchMode):
             return meta_tensors.do(function, args, kwargs)
         return function(*args, **kwargs)
 
-    def functional_collective(
-        self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """One of torch's functional collectives (DTensor uses them): it calls the process group, and its only kernel is
-        the copy of what it reduces or broadcasts. For tensors without values torch itself would not call the group.
+    def collective(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A collective that is an operator (DTensor uses them): it calls the process group, and its only kernels are
+        copies. For tensors without values torch itself would not call the group.
         """
-        if function.overloadpacket in COPIES_FIRST:
-            for tensor in tensors_in(args[:1]):
-                work = bound_by(Kernel(0, 2 * nbytes(tensor)), self.gpu, self.rates)
-                self.charge(work)
+        if (others := made_of_others(function)) is not None:
+            with self:
+                return others(*args, **kwargs)
+        for tensor in copied(function, args):
+            self.charge(bound_by(Kernel(0, 2 * nbytes(tensor)), self.gpu, self.rates))
         if self.only_sizes:
             result = call_kernel(function, DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         else:
@@ -279,7 +273,7 @@ class VirtualGpu(TorchDispatchMode):
             return False
         if isinstance(value, Parameter):
             return True
-        if not (value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
+        if not (torch.is_grad_enabled() and value.requires_grad and is_leaf(value)):
             return False
         return self.rank.received.isdisjoint(self.storages.numbers_of(value))
 
@@ -291,10 +285,6 @@ class VirtualGpu(TorchDispatchMode):
                 self.storages.count(tensor)
         if self.storages.live > self.gpu.memory:
             self.rank.out_of_memory(self.gpu.memory)
-
-
-def is_functional_collective(function: OpOverload[..., Any]) -> bool:
-    return bool(function.namespace == functional_collectives.name)
 
 
 def key_of(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:

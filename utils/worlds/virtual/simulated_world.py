@@ -49,6 +49,7 @@ from .gpu import Plan, VirtualGpu, total
 from .kinds import about_kinds
 from .meta_tensors import NoValues
 from .network import Network, NetworkInterface
+from .per_process import keep_apart
 from .process_group import VirtualGroup
 from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks
@@ -381,6 +382,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
         world = SimulatedWorld(request, file.read())
     patch_torch(world)
     world.separate.install()
+    keep_apart(world, world.separate)
     enter(world)
     virtual_clock.patch_time(world.scheduler)
     virtual_signals.patch_signals(world.scheduler)

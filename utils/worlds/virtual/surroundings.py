@@ -37,10 +37,15 @@ set_level = logging.Logger.setLevel
 
 
 class Place:
-    """Something that ranks do not share, and how to exchange it. at_first: its value when it was first set."""
+    """Something that ranks do not share, and how to exchange it. at_first: its value when it was first set, of which
+    each rank gets a copy if it is a dictionary.
+    """
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], object]):
         self.read, self.write, self.at_first = read, write, read()
+
+    def first(self) -> Any:
+        return self.at_first.copy() if type(self.at_first) is dict else self.at_first
 
 
 class Surroundings:
@@ -64,7 +69,7 @@ class Surroundings:
             sys.modules.update(self.modules)
             set_import_locks(self.import_locks)
         for number, place in enumerate(self.separate.places.values()):
-            place.write(self.values[number] if number < len(self.values) else place.at_first)
+            place.write(self.values[number] if number < len(self.values) else place.first())
 
     def leave(self) -> None:
         if self.separate.modules:
@@ -88,6 +93,7 @@ class SeparateState(MetaPathFinder):
         self.places: dict[Hashable, Place] = {}
         self.of_process: set[str] = set()  # packages that were there before the ranks
         self.imports = 0  # imports of libraries under way: what these set is for all ranks
+        self.on_library: Callable[[ModuleType], None] = lambda module: None  # called with each that is imported
 
     def install(self) -> None:
         """From now on, each rank imports the program's modules for itself, and has its own settings."""
@@ -120,10 +126,13 @@ class SeparateState(MetaPathFinder):
         if key not in self.places:
             self.places[key] = Place(read, write)
 
-    def own_name(self, module: ModuleType, name: str) -> None:
-        """The same for a name in a library's module."""
-        names = vars(module)
-        self.own((module, name), lambda: names.get(name, NOTHING), lambda value: set_name(names, name, value))
+    def own_name(self, owner: ModuleType | type, name: str) -> None:
+        """The same for a name in a library's module or class."""
+        if isinstance(owner, type):
+            self.own((owner, name), lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+        else:
+            names = vars(owner)
+            self.own((owner, name), lambda: names.get(name, NOTHING), lambda value: set_name(names, name, value))
 
     def rank_sets(self) -> bool:
         """Whether what is set now is a rank's doing, not an import's or ours."""
@@ -214,6 +223,7 @@ class LibraryLoader(SourceFileLoader):
         with self.separate.importing():
             super().exec_module(module)
         self.separate.watch(module)
+        self.separate.on_library(module)
         if module.__name__.partition(".")[0] not in self.separate.of_process:
             source = self.get_source(module.__name__) or ""
             for name in re.findall(r"\w+", " ".join(GLOBAL.findall(source))):
