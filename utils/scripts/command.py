@@ -10,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from ..cluster.achieved import RATES
-from ..diagnosis.errors import Interrupted, RankError
+from ..diagnosis.errors import RankError
 from ..text.package import NAME
 from ..text.wrapping import wrapped
 from ..worlds.jobs import detect
@@ -112,9 +112,9 @@ def run_here(script: Script, options: argparse.Namespace) -> int:
         keepsakes.keep(options, worlds[-1].run_so_far(error), report_text(error))
         return worlds[-1].exit_code(error)
     except KeyboardInterrupt as error:
-        report = report_text(error) if isinstance(error, Interrupted) else "KeyboardInterrupt"
-        keepsakes.keep(options, None, report)
-        return 128 + stopped_by[-1]
+        stopped = f"{signal.Signals(stopped_by[0]).name}: {error or 'no rank had started.'}"
+        keepsakes.keep(options, None, "\n".join(wrapped(stopped)))
+        return 128 + stopped_by[0]
     keepsakes.keep(options, run)
     return 0
 

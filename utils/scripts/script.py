@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib.util
 import io
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
@@ -14,6 +16,7 @@ from typing import Any
 
 from ..recording import regions
 from ..text import package
+from ..text.source_lines import is_students
 
 
 class NoScript(ValueError):
@@ -92,7 +95,35 @@ def run_on_virtual_rank(rank: int, world_size: int, script: Script) -> None:
     """The rank program by which `simulate` runs a script. Ranks share a process; each has a `__main__` of its own."""
     world: Any = regions.recorder
     world.world.separate.modules["__main__"] = None
+    show_gpus()
     script.run()
+
+
+def show_gpus() -> None:
+    """A script that asks whether there are GPUs is told so, since it may refuse to run without; torch itself is not."""
+    import torch
+
+    cuda, accelerator = torch.cuda, torch.accelerator
+    tell_scripts(cuda, "is_available", lambda *_: True)
+    tell_scripts(accelerator, "is_available", lambda *_: True)
+    tell_scripts(accelerator, "device_count", lambda *_: cuda.device_count())
+    tell_scripts(accelerator, "current_accelerator", lambda *_, **__: torch.device("cuda"))
+    for name in ("current_device_index", "current_device_idx"):
+        tell_scripts(accelerator, name, lambda *_: cuda.current_device())
+    for name in ("set_device_index", "set_device_idx", "synchronize"):
+        tell_scripts(accelerator, name, lambda *_: None)
+
+
+def tell_scripts(module: Any, name: str, answer: Callable[..., Any]) -> None:
+    """Replace this function of torch's where a line of the script calls it."""
+    others: Callable[..., Any] = getattr(module, name)
+
+    @functools.wraps(others)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        by_script = is_students(sys._getframe(1).f_code.co_filename)
+        return (answer if by_script else others)(*args, **kwargs)
+
+    setattr(module, name, asked)
 
 
 def refuse_namesake(folder: str) -> None:
