@@ -1,6 +1,6 @@
-"""`python -m` with the name of this package: see scripts/command.py."""
+"""`python -m` with the name of this package: see worlds/scripts/command.py."""
 
-from .scripts.command import main
+from .worlds.scripts.command import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

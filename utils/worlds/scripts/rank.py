@@ -18,14 +18,14 @@ import threading
 import numpy.random
 import torch
 
-from ..recording import regions
-from ..recording.recorder import Recorder
-from ..recording.torch_private import set_pickler_of_objects
-from ..recording.track_memory import track_memory
-from ..worlds.common.protocol import Request
-from ..worlds.common.rank_environment import failure, flush
-from ..worlds.common.result import pickle_result
-from ..worlds.real.rank_process import let_program_join, record, surround
+from ...recording import regions
+from ...recording.recorder import Recorder
+from ...recording.torch_private import set_pickler_of_objects
+from ...recording.track_memory import track_memory
+from ..common.protocol import Request
+from ..common.rank_environment import failure, flush
+from ..common.result import pickle_result
+from ..real.rank_process import let_program_join, record, surround
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 

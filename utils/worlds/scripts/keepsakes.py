@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from ..report.run import Run
+from ...report.run import Run
 
 PICTURES = (".html", ".png", ".pdf", ".svg")
 

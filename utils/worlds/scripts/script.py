@@ -14,9 +14,9 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
 
-from ..recording import regions
-from ..text import package
-from ..text.source_lines import is_students
+from ...recording import regions
+from ...text import package
+from ...text.source_lines import is_students
 
 
 class NoScript(ValueError):

@@ -9,13 +9,13 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
-from ..cluster.achieved import RATES
-from ..diagnosis.errors import RankError
-from ..text.package import NAME
-from ..text.wrapping import wrapped
-from ..worlds.jobs import detect
-from ..worlds.real.watchdog import run_world
-from ..worlds.virtual.launch import DEVICES, simulate
+from ...cluster.achieved import RATES
+from ...diagnosis.errors import RankError
+from ...text.package import NAME
+from ...text.wrapping import wrapped
+from ..jobs import detect
+from ..real.watchdog import run_world
+from ..virtual.launch import DEVICES, simulate
 from . import keepsakes, torchrun
 from .script import Script, run_on_virtual_rank
 from .world import ScriptWorld

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..worlds.common.call_checks import MAX_PROCESSES
+from ..common.call_checks import MAX_PROCESSES
 
 # They say how agents on several machines meet or look after their workers: here there is one, and nothing to choose.
 WITHOUT_EFFECT = [
@@ -98,7 +98,7 @@ def number_of_ranks(options: argparse.Namespace) -> int:
 def number_of_devices(kind: str) -> int:
     """Raises ValueError if there is none."""
     if kind != "cpu":
-        from ..worlds.real.installed_gpus import find_gpus
+        from ..real.installed_gpus import find_gpus
 
         if gpus := find_gpus():
             return len(gpus)

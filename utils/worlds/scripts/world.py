@@ -7,13 +7,13 @@ import signal
 import time
 from collections.abc import Iterator
 
-from ..diagnosis.errors import RankError
-from ..events.failure import Failure
-from ..recording.reader import read_memory
-from ..report.run import Run
-from ..worlds.real.ordered_output import OrderedOutput
-from ..worlds.real.placement import Placement
-from ..worlds.real.world import RealWorld
+from ...diagnosis.errors import RankError
+from ...events.failure import Failure
+from ...recording.reader import read_memory
+from ...report.run import Run
+from ..real.ordered_output import OrderedOutput
+from ..real.placement import Placement
+from ..real.world import RealWorld
 from .script import Script
 
 PATIENCE = 30  # seconds that ranks have for ending by themselves, once they have been asked to: torchrun's
