@@ -32,7 +32,7 @@ checks __main__
 benchmark worlds.scripts
 worlds.virtual
 worlds.real
-worlds.jobs
+worlds.jobs worlds.dumps
 report cluster
 figures
 kit

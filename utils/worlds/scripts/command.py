@@ -46,6 +46,10 @@ A deadlock, and calls that don't fit together, give 1; a wrong command line give
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["explain"]:
+        from ..dumps.command import main as explain  # needs torch
+
+        return explain(arguments[1:])
     parser = make_parser()
     if not arguments:
         parser.print_help()
