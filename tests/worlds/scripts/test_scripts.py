@@ -189,7 +189,8 @@ def test_a_hang_ends_with_one_report_of_the_scripts_own_lines(run, tmp_path):
     done = run("utils", "--nproc-per-node", 2, *keep, "train.py", "--hang")
     assert done.returncode == 1
     assert done.stderr.startswith("WorldStuck: no rank can move any more: each waits for another.\n")
-    assert "  rank 0  waits in all_reduce               train.py, line 30:  dist.all_reduce(" in done.stderr
+    line = 1 + next(number for number, line in enumerate(TRAINS.splitlines()) if "dist.all_reduce(" in line)
+    assert f"  rank 0  waits in all_reduce               train.py, line {line}:  dist.all_reduce(" in done.stderr
     assert "Traceback" not in done.stderr and "utils/" not in done.stderr and "runpy" not in done.stderr
     assert (tmp_path / "said.txt").read_text() == done.stderr
     assert "<img" in (tmp_path / "run.html").read_text() and json.loads((tmp_path / "run.json").read_text())
@@ -235,7 +236,7 @@ def test_a_script_for_gpus_runs_on_a_virtual_cluster(run, tmp_path):
     (tmp_path / "train.py").write_text(ON_GPUS)
     done = run("utils", "--virtual", 16, "--cluster", "dgx-a100", "--memory", "train.py")
     assert done.returncode == 0, done.stderr
-    said, took, header, row = done.stdout.splitlines()
+    said, took, header, row, *_ = done.stdout.splitlines()
     assert said == "[rank 9] x of (1000,) 16 ranks"
     assert re.fullmatch(r"utils: 16 virtual ranks of dgx-a100 took \S+ s, at achieved rates\.", took)
     assert "peak bytes" in header and "4,000" in row

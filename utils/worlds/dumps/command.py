@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {NAME} explain",
-        description="Say in words what dumps of torch's flight recorder show: who waits where, who never came, and why.",
+        description="Say in words what dumps of torch's flight recorder show: who waits where, and why.",
         epilog="Dumps are pickles or JSON, one file per rank, with the rank's number at the end of its name. They are "
         "read without running anything that they hold.",
     )

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from ...diagnosis.deadlock import deadlock_report, describe_ranks
-from ...diagnosis.words import call_text, ranks_text
+from ...diagnosis.words import call_text, ordinal, ranks_text
 from ...events.collectives import POINT_TO_POINT
 from ...events.event import Event
 from ...events.matching import Matching
 from ...events.rank_state import RankState
 from ...text.source_lines import place
-from .read import read_folder
+from .read import BadDump, read_folder
 from .states import states_of
 
 NO_MORE = (
@@ -51,8 +51,11 @@ do the same. Then: explain /shared/job
 def explain(folder: Path) -> str:
     """The report on the dumps in this folder, one file per rank. Raises BadDump if there are none."""
     dumps, problems = read_folder(folder)
-    missing = sorted(all_ranks(dumps) - dumps.keys())
-    states = list(states_of(dumps).values())
+    try:
+        missing = sorted(all_ranks(dumps) - dumps.keys())
+        states = list(states_of(dumps).values())
+    except Exception as error:  # fields of kinds that no version of torch writes
+        raise BadDump(f"the dumps in {folder} can't be understood: {type(error).__name__}: {error}") from error
     parts = [f"{len(dumps)} dump{'s' * (len(dumps) != 1)}, of {ranks_text(sorted(dumps)).lower()}."]
     if missing:
         parts[0] += f" {ranks_text(missing)} left none."
@@ -87,27 +90,22 @@ def all_ranks(dumps: dict[int, dict[str, Any]]) -> set[int]:
 
 
 def first_parting(states: list[RankState]) -> str:
-    """Where ranks first made the same call of a group from different lines; "" if they never did.
+    """Where ranks first made the same call of a group from different lines; "" if they never did, or only at last.
 
     The call at which they wait may come much later: until then, they met the wrong partners.
     """
-    matching = Matching(states)
-    for state in states:
-        for number, event in enumerate(collectives := [e for e in state.events if e.op not in POINT_TO_POINT]):
-            calls = [call for call in matching.partners(event).values() if call is not None and call.where]
-            if len({call.where for call in calls}) > 1:
-                last = event is collectives[-1]
-                return "" if last else parting_text(calls, number)
-        break
+    matching, first = Matching(states), states[0]
+    collectives = [event for event in first.events if event.op not in POINT_TO_POINT]
+    for number, event in enumerate(collectives[:-1]):
+        calls = [call for call in matching.partners(event).values() if call is not None and call.where]
+        if len({call.where for call in calls}) > 1:
+            beginning = f"Before that, at the {ordinal(number + 1)} collective in rank {first.rank}'s dump, their lines"
+            return "\n".join([f"{beginning} parted for the first time:", *parted_lines(calls)])
     return ""
 
 
-def parting_text(calls: list[Event], number: int) -> str:
-    lines: dict[str, list[Event]] = {}
+def parted_lines(calls: list[Event]) -> list[str]:
+    ranks: dict[tuple[str, str], list[int]] = {}
     for call in calls:
-        lines.setdefault(call.where, []).append(call)
-    said = [
-        f"  {ranks_text([call.rank for call in same]).lower()}  {call_text(same[0]):<26}  {place(where)}"
-        for where, same in lines.items()
-    ]
-    return "\n".join([f"Before that, they had come to their call number {number + 1} from different lines:", *said])
+        ranks.setdefault((call_text(call), call.where), []).append(call.rank)
+    return [f"  {ranks_text(same).lower()}  {called:<26}  {place(where)}" for (called, where), same in ranks.items()]
