@@ -22,7 +22,7 @@ class BadDump(ValueError):
     """A file that is no dump, or a folder without dumps."""
 
 
-class PlainData(pickle._Unpickler):  # type: ignore[name-defined,misc]
+class PlainData(pickle._Unpickler):
     """Reads numbers, text, lists, tuples, sets and dicts, and nothing else."""
 
     def find_class(self, module: str, name: str) -> NoReturn:

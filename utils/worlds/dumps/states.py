@@ -101,8 +101,8 @@ def first_in_all(entries: dict[int, list[Entry]]) -> dict[str, int]:
 
 
 def state_of(rank: int, dumps: dict[int, Dump], entries: list[Entry], first: dict[str, int]) -> RankState:
-    done, events = last_completed(dumps[rank]), []
-    waits = False
+    done, waits = last_completed(dumps[rank]), False
+    events: list[Event] = []
     for entry in entries:
         ended = is_completed(entry, done)
         if not ended if entry.is_message else entry.number >= first[entry.group]:

@@ -116,7 +116,7 @@ def run_here(script: Script, options: argparse.Namespace) -> int:
         keepsakes.keep(options, worlds[-1].run_so_far(error), report_text(error))
         return worlds[-1].exit_code(error)
     except KeyboardInterrupt as error:
-        stopped = f"{signal.Signals(stopped_by[0]).name}: {error or 'no rank had started.'}"
+        stopped = f"{signal.Signals(stopped_by[0]).name}: {str(error) or 'no rank had started.'}"
         keepsakes.keep(options, None, "\n".join(wrapped(stopped)))
         return 128 + stopped_by[0]
     keepsakes.keep(options, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import time
@@ -9,7 +10,9 @@ from collections.abc import Iterator
 
 from ...diagnosis.errors import RankError
 from ...events.failure import Failure
-from ...recording.reader import read_memory
+from ...recording.call_table import COLUMNS, END, HEADER, KIND
+from ...recording.notes import GroupBegun, GroupMade
+from ...recording.reader import RecordReader, read_memory
 from ...report.run import Run
 from ..real.ordered_output import OrderedOutput
 from ..real.placement import Placement
@@ -38,12 +41,16 @@ class ScriptWorld(RealWorld):
         super().feed(rank, data)
 
     def raise_if_stuck(self) -> None:
-        if time.monotonic() < self.next_look:
+        if time.monotonic() < self.next_look or not self.all_may_wait():
             return
         began = time.monotonic()
         super().raise_if_stuck()
         now = time.monotonic()
         self.next_look = now + RESTS * (now - began)
+
+    def all_may_wait(self) -> bool:
+        """False if some rank is certainly at work: a quick look, since the record of a long run takes long to read."""
+        return all(self.has_ended(record.rank) or may_wait(record) for record in self.records)
 
     def end(self) -> None:
         """Ask ranks that can still run Python to end by themselves; then kill those that are left."""
@@ -74,6 +81,18 @@ class ScriptWorld(RealWorld):
         if isinstance(outcome, Failure):
             return exit_code(outcome)
         return code if code > 0 else 128 - code
+
+
+def may_wait(record: RecordReader) -> bool:
+    """Whether a call of the rank hasn't ended, or the rank makes a group."""
+    import numpy  # only now, so that the command starts quickly
+
+    record.news()
+    file = record.calls_file.fileno()
+    cells = numpy.frombuffer(os.pread(file, os.fstat(file).st_size, 0))[HEADER:]
+    rows = cells[: len(cells) // COLUMNS * COLUMNS].reshape(-1, COLUMNS)
+    makes = sum(isinstance(note, GroupBegun) - isinstance(note, GroupMade) for note in record.notes)
+    return makes > 0 or bool(((rows[:, KIND] > 0) & (rows[:, END] == 0)).any())
 
 
 def exit_code(failure: Failure) -> int:
