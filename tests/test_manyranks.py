@@ -192,6 +192,21 @@ def test_other_exceptions_look_as_they_always_do(project, installed):
     assert done.returncode == 1 and done.stderr.endswith("raise KeyError('mine')\nKeyError: 'mine'\n")
 
 
+# --- a script as torchrun runs it
+
+
+def test_the_console_script_runs_a_script_beside_a_package_called_utils(project, installed):
+    (project / "train.py").write_text(
+        "import torch.distributed as dist\nimport utils\n\n"
+        "if __name__ == '__main__':\n    dist.init_process_group('gloo')\n"
+        "    if dist.get_rank() < utils.weight - 1:\n        dist.barrier()\n"
+    )
+    done = python(project, installed, installed / "bin" / "manyranks", "--nproc-per-node", 2, "train.py")
+    assert done.returncode == 1 and done.stderr.startswith("WorldStuck: "), done.stderr
+    assert "train.py, line 7:  dist.barrier()" in done.stderr and "manyranks" not in done.stderr
+    assert python(project, installed, "-m", "manyranks", "explain", "--live").stdout.count("manyranks") == 0
+
+
 # --- everything else
 
 

@@ -114,19 +114,11 @@ def watch_parent(parent: int) -> None:
 def enter(rank: int, request: Request) -> None:
     """Set up this process like the kernel, with the variables of its rank, and join the world."""
     size = request.world_size
-    adopt_environment(request)
-    os.environ.update(torchrun_variables(rank, size, ranks_per_node=size), PYTHONFAULTHANDLER="1")
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    check_interfaces(os.environ["GLOO_SOCKET_IFNAME"])
+    surround(rank, request)
+    os.environ["PYTHONFAULTHANDLER"] = "1"
     if request.backend == "nccl":
         torch.cuda.set_device(rank)
-    calls = SharedTable(path_in(request.folder, "calls", rank))
-    notes = os.open(path_in(request.folder, "notes", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-    def take_note(note: Note) -> None:
-        os.write(notes, pack_note(note))
-
-    recorded_group.install(recorder.Recorder(take_note, request.zero, mark_synchronisation, calls))
+    record(rank, request)
     dist.init_process_group(
         request.backend,
         store=dist.FileStore(os.path.join(request.folder, "store"), size),
@@ -138,22 +130,41 @@ def enter(rank: int, request: Request) -> None:
         group: Any = dist.group.WORLD  # a RecordedGroup; the barrier is not part of the program
         group.inner.barrier().wait()  # no rank begins, and perhaps crashes, before all are connected
     give_group()
-    let_program_join(request)
+    on = "run on the CPU, with Gloo" if request.backend == "gloo" else "have a GPU each, and NCCL"
+    advice = (
+        f"the ranks of this world {on}. Leave the backend out, and take the device from get_device(); or have spawn "
+        'choose another: spawn(work, 4, backend="gloo").'
+    )
+    let_program_join(request, {request.backend}, advice)
 
 
-def let_program_join(request: Request) -> None:
+def surround(rank: int, request: Request) -> None:
+    """The kernel's environment, with the variables of this rank."""
+    adopt_environment(request)
+    os.environ.update(torchrun_variables(rank, request.world_size, ranks_per_node=request.world_size))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    check_interfaces(os.environ["GLOO_SOCKET_IFNAME"])
+
+
+def record(rank: int, request: Request) -> None:
+    """From now on, record this rank's calls where the launcher reads them."""
+    calls = SharedTable(path_in(request.folder, "calls", rank))
+    notes = os.open(path_in(request.folder, "notes", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def take_note(note: Note) -> None:
+        os.write(notes, pack_note(note))
+
+    recorded_group.install(recorder.Recorder(take_note, request.zero, mark_synchronisation, calls))
+
+
+def let_program_join(request: Request, backends: set[str], advice: str) -> None:
     """The program may start the process group itself, and make further ones."""
     numbers = itertools.count(2)
 
     def new_store() -> dist.Store:
         return dist.FileStore(os.path.join(request.folder, f"store-{next(numbers)}"), request.world_size)
 
-    on = "run on the CPU, with Gloo" if request.backend == "gloo" else "have a GPU each, and NCCL"
-    advice = (
-        f"the ranks of this world {on}. Leave the backend out, and take the device from get_device(); or have spawn "
-        'choose another: spawn(work, 4, backend="gloo").'
-    )
-    Joining(new_store, {request.backend}, None, advice)
+    Joining(new_store, backends, None, advice)
 
 
 def check_interfaces(names: str) -> None:

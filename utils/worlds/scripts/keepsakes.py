@@ -1,0 +1,65 @@
+"""What is kept of a script's run, where the command line asks for it: pictures, tables, a trace, the report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from ...report.run import Run
+
+PICTURES = (".html", ".png", ".pdf", ".svg")
+
+
+def add_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--timeline", metavar="FILE", type=Path, help=f"a picture of who did what when: {listed()}")
+    group.add_argument("--trace", metavar="FILE", type=Path, help="a trace (JSON) for https://ui.perfetto.dev")
+    group.add_argument("--traffic", action="store_true", help="a table of what each rank sent")
+    group.add_argument("--memory", action="store_true", help="a table of the most bytes that tensors took on each rank")
+    group.add_argument("--report", metavar="FILE", type=Path, help="write the report to FILE as well")
+
+
+def listed() -> str:
+    return f"{', '.join(PICTURES[:-1])} or {PICTURES[-1]}"
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raises ValueError for a file that can't be written, before the run rather than after it."""
+    for path in filter(None, (options.timeline, options.trace, options.report)):
+        if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ValueError(f"{path} can't be written: name a file in a folder that exists and is yours to write to.")
+    if options.timeline and options.timeline.suffix.lower() not in PICTURES:
+        raise ValueError(f"--timeline {options.timeline} is not a format for pictures: use {listed()}.")
+
+
+def keep(options: argparse.Namespace, run: Run | None, report: str = "") -> None:
+    """Print the report of a run that failed and the tables that were asked for; write the files.
+
+    run      what is known of the run, or None
+    report   why it failed; "" if it went well
+    """
+    sys.stdout.flush()
+    if report:
+        print(report, file=sys.stderr)
+    if options.report:
+        options.report.write_text((report or f"All {run.world_size if run else ''} ranks finished.") + "\n", "utf-8")
+    if run is None:
+        return
+    if options.traffic:
+        print(run.traffic())
+    if options.memory:
+        print(run.memory() if any(run.memory_notes) else "No rank lived to tell what its tensors took.")
+    if options.trace:
+        run.save_trace(options.trace)
+    if options.timeline:
+        save_timeline(run, options.timeline)
+
+
+def save_timeline(run: Run, path: Path) -> None:
+    picture = run.timeline()
+    if path.suffix.lower() == ".html":
+        page = f'<!doctype html>\n<meta charset="utf-8">\n<title>{path.stem}</title>\n{picture._repr_html_()}\n'
+        path.write_text(page, "utf-8")
+    else:
+        picture.savefig(path)
