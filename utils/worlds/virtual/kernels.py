@@ -64,7 +64,9 @@ class Kernel(NamedTuple):
         """Seconds that the FLOPs take at these rates."""
         if self.product is not None:
             return rates.matmul_seconds(*self.product, peak)
-        part: float = getattr(rates, self.kind) if self.kind.startswith("attention") else rates.matmul
+        part = rates.matmul
+        if self.kind.startswith("attention"):
+            part = rates.attention_part(self.kind == "attention_backward", rates.flash)
         return self.needed_flops / (peak * part * rates.sustained)
 
     def part_of_bandwidth(self, rates: KernelRates) -> float:
