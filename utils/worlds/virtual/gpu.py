@@ -34,6 +34,8 @@ from ...recording.torch_private import (
     ATTENTION,
     ATTENTION_BACKWARD,
     FAKE,
+    GROUPED_PRODUCTS,
+    SCALED_PRODUCTS,
     DispatchKey,
     OpOverload,
     TorchDispatchMode,
@@ -52,7 +54,7 @@ from . import meta_tensors
 from .compiled import Fusion
 from .fused_attention import attention, nbytes
 from .kernel_names import kernel_name
-from .kernels import Kernel, Work, attention_flops, kernel_of
+from .kernels import Kernel, Work, attention_flops, kernel_of, product_flops
 from .rank import VirtualRank
 
 aten = torch.ops.aten
@@ -410,6 +412,8 @@ def work_of(
         first = int(packet in ATTENTION_BACKWARD)
         query, key, value = args[first : first + 3]
         flops = attention_flops(query, key, value, backward=bool(first))
+    elif packet in SCALED_PRODUCTS or packet in GROUPED_PRODUCTS:
+        flops = product_flops(*args[:2])
     elif packet in flop_registry:
         flops = flop_registry[packet](*args, **kwargs, out_val=result)
     if rates is not None and not made:  # a fused optimizer, a foreach operation: the model at datasheet's rates, which
