@@ -63,6 +63,7 @@ __all__ = [
     "before_batches",
     "call_kernel",
     "check_calls",
+    "copy_as",
     "current_autograd_node",
     "current_graph_task_id",
     "dense_flex_attention",
@@ -243,7 +244,8 @@ with needed():
     aten = torch.ops.aten
     ROWS = {aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data}
     ROWS |= {aten.native_layer_norm, aten.native_layer_norm_backward}
-    ROWS |= {aten._fused_rms_norm, aten._fused_rms_norm_backward}
+    ROWS |= {aten._fused_rms_norm, aten._fused_rms_norm_backward, aten._safe_softmax}
+    copy_as = aten._to_copy  # what x.to(dtype) calls
     # Matrix products that torch's counter of FLOPs leaves out, except for the first.
     SCALED_PRODUCTS = {aten._scaled_mm, aten._scaled_mm_v2}
     GROUPED_PRODUCTS = {aten._grouped_mm, aten._scaled_grouped_mm, aten._scaled_grouped_mm_v2}

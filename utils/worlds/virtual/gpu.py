@@ -4,8 +4,9 @@ torch calls `VirtualGpu` for each operation of a rank, after autograd has done i
 
     max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
 
-FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); every other operation
-is bound by its bytes. A view costs nothing. At rates="achieved", peak and bandwidth are what kernels of this kind and
+FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions) and, for attention and for grouped
+and scaled products, that of kernels.py; every other operation is bound by its bytes. A view costs nothing. What runs
+compiled is fused (compiled.py). At rates="achieved", peak and bandwidth are what kernels of this kind and
 shape reach (kernels.py, cluster/achieved.py). An operation that was timed on a real GPU takes what was measured, if the
 cluster has such times (cluster/kernel_times.py).
 
@@ -192,13 +193,12 @@ class VirtualGpu(TorchDispatchMode):
         """Do an operation, and move the clock by what it costs: (its result, the arguments it got, is it a view?)."""
         plan, result, args = self.planned(function, args, kwargs)
         if plan.seconds:
-            fusion, values = self.rank.fusion, (*args, *kwargs.values())
-            if fusion is None:
-                self.launch(plan.work)
-            elif fusion.takes(function):
-                self.fuse(fusion, function, values, result)
+            fusion = self.rank.fusion
+            if fusion is not None and fusion.takes(function):
+                self.fuse(fusion, function, (*args, *kwargs.values()), result)
             else:
-                self.move(fusion.end(tensors_in(values)))
+                if fusion is not None:
+                    self.move(fusion.end(tensors_in((*args, *kwargs.values()))))
                 self.launch(plan.work)
         return result, args, plan.is_view
 
