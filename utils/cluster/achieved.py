@@ -32,9 +32,13 @@ class KernelRates:
     units                how many tiles are computed at once: streaming multiprocessors
     memory               of the memory bandwidth: element-wise kernels and optimizers
     rows                 of the memory bandwidth: softmax and normalization
-    attention            of the peak: fused attention, forward
+    attention            of the peak: fused attention by FlashAttention 2, or by flex_attention, forward
     attention_backward   the same, backward
     beside               how much longer a matrix product takes while a collective of its rank is under way: 0.1 is 10 %
+    attention_3          of the peak: FlashAttention 3 or cuDNN's kernel of the same generation, forward; None on a GPU
+                         that has neither
+    attention_3_backward the same, backward
+    flash                the generation, 2 or 3, that scaled_dot_product_attention takes unless the program asks for one
     """
 
     matmul: float
@@ -46,15 +50,34 @@ class KernelRates:
     attention: float
     attention_backward: float
     beside: float
+    attention_3: float | None = None
+    attention_3_backward: float | None = None
+    flash: int = 2
 
     def __post_init__(self) -> None:
         for name in ("matmul", "sustained", "memory", "rows", "attention", "attention_backward"):
             check_part(f"KernelRates.{name}", getattr(self, name))
+        third = self.attention_3, self.attention_3_backward
+        for name, value in zip(("attention_3", "attention_3_backward"), third, strict=True):
+            if value is not None:
+                check_part(f"KernelRates.{name}", value)
+        if self.flash not in (2, 3) or (third[0] is None) != (third[1] is None) or (self.flash == 3 and None in third):
+            raise ValueError(
+                f"KernelRates has flash {self.flash}, attention_3 {third[0]} and attention_3_backward {third[1]}; "
+                "flash must be 2 or 3, and 3 needs both of these rates, which are given together or not at all"
+            )
         if self.fill < 0 or self.units < 1 or self.beside < 0:
             raise ValueError(
                 f"KernelRates has fill {self.fill}, units {self.units} and beside {self.beside}; "
                 "fill and beside must be 0 or more, and units 1 or more"
             )
+
+    def attention_part(self, backward: bool, generation: int) -> float:
+        """What fused attention of this generation reaches of the peak; 2 where the GPU doesn't have 3."""
+        third = self.attention_3_backward if backward else self.attention_3
+        if generation == 3 and third is not None:
+            return third
+        return self.attention_backward if backward else self.attention
 
     def matmul_seconds(self, batch: int, m: int, n: int, k: int, itemsize: int, peak: float) -> float:
         """How long `batch` products of (m, k) and (k, n) take on a GPU with this peak, in FLOP/s of their dtype."""

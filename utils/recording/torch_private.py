@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import find_spec
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,8 +40,10 @@ __all__ = [
     "COMPILER",
     "FAKE",
     "FUNCTIONAL_COLLECTIVES",
+    "GROUPED_PRODUCTS",
     "PRINT_OPTIONS",
     "ROWS",
+    "SCALED_PRODUCTS",
     "Backend",
     "DisableTorchFunctionSubclass",
     "DispatchKey",
@@ -61,8 +63,10 @@ __all__ = [
     "before_batches",
     "call_kernel",
     "check_calls",
+    "copy_as",
     "current_autograd_node",
     "current_graph_task_id",
+    "dense_flex_attention",
     "fake_backend",
     "flash_attention",
     "functional_collectives",
@@ -70,6 +74,7 @@ __all__ = [
     "gradient_hooks_of",
     "group_named",
     "groups_of_process",
+    "in_function_transform",
     "is_leaf",
     "is_on",
     "kernels_of_optimizers",
@@ -77,11 +82,15 @@ __all__ = [
     "let_fsdp_take_meta_parameters",
     "let_fused_optimizers_take",
     "local_scalar_dense",
+    "next_sequence_number",
     "parts_of_sparse",
     "rebuild_from_type",
     "register_backend",
     "reinstall_gradient_hooks",
+    "scaled_product",
     "schema_of",
+    "sdpa",
+    "sequence_number_of",
     "set_ddp_verification",
     "set_groups_of_process",
     "set_init_process_group",
@@ -125,20 +134,27 @@ def needed() -> Iterator[None]:
 
 with needed():
     from torch._C import DisableTorchFunctionSubclass, DispatchKey, Future, _DisableTorchDispatch, _TorchDispatchModeKey
+    from torch._C import _are_functorch_transforms_active as in_function_transform
     from torch._C import _current_autograd_node as current_autograd_node
     from torch._C import _current_graph_task_id as current_graph_task_id
     from torch._C import _get_dispatch_mode as get_dispatch_mode
+    from torch._C._autograd import _get_sequence_nr as next_sequence_number
     from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_hooks
     from torch._C._distributed_c10d import Backend, FakeProcessGroup, ProcessGroupGloo, Work
-    from torch._C._dynamo.eval_frame import (
-        _FrameAction as FrameAction,
-        _FrameExecStrategy as FrameExecStrategy,
-        set_code_exec_strategy,
-    )
+    from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
     from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
         _set_thread_isolation_mode as set_thread_isolation_mode,
     )
-    from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
+    from torch._C._dynamo.eval_frame import (
+        _FrameAction as FrameAction,
+    )
+    from torch._C._dynamo.eval_frame import (
+        _FrameExecStrategy as FrameExecStrategy,
+    )
+    from torch._C._dynamo.eval_frame import (
+        set_code_exec_strategy,
+    )
+    from torch._higher_order_ops.flex_attention import math_attention as dense_flex_attention
     from torch._ops import OpOverload
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._tensor import _rebuild_from_type_v2 as rebuild_from_type
@@ -156,6 +172,8 @@ with needed():
     functional_collectives.all_reduce  # noqa: B018, the line above succeeds for any name
     local_scalar_dense = torch.ops.aten._local_scalar_dense
     unsafe_view = torch.ops.aten._unsafe_view
+    scaled_product = torch._scaled_mm
+    sdpa = torch.ops.aten.scaled_dot_product_attention.default
     flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
     # They change their arguments, and have no kernel for tensors without values.
     kernels_of_optimizers = {
@@ -189,6 +207,7 @@ def check_attributes() -> None:
         (Future, "wait then"),
         (TorchDispatchMode, "_should_skip_dynamo"),
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
+        ((torch.ones(1, requires_grad=True) * 1).grad_fn, "_sequence_nr"),
         (torch.Tensor, "_backward_hooks _base _cdata _post_accumulate_grad_hooks _version"),
         (torch.UntypedStorage, "_cdata"),
         (
@@ -239,7 +258,11 @@ with needed():
     aten = torch.ops.aten
     ROWS = {aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data}
     ROWS |= {aten.native_layer_norm, aten.native_layer_norm_backward}
-    ROWS |= {aten._fused_rms_norm, aten._fused_rms_norm_backward}
+    ROWS |= {aten._fused_rms_norm, aten._fused_rms_norm_backward, aten._safe_softmax}
+    copy_as = aten._to_copy  # what x.to(dtype) calls
+    # Matrix products that torch's counter of FLOPs leaves out, except for the first.
+    SCALED_PRODUCTS = {aten._scaled_mm, aten._scaled_mm_v2}
+    GROUPED_PRODUCTS = {aten._grouped_mm, aten._scaled_grouped_mm, aten._scaled_grouped_mm_v2}
     ATTENTION = {
         aten._scaled_dot_product_flash_attention,
         aten._scaled_dot_product_efficient_attention,
@@ -257,6 +280,7 @@ with needed():
 schema_of: Callable[[OpOverload], Any] = attrgetter("_schema")
 address_of: Callable[[torch.UntypedStorage | torch.Tensor], int] = attrgetter("_cdata")
 base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # the tensor it is a view of
+sequence_number_of: Callable[[torch.autograd.graph.Node], int] = methodcaller("_sequence_nr")
 version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # changes with its values
 is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
 # The functions that a tensor calls with its new gradient, by the numbers of their handles; None if it has none.

@@ -4,8 +4,9 @@ torch calls `VirtualGpu` for each operation of a rank, after autograd has done i
 
     max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
 
-FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); every other operation
-is bound by its bytes. A view costs nothing. At rates="achieved", peak and bandwidth are what kernels of this kind and
+FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions) and, for attention and for grouped
+and scaled products, that of kernels.py; every other operation is bound by its bytes. A view costs nothing. What runs
+compiled is fused (compiled.py). At rates="achieved", peak and bandwidth are what kernels of this kind and
 shape reach (kernels.py, cluster/achieved.py). An operation that was timed on a real GPU takes what was measured, if the
 cluster has such times (cluster/kernel_times.py).
 
@@ -31,7 +32,11 @@ from ...cluster.kernel_times import MeasuredGpu
 from ...events.computed import Computed
 from ...recording.storages import Storages
 from ...recording.torch_private import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
     FAKE,
+    GROUPED_PRODUCTS,
+    SCALED_PRODUCTS,
     DispatchKey,
     OpOverload,
     TorchDispatchMode,
@@ -43,12 +48,15 @@ from ...recording.torch_private import (
     local_scalar_dense,
     reinstall_gradient_hooks,
     schema_of,
+    sdpa,
     unsafe_view,
 )
 from . import meta_tensors
 from .collective_operators import copied, is_collective, made_of_others
+from .compiled import Fusion
+from .fused_attention import attention, nbytes
 from .kernel_names import kernel_name
-from .kernels import Kernel, Work, kernel_of
+from .kernels import Kernel, Work, attention_flops, kernel_of, product_flops
 from .rank import VirtualRank
 
 aten = torch.ops.aten
@@ -141,6 +149,7 @@ class VirtualGpu(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.rank, self.gpu, self.only_sizes, self.plans = rank, cluster.gpu, only_sizes, plans
         self.rates = cluster.gpu.achieved if cluster.rates == "achieved" else None
+        rank.run_kernel = self.run_kernel
         self.scheduler, self.storages, self.times = rank.scheduler, rank.storages, rank.times
         if cluster.jitter is not None:
             rank.uneven = Unevenness(cluster.jitter, rank.number, cluster.node_of(rank.number))
@@ -162,6 +171,9 @@ class VirtualGpu(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             self.watch(args)
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
+        if function is sdpa:  # in inference mode autograd's part is left out, and with it what replaces this
+            with self:
+                return attention(self.rank.world, *args, **kwargs)
         if is_collective(function):
             return self.collective(function, args, kwargs)
         result, args, is_view = self.carry_out(function, args, kwargs)
@@ -176,11 +188,38 @@ class VirtualGpu(TorchDispatchMode):
         """Do an operation, and move the clock by what it costs: (its result, the arguments it got, is it a view?)."""
         plan, result, args = self.planned(function, args, kwargs)
         if plan.seconds:
-            work = plan.work
-            if self.rates is not None and work.computing and self.rank.works_for_collective():
-                work = slowed(work, self.rates.beside)
-            self.charge(work)
+            fusion = self.rank.fusion
+            if fusion is not None and fusion.takes(function):
+                self.fuse(fusion, function, (*args, *kwargs.values()), result)
+            else:
+                if fusion is not None:
+                    self.move(fusion.end(tensors_in((*args, *kwargs.values()))))
+                self.launch(plan.work)
         return result, args, plan.is_view
+
+    def fuse(self, fusion: Fusion, function: OpOverload[..., Any], values: tuple[Any, ...], result: Any) -> None:
+        """Charge an operation of compiled code as part of the kernel that its chain becomes."""
+        self.count(result)  # which gives its storages numbers
+        given = list(tensors_in(values))[1 if function.overloadpacket in OVERWRITE else 0 :]
+        made = list(tensors_in((result,))) or list(written(function, values))
+        moved, begins = fusion.extend(given, made)
+        self.move(moved, self.gpu.launch if begins else 0.0)
+        fusion.moment = fusion.now()
+
+    def move(self, nbytes: int, launch: float = 0.0) -> None:
+        """Charge bytes that a kernel moves."""
+        work = bound_by(Kernel(0, nbytes), self.gpu, self.rates)
+        if nbytes or launch:
+            self.charge(work._replace(launch=launch, seconds=work.moving + launch), launches=launch > 0)
+
+    def run_kernel(self, kernel: Kernel) -> None:
+        """Charge a kernel that no operation of torch stands for."""
+        self.launch(bound_by(kernel, self.gpu, self.rates))
+
+    def launch(self, work: Work) -> None:
+        if self.rates is not None and work.computing and self.rank.works_for_collective():
+            work = slowed(work, self.rates.beside)
+        self.charge(work)
 
     def planned(
         self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -238,11 +277,11 @@ class VirtualGpu(TorchDispatchMode):
         self.count(result)
         return result
 
-    def charge(self, work: Work) -> None:
-        """Let the rank be busy for as long as an operation takes."""
+    def charge(self, work: Work, launches: bool = True) -> None:
+        """Let the rank be busy for as long as an operation takes. launches: whether it begins a kernel."""
         late = 0.0
         if (uneven := self.rank.uneven) is not None:
-            work, late = stretched(work, uneven.slowness), uneven.delay()
+            work, late = stretched(work, uneven.slowness), uneven.delay() if launches else 0.0
         self.rank.compute(work.seconds + late)
         self.times[work] = self.times.get(work, 0) + 1
 
@@ -359,7 +398,13 @@ def work_of(
     else:
         moved += sum(map(nbytes, given[1:] if packet in OVERWRITE else given))
     flops = 0
-    if packet in flop_registry:
+    if packet in ATTENTION or packet in ATTENTION_BACKWARD:
+        first = int(packet in ATTENTION_BACKWARD)
+        query, key, value = args[first : first + 3]
+        flops = attention_flops(query, key, value, backward=bool(first))
+    elif packet in SCALED_PRODUCTS or packet in GROUPED_PRODUCTS:
+        flops = product_flops(*args[:2])
+    elif packet in flop_registry:
         flops = flop_registry[packet](*args, **kwargs, out_val=result)
     if rates is not None and not made:  # a fused optimizer, a foreach operation: the model at datasheet's rates, which
         moved += sum(map(nbytes, written(function, args)))  # closed forms are compared with, counts only what is read
@@ -424,13 +469,3 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
-
-
-def nbytes(tensor: Tensor) -> int:
-    """Bytes in memory: a dimension that is merely repeated (stride 0) counts once."""
-    count = tensor.element_size()
-    if tensor.layout is not torch.strided:
-        return tensor.numel() * count
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= size if stride or not size else 1
-    return count

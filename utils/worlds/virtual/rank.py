@@ -15,10 +15,10 @@ time: the clock would stand still and the loop would never end. So `poll` moves 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -33,9 +33,12 @@ from ...recording.callers import who_called
 from ...recording.reader import making
 from ...recording.storages import COMMUNICATION, Storages
 from .calls import VirtualCall
-from .kernels import Work
+from .kernels import Kernel, Work
 from .scheduler import RankThread, Scheduler
 from .surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from .compiled import Fusion
 
 
 class World(Protocol):
@@ -79,6 +82,8 @@ class VirtualRank(RankThread):
         self.beside: list[VirtualCall] = []  # asynchronous collectives that may not have ended, at achieved rates
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.times: dict[Work, int] = {}  # how often its GPU carried out operations of that cost
+        self.run_kernel: Callable[[Kernel], None]  # of its GPU
+        self.fusion: Fusion | None = None  # once it has called something compiled
         self.uneven: Unevenness | None = None  # its stragglers and late launches, if there are any
         self.result: bytes | None = None
         self.failure: Failure | None = None

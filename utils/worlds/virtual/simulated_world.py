@@ -41,9 +41,19 @@ from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.rank_environment import failure
 from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
-from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock, virtual_signals
+from . import (
+    data_movement,
+    ddp_check,
+    fused_attention,
+    gpu_semantics,
+    meta_tensors,
+    torch_wrappers,
+    virtual_clock,
+    virtual_signals,
+)
 from .alike import Representatives
 from .calls import VirtualCall
+from .compiled import patch_compile
 from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
 from .kinds import about_kinds
@@ -427,6 +437,8 @@ def patch_torch(world: SimulatedWorld) -> None:
     torch_wrappers.patch_wrappers(world)
     patch_cuda(world)
     ddp_check.patch_ddp(world)
+    fused_attention.patch_attention(world)
+    patch_compile(world)
 
 
 def enter(world: SimulatedWorld) -> None:

@@ -137,12 +137,13 @@ def patch_cuda(world: World) -> None:
     for name, answer in answers.items():
         setattr(cuda, name, answer)
     cuda.Stream, cuda.Event = VirtualStream, event_class(world)  # type: ignore[misc,assignment]
-    vars(torch)["meta"] = cuda  # where FSDP looks for the streams of tensors without values, by the name of their device
+    vars(torch)["meta"] = (
+        cuda  # where FSDP looks for the streams of tensors without values, by the name of their device
+    )
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     let_fused_optimizers_take("meta")
     stay_where_they_are()
     leave_out_device_ids()
-    leave_out_compiling(world)
     if world.only_sizes:
         torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign]
     else:
@@ -205,19 +206,6 @@ def leave_out_device_ids() -> None:
         make(ddp, module, None, None, *args, **kwargs)
 
     DistributedDataParallel.__init__ = make_without  # type: ignore[method-assign,assignment]
-
-
-def leave_out_compiling(world: World) -> None:
-    """`torch.compile` gives back what it got: each operation counts as a kernel of its own."""
-
-    def compile(model: Any = None, **_: Any) -> Any:
-        world.say_once(
-            "compile", "torch.compile changes nothing on a virtual cluster: every operation counts as one kernel."
-        )
-        return model if model is not None else lambda function: function
-
-    torch.compile = compile
-    torch.nn.Module.compile = lambda module, *_, **__: compile(module) and None  # type: ignore[method-assign]
 
 
 def autocast_on_cpu() -> None:
