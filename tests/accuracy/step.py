@@ -18,11 +18,16 @@ from functools import cache
 import torch
 import torch.distributed as dist
 
+from tests.accuracy import fsdp_step
 from tests.accuracy.programs import optimizer, pieces
 from tests.accuracy.rows import Model, Row, Setting
 from tests.accuracy.whole_step import stage_of, step
 from utils import Run, simulate
 from utils.cluster import Cluster, Layout, cost, find_cluster
+from utils.cluster.presets import site_factor
+
+
+FEW = (4, 6)  # layers of the runs from which those of an FSDP model are extended
 
 
 def simulated(row: Row, rates: str) -> float:
@@ -33,7 +38,35 @@ def simulated(row: Row, rates: str) -> float:
     if row.what == "layer":
         parts = group_pieces(row.model, row.setting, rates)
         return parts["forward"] + parts["backward"]
+    if row.setting.fsdp:
+        return fsdp_seconds(row.model, row.setting, rates)
     return step_seconds(row.model, row.setting, rates)
+
+
+def fsdp_seconds(model: Model, setting: Setting, rates: str) -> float:
+    """Of a step: the first microbatch with the optimizer, and each other as long as the second."""
+    short, long = (replace(model, layers=layers) for layers in FEW)
+    first, both = (
+        extended(*(fsdp_run(few, setting, rates, count).elapsed for few in (short, long)), model.layers)
+        for count in (1, 2)
+    )
+    return first + (setting.microbatches - 1) * (both - first)
+
+
+def extended(short: float, long: float, layers: int) -> float:
+    """What this many layers take, if each takes as long as those that make the difference between FEW."""
+    return short + (layers - FEW[0]) / (FEW[1] - FEW[0]) * (long - short)
+
+
+@cache
+def fsdp_run(model: Model, setting: Setting, rates: str, microbatches: int) -> Run:
+    same = replace(setting, batch=setting.data * setting.micro)
+    cluster = machine(setting, setting.gpus)
+    return simulate(fsdp_step.step, setting.gpus, model, same, microbatches, cluster=cluster, rates=rates, alike=the_same)
+
+
+def the_same(rank: int) -> int:
+    return 0
 
 
 def carried_out(row: Row, rates: str) -> Run:
@@ -50,12 +83,23 @@ def one_all_reduce(rank: int, world_size: int, nbytes: int) -> None:
 
 @cache
 def pieces_of(model: Model, setting: Setting, rates: str) -> dict[str, float]:
-    return simulate(pieces, setting.tensor, model, setting, cluster=endless(setting.cluster), rates=rates).results[0]
+    ranks = setting.tensor * setting.experts
+    return simulate(pieces, ranks, model, setting, cluster=machine(setting), rates=rates, alike=the_same).results[0]
 
 
 def optimizer_seconds(model: Model, setting: Setting, rates: str) -> float:
     mine = math.ceil(parameters_of_rank(model, setting) / (setting.data if setting.sharded else 1))
     return simulate(optimizer, 1, mine, cluster=endless(setting.cluster), rates=rates).results[0]
+
+
+def machine(setting: Setting, gpus: int = 8) -> Cluster:
+    """The setting's cluster, with memory without end."""
+    cluster = endless(setting.cluster, gpus)
+    if setting.bandwidth:
+        cluster = replace(cluster, gpu=replace(cluster.gpu, bandwidth=setting.bandwidth))
+    if setting.network:
+        cluster = replace(cluster, inter=replace(cluster.inter, bandwidth=setting.network))
+    return replace(cluster, site=site_factor(setting.site))
 
 
 def endless(name: str, gpus: int = 8) -> Cluster:

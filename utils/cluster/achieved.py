@@ -15,7 +15,8 @@ before they can write it (softmax, normalization).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 RATES = ("datasheet", "achieved")
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))  # rows and columns of the result
@@ -27,7 +28,8 @@ class KernelRates:
     """What kernels reach of a GPU's datasheet, each a part from 0 to 1 unless it says otherwise.
 
     matmul               of the peak: the best matrix product that was measured, on its own
-    sustained            the fraction of matmul and attention that remains after minutes of full load, as in training
+    sustained            the fraction of matmul and attention that the chip keeps up after minutes of full load, as in
+                         training; what a site takes away on top of that is in Cluster.site
     fill                 start-up cost of one tile, as extra bytes of k: loading operands and storing results
     units                how many tiles are computed at once: streaming multiprocessors
     memory               of the memory bandwidth: element-wise kernels and optimizers
@@ -35,6 +37,8 @@ class KernelRates:
     attention            of the peak: fused attention, forward
     attention_backward   the same, backward
     beside               how much longer a matrix product takes while a collective of its rank is under way: 0.1 is 10 %
+    host                 seconds that the host needs to issue an operation of torch. It runs ahead of the GPU, which waits
+                         only where kernels are shorter than that
     """
 
     matmul: float
@@ -46,15 +50,20 @@ class KernelRates:
     attention: float
     attention_backward: float
     beside: float
+    host: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("matmul", "sustained", "memory", "rows", "attention", "attention_backward"):
             check_part(f"KernelRates.{name}", getattr(self, name))
-        if self.fill < 0 or self.units < 1 or self.beside < 0:
+        if min(self.fill, self.beside, self.host) < 0 or self.units < 1:
             raise ValueError(
-                f"KernelRates has fill {self.fill}, units {self.units} and beside {self.beside}; "
-                "fill and beside must be 0 or more, and units 1 or more"
+                f"KernelRates has fill {self.fill}, units {self.units}, beside {self.beside} and host {self.host}; "
+                "fill, beside and host must be 0 or more, and units 1 or more"
             )
+
+    def at_site(self, site: float) -> Self:
+        """The rates where every kernel takes `site` times as long."""
+        return replace(self, sustained=self.sustained / site, memory=self.memory / site, rows=self.rows / site)
 
     def matmul_seconds(self, batch: int, m: int, n: int, k: int, itemsize: int, peak: float) -> float:
         """How long `batch` products of (m, k) and (k, n) take on a GPU with this peak, in FLOP/s of their dtype."""

@@ -56,6 +56,8 @@ from ..text.units import nearest
 from .achieved import KernelRates, LinkRates, Protocol
 from .hardware import Cluster, Gpu, Link, check_count
 
+SITES = {"benchmark": 1.0, "production": 1.25, "500 W": 1.2}  # Cluster.site, by name
+
 NVLINK_LATENCY, INFINIBAND_LATENCY, ETHERNET_LATENCY = 3e-6, 10e-6, 50e-6  # seconds; see above
 LAUNCH = 4e-6  # seconds; an estimate: CUDA's launch and torch's own work for one small operation
 
@@ -286,6 +288,15 @@ PRESETS = {
         ),
     )
 }
+
+
+def site_factor(site: str | float) -> float:
+    """How many times as long kernels take at a site, by its name or as it is. ValueError for an unknown name."""
+    if not isinstance(site, str):
+        return site
+    if site not in SITES:
+        raise ValueError(f"there is no site {site!r}{nearest(site, SITES)} There are {', '.join(SITES)}, or a number.")
+    return SITES[site]
 
 
 def find_cluster(cluster: str | Cluster, world_size: int) -> Cluster:

@@ -145,7 +145,8 @@ class VirtualGpu(TorchDispatchMode):
     def __init__(self, rank: VirtualRank, cluster: Cluster, only_sizes: bool, plans: dict[tuple[Any, ...], Plan]):
         super().__init__()  # type: ignore[no-untyped-call]
         self.rank, self.gpu, self.only_sizes, self.plans = rank, cluster.gpu, only_sizes, plans
-        self.rates = cluster.gpu.achieved if cluster.rates == "achieved" else None
+        self.rates = cluster.kernel_rates
+        self.host = self.rates.host if self.rates is not None else 0.0
         self.scheduler, self.storages, self.times = rank.scheduler, rank.storages, rank.times
         if cluster.jitter is not None:
             rank.uneven = Unevenness(cluster.jitter, rank.number, cluster.node_of(rank.number))
@@ -249,7 +250,8 @@ class VirtualGpu(TorchDispatchMode):
         late = 0.0
         if (uneven := self.rank.uneven) is not None:
             work, late = stretched(work, uneven.slowness), uneven.delay()
-        self.rank.compute(work.seconds + late)
+        host = self.host if work.launch else min(self.host, work.seconds)  # a measured time has the host's in it
+        self.rank.compute(self.rank.waits_for_host(host) + work.seconds + late)
         self.times[work] = self.times.get(work, 0) + 1
 
     def watch(self, args: tuple[Any, ...]) -> None:
