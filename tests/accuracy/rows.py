@@ -92,7 +92,7 @@ class Setting:
     recompute        "full": each layer's forward once more in backward; "half": every second layer's; "core": only
                      attention without its products with weights; "": nothing
     sequence         whether norms and dropout are split over the tensor-parallel ranks
-    flash            whether attention is one fused kernel
+    flash            whether attention is one fused kernel, of FlashAttention's `generation`
     sharded          whether optimizer and gradients are split over the data-parallel ranks
     overlap          whether messages between stages, gradients and parameters travel beside computing
     buckets          whether gradients are reduced beside backward, as by torch's DDP
@@ -121,6 +121,7 @@ class Setting:
     recompute: str = ""
     sequence: bool = False
     flash: bool = False
+    generation: int = 2
     sharded: bool = False
     overlap: bool = False
     buckets: bool = False
@@ -302,7 +303,10 @@ def megascale() -> list[Row]:
             seconds,
             "step",
             model,
-            Setting("dgx-a100", gpus, batch, 1, 8, 8, 6, sequence=True, flash=True, sharded=True),
+            Setting(
+                *("dgx-a100", gpus, batch, 1, 8, 8, 6),
+                **{"sequence": True, "flash": True, "sharded": True, "site": "production"},
+            ),
             checks=(
                 Check("thousand tokens/s", tokens, 0.05, batch * model.sequence / seconds / 1e3, digit / seconds),
                 Check("days", days, 0.005, 300e9 / (batch * model.sequence / seconds) / 86400, digit / seconds),
@@ -329,7 +333,7 @@ def llama() -> list[Row]:
         tokens = 2048 * model.sequence  # 16 million
         flops = tokens * (6 * model.parameters + 12 * model.layers * model.hidden * model.sequence)  # as in PaLM's MFU
         seconds = flops / (gpus * tflops * 1e12)
-        how = {"sequence": True, "flash": True, "sharded": True, "overlap": True}
+        how = {"sequence": True, "flash": True, "sharded": True, "overlap": True, "site": "production"}
         setting = Setting("dgx-h100", gpus, 2048, 1, 8, 16, 8, **how)  # one layer per chunk: not published
         checks = (
             Check("MFU, %", mfu, 0.5, 100 * tflops / H100_PEAK, 5 / tflops),  # TFLOP/s are in tens

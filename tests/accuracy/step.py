@@ -26,7 +26,6 @@ from utils import Run, simulate
 from utils.cluster import Cluster, Layout, cost, find_cluster
 from utils.cluster.presets import site_factor
 
-
 FEW = (4, 6)  # layers of the runs from which those of an FSDP model are extended
 
 
@@ -62,7 +61,8 @@ def extended(short: float, long: float, layers: int) -> float:
 def fsdp_run(model: Model, setting: Setting, rates: str, microbatches: int) -> Run:
     same = replace(setting, batch=setting.data * setting.micro)
     cluster = machine(setting, setting.gpus)
-    return simulate(fsdp_step.step, setting.gpus, model, same, microbatches, cluster=cluster, rates=rates, alike=the_same)
+    program = fsdp_step.step
+    return simulate(program, setting.gpus, model, same, microbatches, cluster=cluster, rates=rates, alike=the_same)
 
 
 def the_same(rank: int) -> int:
@@ -97,6 +97,9 @@ def machine(setting: Setting, gpus: int = 8) -> Cluster:
     cluster = endless(setting.cluster, gpus)
     if setting.bandwidth:
         cluster = replace(cluster, gpu=replace(cluster.gpu, bandwidth=setting.bandwidth))
+    if cluster.gpu.achieved is not None:
+        rates = replace(cluster.gpu.achieved, flash=setting.generation)
+        cluster = replace(cluster, gpu=replace(cluster.gpu, achieved=rates))
     if setting.network:
         cluster = replace(cluster, inter=replace(cluster.inter, bandwidth=setting.network))
     return replace(cluster, site=site_factor(setting.site))
@@ -161,3 +164,9 @@ def exposed(model: Model, setting: Setting, cluster: Cluster, backward: float) -
         return (scatter + gather) / (setting.chunks if setting.overlap else 1)
     seconds = cost("all_reduce", 2 * parameters, cluster, layout).seconds
     return max(0.0, seconds - backward) if setting.buckets else seconds
+
+
+def forget() -> None:
+    """Simulate everything anew, since rates have changed."""
+    pieces_of.cache_clear()
+    fsdp_run.cache_clear()

@@ -44,6 +44,25 @@ def three_nodes(name, **more):
     return replace(PRESETS[name], nodes=3, **more)
 
 
+# ---- attention
+
+
+def test_attention_of_each_generation_has_its_rate():
+    both = replace(KERNELS, attention_backward=0.4, attention_3=0.75, attention_3_backward=0.6, flash=3)
+    parts = {(g, back): both.attention_part(back, g) for g in (2, 3) for back in (False, True)}
+    assert parts == {(2, False): 0.5, (2, True): 0.4, (3, False): 0.75, (3, True): 0.6}
+    assert KERNELS.attention_part(False, 3) == 0.5, "a GPU without generation 3 takes 2"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"flash": 3}, {"flash": 4}, {"attention_3": 0.5}, {"attention_3": 1.5, "attention_3_backward": 0.5}],
+)
+def test_rates_of_a_generation_that_does_not_fit_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"attention_3"):
+        replace(KERNELS, **wrong)
+
+
 # ---- matrix products
 
 

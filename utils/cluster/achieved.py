@@ -15,12 +15,50 @@ before they can write it (softmax, normalization).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 RATES = ("datasheet", "achieved")
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))  # rows and columns of the result
 REUSE = 6.0  # a tile of (r, c) reaches i / (i + REUSE) of the rate, with i = r c / (r + c) multiply-adds per element
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """How long the parts of a run may really take, as (shortest, longest) times what they take here, in 8 cases of 10.
+
+    computing      operations that FLOPs limit
+    memory         operations that memory limits
+    communication  exposed communication
+    launch         starting operations, and waiting for the host to issue them
+    """
+
+    computing: tuple[float, float]
+    memory: tuple[float, float]
+    communication: tuple[float, float]
+    launch: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            shortest, longest = getattr(self, part.name)
+            if not 0 <= shortest <= 1 <= longest:
+                raise ValueError(
+                    f"Uncertainty.{part.name} is {(shortest, longest)}; the first must be from 0 to 1, the second 1 "
+                    "or more"
+                )
+
+    def between(self, seconds: Mapping[str, float]) -> tuple[float, float]:
+        """(shortest, longest) for a run whose parts take these seconds. The parts' errors don't depend on each other,
+        so they add up as the roots of squares; a part with another name is certain.
+        """
+        least = most = 0.0
+        for part in fields(self):
+            shortest, longest = getattr(self, part.name)
+            least += (seconds.get(part.name, 0.0) * (1 - shortest)) ** 2
+            most += (seconds.get(part.name, 0.0) * (longest - 1)) ** 2
+        elapsed = sum(seconds.values())
+        return elapsed - math.sqrt(least), elapsed + math.sqrt(most)
 
 
 @dataclass(frozen=True)
@@ -34,11 +72,16 @@ class KernelRates:
     units                how many tiles are computed at once: streaming multiprocessors
     memory               of the memory bandwidth: element-wise kernels and optimizers
     rows                 of the memory bandwidth: softmax and normalization
-    attention            of the peak: fused attention, forward
+    attention            of the peak: fused attention by FlashAttention 2, or by flex_attention, forward
     attention_backward   the same, backward
     beside               how much longer a matrix product takes while a collective of its rank is under way: 0.1 is 10 %
-    host                 seconds that the host needs to issue an operation of torch. It runs ahead of the GPU, which waits
-                         only where kernels are shorter than that
+    attention_3          of the peak: FlashAttention 3 or cuDNN's kernel of the same generation, forward; None on a GPU
+                         that has neither
+    attention_3_backward the same, backward
+    flash                the generation, 2 or 3, that scaled_dot_product_attention takes unless the program asks for one
+    uncertainty          how far times at these rates, and at those of its cluster's links, may be off; None: not known
+    host                 seconds that the host needs to issue an operation of torch. It runs ahead of the GPU, which
+                         waits only where kernels are shorter than that
     """
 
     matmul: float
@@ -50,11 +93,24 @@ class KernelRates:
     attention: float
     attention_backward: float
     beside: float
+    attention_3: float | None = None
+    attention_3_backward: float | None = None
+    flash: int = 2
     host: float = 0.0
+    uncertainty: Uncertainty | None = None
 
     def __post_init__(self) -> None:
         for name in ("matmul", "sustained", "memory", "rows", "attention", "attention_backward"):
             check_part(f"KernelRates.{name}", getattr(self, name))
+        third = self.attention_3, self.attention_3_backward
+        for name, value in zip(("attention_3", "attention_3_backward"), third, strict=True):
+            if value is not None:
+                check_part(f"KernelRates.{name}", value)
+        if self.flash not in (2, 3) or (third[0] is None) != (third[1] is None) or (self.flash == 3 and None in third):
+            raise ValueError(
+                f"KernelRates has flash {self.flash}, attention_3 {third[0]} and attention_3_backward {third[1]}; "
+                "flash must be 2 or 3, and 3 needs both of these rates, which are given together or not at all"
+            )
         if min(self.fill, self.beside, self.host) < 0 or self.units < 1:
             raise ValueError(
                 f"KernelRates has fill {self.fill}, units {self.units}, beside {self.beside} and host {self.host}; "
@@ -62,8 +118,15 @@ class KernelRates:
             )
 
     def at_site(self, site: float) -> Self:
-        """The rates where every kernel takes `site` times as long."""
-        return replace(self, sustained=self.sustained / site, memory=self.memory / site, rows=self.rows / site)
+        """The rates where matrix products and attention take `site` times as long."""
+        return replace(self, sustained=self.sustained / site)
+
+    def attention_part(self, backward: bool, generation: int) -> float:
+        """What fused attention of this generation reaches of the peak; 2 where the GPU doesn't have 3."""
+        third = self.attention_3_backward if backward else self.attention_3
+        if generation == 3 and third is not None:
+            return third
+        return self.attention_backward if backward else self.attention
 
     def matmul_seconds(self, batch: int, m: int, n: int, k: int, itemsize: int, peak: float) -> float:
         """How long `batch` products of (m, k) and (k, n) take on a GPU with this peak, in FLOP/s of their dtype."""

@@ -25,7 +25,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 from ..text.units import nearest
-from .achieved import RATES, GlooRates, KernelRates, LinkRates
+from .achieved import RATES, GlooRates, KernelRates, LinkRates, Uncertainty
 from .description import cluster_text
 from .jitter import Jitter
 
@@ -159,7 +159,8 @@ class Cluster:
     rates     "datasheet": what the datasheet promises; "achieved": what hardware delivers, if its parts say so; None:
               not decided. Then `simulate` uses what is achieved if it is known, and `cost` the datasheet
     jitter    what makes its GPUs unequal; None: nothing
-    site      how many times as long kernels take there, at achieved rates, as on a well-kept machine: SITES in presets.py
+    site      how many times as long matrix products and attention take there, at achieved rates, as in a benchmark:
+              SITES in presets.py
     """
 
     name: str
@@ -219,6 +220,11 @@ class Cluster:
         """What kernels reach on its GPUs at this site, if it is at achieved rates; else None."""
         achieved = self.gpu.achieved if self.rates == "achieved" else None
         return None if achieved is None else achieved.at_site(self.site)
+
+    @property
+    def uncertainty(self) -> Uncertainty | None:
+        """How far times on it may be off, if it is at achieved rates and they say so."""
+        return None if self.kernel_rates is None else self.kernel_rates.uncertainty
 
     @property
     def size(self) -> int:

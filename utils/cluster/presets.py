@@ -33,7 +33,11 @@ What is achieved (`rates="achieved"`) comes from measurements:
     InfiniBand        HDR 96 of 100 GB/s over four cards (nccl-tests, issue 119), NDR 46 to 48 of 50 (issue 290)
     latencies         start and steps of tuning.cc, except that the steps of LL are 0.8 µs and 6 µs, chosen as above:
                       8 x H200 in a node 18 µs, 2 x A100 on 2 nodes 19 µs, 16 nodes of H100 62 µs (nccl, issue 1469)
-    attention         FlashAttention-2 on A100 and -3 on H100, in round numbers (arXiv 2307.08691, 2407.08608)
+    attention         A100: FlashAttention 2 (arXiv 2307.08691). H100 at 16,384 tokens and 128 numbers per head, forward
+                      and backward, of 989 TFLOP/s: FlashAttention 2 370 and 322, cuDNN 595 and 516, FlashAttention 3
+                      648 and 561 (arXiv 2407.08608, figures 5 and 6). On Hopper and Blackwell torch 2.13 takes cuDNN's
+                      kernel if cuDNN is newer than 9.15 (sdp_utils.cpp), else FlashAttention 2, as it always did
+                      before: replace(HOPPER, flash=2). A100 has 2 only
     sustained, fill,  fitted to the training steps in tests/accuracy, to the half that is not reported
     memory, rows
     beside            an ESTIMATE: NCCL keeps about a tenth of the multiprocessors busy
@@ -56,7 +60,7 @@ from ..text.units import nearest
 from .achieved import KernelRates, LinkRates, Protocol
 from .hardware import Cluster, Gpu, Link, check_count
 
-SITES = {"benchmark": 1.0, "production": 1.25, "500 W": 1.2}  # Cluster.site, by name
+SITES = {"benchmark": 1.0, "production": 1.2, "500 W": 1.12}  # Cluster.site, by name
 
 NVLINK_LATENCY, INFINIBAND_LATENCY, ETHERNET_LATENCY = 3e-6, 10e-6, 50e-6  # seconds; see above
 LAUNCH = 4e-6  # seconds; an estimate: CUDA's launch and torch's own work for one small operation
@@ -65,16 +69,27 @@ ESTIMATES = "latencies and launch: estimates, see presets.py"
 
 AMPERE = KernelRates(
     matmul=0.87,
-    sustained=0.86,
+    sustained=0.89,
     fill=192.0,
     units=108,
-    memory=0.9,
-    rows=0.9,
-    attention=0.65,
-    attention_backward=0.55,
+    memory=0.83,
+    rows=0.83,
+    attention=0.56,
+    attention_backward=0.48,
     beside=0.1,
+    host=10e-6,
 )
-HOPPER = replace(AMPERE, matmul=0.8, sustained=0.7, units=132, attention=0.62, attention_backward=0.5)
+HOPPER = replace(
+    AMPERE,
+    matmul=0.8,
+    sustained=0.79,
+    units=132,
+    attention=0.37,
+    attention_backward=0.32,
+    attention_3=0.62,
+    attention_3_backward=0.5,
+    flash=3,
+)
 BLACKWELL = replace(HOPPER, units=148)
 
 

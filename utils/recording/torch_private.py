@@ -63,12 +63,14 @@ __all__ = [
     "check_calls",
     "current_autograd_node",
     "current_graph_task_id",
+    "dense_flex_attention",
     "fake_backend",
     "flash_attention",
     "functional_collectives",
     "get_dispatch_mode",
     "gradient_hooks_of",
     "groups_of_process",
+    "in_function_transform",
     "is_on",
     "kernels_of_optimizers",
     "let_fsdp_take_meta_parameters",
@@ -79,6 +81,7 @@ __all__ = [
     "register_backend",
     "reinstall_gradient_hooks",
     "schema_of",
+    "sdpa",
     "set_ddp_verification",
     "set_groups_of_process",
     "set_init_process_group",
@@ -121,6 +124,7 @@ def needed() -> Iterator[None]:
 
 with needed():
     from torch._C import DisableTorchFunctionSubclass, DispatchKey, Future, _DisableTorchDispatch, _TorchDispatchModeKey
+    from torch._C import _are_functorch_transforms_active as in_function_transform
     from torch._C import _current_autograd_node as current_autograd_node
     from torch._C import _current_graph_task_id as current_graph_task_id
     from torch._C import _get_dispatch_mode as get_dispatch_mode
@@ -129,6 +133,7 @@ with needed():
     from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
         _set_thread_isolation_mode as set_thread_isolation_mode,
     )
+    from torch._higher_order_ops.flex_attention import math_attention as dense_flex_attention
     from torch._ops import OpOverload
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._tensor import _rebuild_from_type_v2 as rebuild_from_type
@@ -146,6 +151,7 @@ with needed():
     functional_collectives.all_reduce  # noqa: B018, the line above succeeds for any name
     local_scalar_dense = torch.ops.aten._local_scalar_dense
     unsafe_view = torch.ops.aten._unsafe_view
+    sdpa = torch.ops.aten.scaled_dot_product_attention.default
     flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
     # They change their arguments, and have no kernel for tensors without values.
     kernels_of_optimizers = {

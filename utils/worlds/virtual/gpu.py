@@ -31,6 +31,8 @@ from ...cluster.kernel_times import MeasuredGpu
 from ...events.computed import Computed
 from ...recording.storages import Storages
 from ...recording.torch_private import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
     FAKE,
     DispatchKey,
     OpOverload,
@@ -43,11 +45,13 @@ from ...recording.torch_private import (
     local_scalar_dense,
     reinstall_gradient_hooks,
     schema_of,
+    sdpa,
     unsafe_view,
 )
 from . import meta_tensors
+from .fused_attention import attention
 from .kernel_names import kernel_name
-from .kernels import Kernel, Work, kernel_of
+from .kernels import Kernel, Work, attention_flops, kernel_of
 from .rank import VirtualRank
 
 aten = torch.ops.aten
@@ -147,6 +151,7 @@ class VirtualGpu(TorchDispatchMode):
         self.rank, self.gpu, self.only_sizes, self.plans = rank, cluster.gpu, only_sizes, plans
         self.rates = cluster.kernel_rates
         self.host = self.rates.host if self.rates is not None else 0.0
+        rank.run_kernel = self.run_kernel
         self.scheduler, self.storages, self.times = rank.scheduler, rank.storages, rank.times
         if cluster.jitter is not None:
             rank.uneven = Unevenness(cluster.jitter, rank.number, cluster.node_of(rank.number))
@@ -168,6 +173,9 @@ class VirtualGpu(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             self.watch(args)
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
+        if function is sdpa:  # in inference mode autograd's part is left out, and with it what replaces this
+            with self:
+                return attention(self.rank.world, *args, **kwargs)
         if is_functional_collective(function):
             return self.functional_collective(function, args, kwargs)
         result, args, is_view = self.carry_out(function, args, kwargs)
@@ -182,11 +190,17 @@ class VirtualGpu(TorchDispatchMode):
         """Do an operation, and move the clock by what it costs: (its result, the arguments it got, is it a view?)."""
         plan, result, args = self.planned(function, args, kwargs)
         if plan.seconds:
-            work = plan.work
-            if self.rates is not None and work.computing and self.rank.works_for_collective():
-                work = slowed(work, self.rates.beside)
-            self.charge(work)
+            self.launch(plan.work)
         return result, args, plan.is_view
+
+    def run_kernel(self, kernel: Kernel) -> None:
+        """Charge a kernel that no operation of torch stands for."""
+        self.launch(bound_by(kernel, self.gpu, self.rates))
+
+    def launch(self, work: Work) -> None:
+        if self.rates is not None and work.computing and self.rank.works_for_collective():
+            work = slowed(work, self.rates.beside)
+        self.charge(work)
 
     def planned(
         self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -371,7 +385,11 @@ def work_of(
     else:
         moved += sum(map(nbytes, given[1:] if packet in OVERWRITE else given))
     flops = 0
-    if packet in flop_registry:
+    if packet in ATTENTION or packet in ATTENTION_BACKWARD:
+        first = int(packet in ATTENTION_BACKWARD)
+        query, key, value = args[first : first + 3]
+        flops = attention_flops(query, key, value, backward=bool(first))
+    elif packet in flop_registry:
         flops = flop_registry[packet](*args, **kwargs, out_val=result)
     if rates is not None and not made:  # a fused optimizer, a foreach operation: the model at datasheet's rates, which
         moved += sum(map(nbytes, written(function, args)))  # closed forms are compared with, counts only what is read

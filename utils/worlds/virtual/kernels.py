@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -46,7 +47,9 @@ class Kernel(NamedTuple):
     flops    as torch counts them; moved: bytes read and written
     kind     "" or "rows", "attention", "attention_backward": the names in KernelRates
     product  the shape of a matrix product, None for anything else
-    causal   whether half of an attention's FLOPs are of no use, because a token attends only to those before it
+    needed   the FLOPs that are of use, which is what counts at achieved rates: half of causal attention's, because a
+             token attends only to those before it. None for all
+    generation  of an attention kernel, 2 or 3; None for the one that the rates say
     """
 
     flops: int
@@ -54,17 +57,20 @@ class Kernel(NamedTuple):
     dtype: str = "float32"
     kind: str = ""
     product: Product | None = None
-    causal: bool = False
+    needed: int | None = None
+    generation: int | None = None
 
     @property
     def needed_flops(self) -> int:
-        return self.flops // 2 if self.causal else self.flops
+        return self.flops if self.needed is None else self.needed
 
     def computing(self, peak: float, rates: KernelRates) -> float:
         """Seconds that the FLOPs take at these rates."""
         if self.product is not None:
             return rates.matmul_seconds(*self.product, peak)
-        part: float = getattr(rates, self.kind) if self.kind.startswith("attention") else rates.matmul
+        part = rates.matmul
+        if self.kind.startswith("attention"):
+            part = rates.attention_part(self.kind == "attention_backward", self.generation or rates.flash)
         return self.needed_flops / (peak * part * rates.sustained)
 
     def part_of_bandwidth(self, rates: KernelRates) -> float:
@@ -85,8 +91,33 @@ def kernel_of(
         return Kernel(flops, moved, dtype, product=Product(batch, *shape_of(first, second), first.element_size()))
     if packet in ATTENTION or packet in ATTENTION_BACKWARD:
         kind = "attention" if packet in ATTENTION else "attention_backward"
-        return Kernel(flops, moved, dtype, kind, causal=bool(argument(function, "is_causal", args, kwargs)))
+        causal = bool(argument(function, "is_causal", args, kwargs))
+        part = causal_part(*query_and_key(function, args)) if causal else 1.0
+        return Kernel(flops, moved, dtype, kind, needed=int(flops * part))
     return Kernel(flops, moved, dtype)
+
+
+def query_and_key(function: OpOverload[..., Any], args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of an operator for attention; backward has the gradient of the output before them."""
+    first = int(function.overloadpacket in ATTENTION_BACKWARD)
+    return args[first], args[first + 1]
+
+
+def causal_part(query: torch.Tensor, key: torch.Tensor) -> float:
+    """The share of all pairs of queries and keys (..., length, width) that a causal mask leaves: 1/2 for a square."""
+    queries, keys = query.shape[-2], key.shape[-2]
+    both = min(queries, keys)
+    return (both * both / 2 + (queries - both) * keys) / (queries * keys) if both else 0.0
+
+
+def attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, backward: bool) -> int:
+    """Of softmax(query key') value, all (batch, heads, length, width): the products with the width of the keys are one
+    forward and three backward (the scores once more, the gradients of query and key), those with that of the values one
+    and two.
+    """
+    *heads, queries, width = query.shape
+    widths = 3 * width + 2 * value.shape[-1] if backward else width + value.shape[-1]
+    return 2 * math.prod(heads) * queries * key.shape[-2] * widths
 
 
 def shape_of(first: torch.Tensor, second: torch.Tensor) -> tuple[int, int, int]:

@@ -56,8 +56,8 @@ def simulate(
               of a kind are alike.
 
     site      what the place adds to what the chips need, at achieved rates: "benchmark" (the default: nothing),
-              "production" (kernels take longer: stragglers, restarts, old software), or how many times as long they
-              take. SITES in cluster/presets.py has all names, with sources.
+              "production" (stragglers, restarts, old software), or how many times as long matrix products and
+              attention take. SITES in cluster/presets.py has all names, with sources.
 
     alike     a function of a rank. You promise that ranks for which it returns the same value do the same: the same
               calls, with the same sizes, in groups that lie on the nodes alike. Then only the first of each kind runs,

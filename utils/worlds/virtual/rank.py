@@ -15,7 +15,7 @@ time: the clock would stand still and the loop would never end. So `poll` moves 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol
@@ -33,7 +33,7 @@ from ...recording.callers import who_called
 from ...recording.reader import making
 from ...recording.storages import COMMUNICATION, Storages
 from .calls import VirtualCall
-from .kernels import Work
+from .kernels import Kernel, Work
 from .scheduler import RankThread, Scheduler
 from .surroundings import Surroundings
 
@@ -80,6 +80,7 @@ class VirtualRank(RankThread):
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.times: dict[Work, int] = {}  # how often its GPU carried out operations of that cost
         self.starved = 0.0  # seconds that its GPU has waited for operations to be issued
+        self.run_kernel: Callable[[Kernel], None]  # of its GPU
         self.uneven: Unevenness | None = None  # its stragglers and late launches, if there are any
         self.result: bytes | None = None
         self.failure: Failure | None = None

@@ -41,7 +41,16 @@ from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.rank_environment import failure
 from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
-from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock, virtual_signals
+from . import (
+    data_movement,
+    ddp_check,
+    fused_attention,
+    gpu_semantics,
+    meta_tensors,
+    torch_wrappers,
+    virtual_clock,
+    virtual_signals,
+)
 from .alike import Representatives
 from .calls import VirtualCall
 from .fair_network import FairNetwork
@@ -428,6 +437,7 @@ def patch_torch(world: SimulatedWorld) -> None:
     torch_wrappers.patch_wrappers(world)
     patch_cuda(world)
     ddp_check.patch_ddp(world)
+    fused_attention.patch_attention(world)
 
 
 def enter(world: SimulatedWorld) -> None:
