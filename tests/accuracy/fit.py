@@ -87,12 +87,15 @@ def with_slower(name: str, fields: tuple[str, ...]) -> None:
     presets.PRESETS[name] = replace(cluster, gpu=replace(cluster.gpu, achieved=replace(rates, **changed)))
 
 
-def measured(file: Path) -> list[Times]:
-    known = {row[1]: Times(*row) for row in json.loads(file.read_text())} if file.exists() else {}
+def measured(file: Path | None) -> list[Times]:
+    """Of all training rows; those that the file has are not simulated again."""
+    kept = json.loads(file.read_text()) if file is not None and file.exists() else []
+    known = {row[1]: Times(*row) for row in kept}
     for row in TRAINING:
         if row.name not in known:
             known[row.name] = times_of(row)
-            file.write_text(json.dumps(list(known.values())))
+            if file is not None:
+                file.write_text(json.dumps(list(known.values())))
     return [known[row.name] for row in TRAINING]
 
 
@@ -119,10 +122,11 @@ def best_factors(rows: list[Times], cluster: str) -> tuple[float, float, float]:
 
 def production(rows: list[Times], factors: dict[str, tuple[float, float, float]]) -> float:
     """The site's factor, as a part of the present one, that makes the mean error of each source zero: their mean."""
-    needed = []
-    for members in by_source(row for row in rows if row.site == "production").values():
-        needed.append(min(GRID[0], key=lambda site: abs(mean(row.error(factors[row.cluster], site) for row in members))))
-    return mean(needed) if needed else 1.0
+
+    def needed(members: list[Times]) -> float:
+        return min(GRID[0], key=lambda site: abs(mean(row.error(factors[row.cluster], site) for row in members)))
+
+    return mean(map(needed, by_source(row for row in rows if row.site == "production").values()))
 
 
 def fit(rows: list[Times]) -> tuple[dict[str, tuple[float, float, float]], float]:
@@ -139,7 +143,7 @@ def left_out(rows: list[Times]) -> Iterator[tuple[Times, float]]:
 
 
 def main() -> None:
-    rows = measured(Path(sys.argv[1] if len(sys.argv) > 1 else "build/accuracy.json"))
+    rows = measured(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     factors, site = fit(rows)
     for cluster, (sustained, attention, memory) in factors.items():
         print(f"{cluster}: sustained x {sustained:.3f}, attention x {attention:.3f}, memory and rows x {memory:.3f}")
