@@ -42,6 +42,7 @@ from utils.worlds.common.protocol import Request
 from utils.worlds.virtual import data_movement, virtual_clock
 from utils.worlds.virtual.calls import VirtualCall
 from utils.worlds.virtual.gpu import VirtualGpu
+from utils.worlds.virtual.kernels import Work
 from utils.worlds.virtual.network import Tallies
 from utils.worlds.virtual.rank import VirtualRank
 from utils.worlds.virtual.scheduler import Scheduler
@@ -436,6 +437,10 @@ class ZeroedMemory(VirtualGpu):
             return super().carry_out(function, args, kwargs)
         args, kwargs = self.place(function, args, kwargs)
         return self.do(function, args, kwargs), args, function.is_view
+
+    def launch(self, work: Work) -> None:
+        if self.virtual:
+            super().launch(work)
 
     def do(self, function: OpOverload, args: Any, kwargs: Any) -> Any:
         packet = function.overloadpacket

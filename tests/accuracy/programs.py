@@ -120,9 +120,13 @@ class Layer:
         self.router = [weight(adds, model.experts, h)] if model.experts else []
         self.mask = torch.empty(tokens(model, setting), h, dtype=DTYPE)
         self.turns = torch.empty(model.sequence, h // model.heads, dtype=DTYPE)
+        self.compute: Callable[[Tensor], Tensor] = torch.compile(self.forward) if setting.fused else self.forward
 
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, h) -> (tokens, h)"""
+        return self.compute(x)
+
+    def forward(self, x: Tensor) -> Tensor:
         inside = Gather.apply(self.norm(x, 0), self.exchange)
         queries, keys, values = functional.linear(inside, self.qkv).split([self.queries, self.keys, self.keys], dim=-1)
         core = self.flash if self.setting.flash else self.core
@@ -143,7 +147,7 @@ class Layer:
         if not self.model.gated:
             return functional.linear(functional.gelu(inside), down)
         gate, rest = inside.chunk(2, dim=-1)
-        return functional.linear((gate if self.setting.fused else functional.silu(gate)) * rest, down)
+        return functional.linear(functional.silu(gate) * rest, down)
 
     def experts(self, x: Tensor) -> Tensor:
         """Tokens go to their experts, `top` copies of each, spread evenly; what comes back is weighted and added."""
@@ -156,15 +160,12 @@ class Layer:
         return (back * chances.to(DTYPE).unsqueeze(-1)).sum(1)
 
     def norm(self, x: Tensor, first: int) -> Tensor:
-        if self.model.llama and not self.setting.fused:
+        if self.model.llama:
             return functional.rms_norm(x, (self.model.hidden,), self.norms[first])
-        shift = None if self.model.llama else self.norms[first + 1]
-        return functional.layer_norm(x, (self.model.hidden,), self.norms[first], shift)
+        return functional.layer_norm(x, (self.model.hidden,), self.norms[first], self.norms[first + 1])
 
     def rotated(self, x: Tensor) -> Tensor:
         """Each pair of numbers of a head, turned by an angle that grows with the token's place."""
-        if self.setting.fused:
-            return x * self.turns
         pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
         turns = torch.view_as_complex(self.turns.float().unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * turns).flatten(-2).to(DTYPE)

@@ -98,8 +98,7 @@ class Setting:
     buckets          whether gradients are reduced beside backward, as by torch's DDP
     fsdp             whether weights are split, too, layer by layer, and gathered before use, as by torch's FSDP
     experts          ranks that share the experts of a layer
-    fused            whether rotations, SwiGLU and RMSNorm are one kernel each, as in Transformer Engine and in what
-                     torch.compile makes
+    fused            whether what memory limits is fused, by torch.compile or by hand as in Transformer Engine
     dropout          whether dropout is applied to what is added to the residual
     beside           whether collectives of the tensor-parallel group run beside the product that follows
     gradient_bytes   of each number that is exchanged between data-parallel ranks

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import find_spec
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,12 +76,14 @@ __all__ = [
     "let_fsdp_take_meta_parameters",
     "let_fused_optimizers_take",
     "local_scalar_dense",
+    "next_sequence_number",
     "parts_of_sparse",
     "rebuild_from_type",
     "register_backend",
     "reinstall_gradient_hooks",
     "schema_of",
     "sdpa",
+    "sequence_number_of",
     "set_ddp_verification",
     "set_groups_of_process",
     "set_init_process_group",
@@ -128,6 +130,7 @@ with needed():
     from torch._C import _current_autograd_node as current_autograd_node
     from torch._C import _current_graph_task_id as current_graph_task_id
     from torch._C import _get_dispatch_mode as get_dispatch_mode
+    from torch._C._autograd import _get_sequence_nr as next_sequence_number
     from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_hooks
     from torch._C._distributed_c10d import Backend, FakeProcessGroup, ProcessGroupGloo, Work
     from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
@@ -185,6 +188,7 @@ def check_attributes() -> None:
         (Future, "wait then"),
         (TorchDispatchMode, "_should_skip_dynamo"),
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
+        ((torch.ones(1, requires_grad=True) * 1).grad_fn, "_sequence_nr"),
         (torch.Tensor, "_backward_hooks _base _cdata _post_accumulate_grad_hooks _version"),
         (torch.UntypedStorage, "_cdata"),
         (
@@ -253,6 +257,7 @@ with needed():
 schema_of: Callable[[OpOverload], Any] = attrgetter("_schema")
 address_of: Callable[[torch.UntypedStorage | torch.Tensor], int] = attrgetter("_cdata")
 base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # the tensor it is a view of
+sequence_number_of: Callable[[torch.autograd.graph.Node], int] = methodcaller("_sequence_nr")
 version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # changes with its values
 is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
 # The functions that a tensor calls with its new gradient, by the numbers of their handles; None if it has none.

@@ -173,7 +173,6 @@ def test_a_step_as_people_write_it_runs_with_values_and_without():
         run = on_two(program, device=device)
         assert {event.op for event in run.events} >= {"all_reduce", "broadcast"}
         assert {dtype for dtype, _ in run.results} == {torch.float32}
-        assert sum("torch.compile changes nothing" in text for text in run.output) == 1
 
 
 def test_a_fused_step_moves_the_bytes_of_its_states():

@@ -131,9 +131,13 @@ def is_there(value: Tensor | None) -> bool:
 
 
 def nbytes(tensor: Tensor) -> int:
-    """Bytes that a kernel reads or writes: a dimension that is merely repeated (stride 0) counts once."""
-    sizes = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride or not size)
-    return tensor.element_size() * math.prod(sizes)
+    """Bytes in memory that a kernel reads or writes: a dimension that is merely repeated (stride 0) counts once."""
+    count = tensor.element_size()
+    if tensor.layout is not torch.strided:
+        return tensor.numel() * count
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride or not size else 1
+    return count
 
 
 def is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, grouped: bool) -> bool:

@@ -49,7 +49,8 @@ from ...recording.torch_private import (
     unsafe_view,
 )
 from . import meta_tensors
-from .fused_attention import attention
+from .compiled import Fusion
+from .fused_attention import attention, nbytes
 from .kernel_names import kernel_name
 from .kernels import Kernel, Work, attention_flops, kernel_of
 from .rank import VirtualRank
@@ -190,8 +191,30 @@ class VirtualGpu(TorchDispatchMode):
         """Do an operation, and move the clock by what it costs: (its result, the arguments it got, is it a view?)."""
         plan, result, args = self.planned(function, args, kwargs)
         if plan.seconds:
-            self.launch(plan.work)
+            fusion, values = self.rank.fusion, (*args, *kwargs.values())
+            if fusion is None:
+                self.launch(plan.work)
+            elif fusion.takes(function):
+                self.fuse(fusion, function, values, result)
+            else:
+                self.move(fusion.end(tensors_in(values)))
+                self.launch(plan.work)
         return result, args, plan.is_view
+
+    def fuse(self, fusion: Fusion, function: OpOverload[..., Any], values: tuple[Any, ...], result: Any) -> None:
+        """Charge an operation of compiled code as part of the kernel that its chain becomes."""
+        self.count(result)  # which gives its storages numbers
+        given = list(tensors_in(values))[1 if function.overloadpacket in OVERWRITE else 0 :]
+        made = list(tensors_in((result,))) or list(written(function, values))
+        moved, begins = fusion.extend(given, made)
+        self.move(moved, self.gpu.launch if begins else 0.0)
+        fusion.moment = fusion.now()
+
+    def move(self, nbytes: int, launch: float = 0.0) -> None:
+        """Charge bytes that a kernel moves."""
+        work = bound_by(Kernel(0, nbytes), self.gpu, self.rates)
+        if nbytes or launch:
+            self.charge(work._replace(launch=launch, seconds=work.moving + launch), launches=launch > 0)
 
     def run_kernel(self, kernel: Kernel) -> None:
         """Charge a kernel that no operation of torch stands for."""
@@ -259,12 +282,14 @@ class VirtualGpu(TorchDispatchMode):
         self.count(result)
         return result
 
-    def charge(self, work: Work) -> None:
-        """Let the rank be busy for as long as an operation takes."""
+    def charge(self, work: Work, launches: bool = True) -> None:
+        """Let the rank be busy for as long as an operation takes. launches: whether it begins a kernel."""
         late = 0.0
         if (uneven := self.rank.uneven) is not None:
-            work, late = stretched(work, uneven.slowness), uneven.delay()
-        host = self.host if work.launch else min(self.host, work.seconds)  # a measured time has the host's in it
+            work, late = stretched(work, uneven.slowness), uneven.delay() if launches else 0.0
+        host = self.host if launches else 0.0
+        if not work.launch:
+            host = min(host, work.seconds)  # a measured time has the host's in it
         self.rank.compute(self.rank.waits_for_host(host) + work.seconds + late)
         self.times[work] = self.times.get(work, 0) + 1
 
@@ -454,13 +479,3 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
-
-
-def nbytes(tensor: Tensor) -> int:
-    """Bytes in memory: a dimension that is merely repeated (stride 0) counts once."""
-    count = tensor.element_size()
-    if tensor.layout is not torch.strided:
-        return tensor.numel() * count
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= size if stride or not size else 1
-    return count

@@ -53,6 +53,7 @@ from . import (
 )
 from .alike import Representatives
 from .calls import VirtualCall
+from .compiled import patch_compile
 from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
 from .meta_tensors import NoValues
@@ -438,6 +439,7 @@ def patch_torch(world: SimulatedWorld) -> None:
     patch_cuda(world)
     ddp_check.patch_ddp(world)
     fused_attention.patch_attention(world)
+    patch_compile(world)
 
 
 def enter(world: SimulatedWorld) -> None:

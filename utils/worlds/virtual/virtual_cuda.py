@@ -141,7 +141,6 @@ def patch_cuda(world: World) -> None:
     let_fused_optimizers_take("meta")
     stay_where_they_are()
     leave_out_device_ids()
-    leave_out_compiling(world)
     if world.only_sizes:
         torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign]
     else:
@@ -204,19 +203,6 @@ def leave_out_device_ids() -> None:
         make(ddp, module, None, None, *args, **kwargs)
 
     DistributedDataParallel.__init__ = make_without  # type: ignore[method-assign,assignment]
-
-
-def leave_out_compiling(world: World) -> None:
-    """`torch.compile` gives back what it got: each operation counts as a kernel of its own."""
-
-    def compile(model: Any = None, **_: Any) -> Any:
-        world.say_once(
-            "compile", "torch.compile changes nothing on a virtual cluster: every operation counts as one kernel."
-        )
-        return model if model is not None else lambda function: function
-
-    torch.compile = compile
-    torch.nn.Module.compile = lambda module, *_, **__: compile(module) and None  # type: ignore[method-assign]
 
 
 def autocast_on_cpu() -> None:
