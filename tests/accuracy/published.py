@@ -4,7 +4,8 @@ Its columns are those of Setting, and
 
     source, name   where a row is from, and what it is called here
     model          one of MODELS, with the tokens of a sequence
-    kernels        "eager": each operation of torch is a kernel; "compiled" by torch.compile, or "fused" by hand
+    kernels        "eager": each operation of torch is a kernel; "compiled" by torch.compile, or "fused" by hand, which
+                   is simulated alike; "stand-ins": an operation stands for each of Megatron-LM's first fused kernels
     value, unit    what was published: tokens/s/GPU, or s/step
     mfu            %, published or computed by whoever copied the row
     at             the file or paper
@@ -65,7 +66,7 @@ def published() -> list[Row]:
 def row_of(line: dict[str, str]) -> Row:
     model = replace(MODELS[line["model"]], sequence=int(line["sequence"]))
     how = {"dropout": False, "hybrid": line["note"] == "split inside a node", **HOW[line["source"]]}
-    how |= {"recompute": line["recompute"], "fused": line["kernels"] != "eager"}
+    how |= {"recompute": line["recompute"], "fused": line["kernels"] in ("compiled", "fused")}
     numbers = {name: int(line[name]) for name in NUMBERS}
     setting = Setting(line["cluster"], **numbers, **how)
     value = float(line["value"])

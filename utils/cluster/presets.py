@@ -57,7 +57,7 @@ import math
 from dataclasses import replace
 
 from ..text.units import nearest
-from .achieved import KernelRates, LinkRates, Protocol
+from .achieved import KernelRates, LinkRates, Protocol, Uncertainty
 from .hardware import Cluster, Gpu, Link, check_count
 
 SITES = {"benchmark": 1.0, "production": 1.2, "500 W": 1.12}  # Cluster.site, by name
@@ -78,6 +78,7 @@ AMPERE = KernelRates(
     attention_backward=0.48,
     beside=0.1,
     host=10e-6,
+    uncertainty=Uncertainty(computing=(0.87, 1.2), memory=(0.7, 1.5), communication=(0.6, 1.8), launch=(0.5, 4.0)),
 )
 HOPPER = replace(
     AMPERE,
