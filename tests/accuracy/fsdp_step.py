@@ -8,6 +8,8 @@ while the layer before computes; gradients are scattered beside backward, in eve
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -28,8 +30,8 @@ from tests.accuracy.rows import Model, Setting
 from utils.cluster import find_cluster
 
 
-def step(rank: int, world_size: int, model: Model, setting: Setting, microbatches: int) -> None:
-    """Forward and backward of so many microbatches, then the optimizer."""
+def step(rank: int, world_size: int, model: Model, setting: Setting, microbatches: int) -> list[float]:
+    """Forward and backward of so many microbatches, then the optimizer: when each microbatch ended, and the step."""
     t = setting.tensor
     tensor_group = group_of(range(rank - rank % t, rank - rank % t + t))
     node = find_cluster(setting.cluster, 1).gpus_per_node if setting.hybrid else world_size
@@ -38,11 +40,14 @@ def step(rank: int, world_size: int, model: Model, setting: Setting, microbatche
         group_of(range(rank - rank % node + rank % t, rank - rank % node + node, t)),
         group_of(range(rank % node, world_size, node)),
     )
+    ends = []
     for _ in range(microbatches):
         shards.run()
+        ends.append(time.perf_counter())
     for handle in shards.scattering:
         handle.wait()
     optimizer(0, 1, shards.parameters // shards.split)
+    return [*ends, time.perf_counter()]
 
 
 class Shards:

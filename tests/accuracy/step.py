@@ -43,13 +43,10 @@ def simulated(row: Row, rates: str) -> float:
 
 
 def fsdp_seconds(model: Model, setting: Setting, rates: str) -> float:
-    """Of a step: the first microbatch with the optimizer, and each other as long as the second."""
-    short, long = (replace(model, layers=layers) for layers in FEW)
-    first, both = (
-        extended(*(fsdp_run(few, setting, rates, count).elapsed for few in (short, long)), model.layers)
-        for count in (1, 2)
-    )
-    return first + (setting.microbatches - 1) * (both - first)
+    """Of a step: two microbatches with the optimizer, and each other as long as the second."""
+    few = [fsdp_run(replace(model, layers=layers), setting, rates).results[0] for layers in FEW]
+    first, second, end = (extended(short, long, model.layers) for short, long in zip(*few, strict=True))
+    return end + (setting.microbatches - 2) * (second - first)
 
 
 def extended(short: float, long: float, layers: int) -> float:
@@ -58,11 +55,12 @@ def extended(short: float, long: float, layers: int) -> float:
 
 
 @cache
-def fsdp_run(model: Model, setting: Setting, rates: str, microbatches: int) -> Run:
+def fsdp_run(model: Model, setting: Setting, rates: str) -> Run:
+    """Two microbatches of a model."""
     same = replace(setting, batch=setting.data * setting.micro)
     cluster = machine(setting, setting.gpus)
     program = fsdp_step.step
-    return simulate(program, setting.gpus, model, same, microbatches, cluster=cluster, rates=rates, alike=the_same)
+    return simulate(program, setting.gpus, model, same, 2, cluster=cluster, rates=rates, alike=the_same)
 
 
 def the_same(rank: int) -> int:

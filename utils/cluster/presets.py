@@ -60,7 +60,7 @@ from ..text.units import nearest
 from .achieved import KernelRates, LinkRates, Protocol, Uncertainty
 from .hardware import Cluster, Gpu, Link, check_count
 
-SITES = {"benchmark": 1.0, "production": 1.2, "500 W": 1.12}  # Cluster.site, by name
+SITES = {"benchmark": 1.0, "production": 1.13, "500 W": 1.12}  # Cluster.site, by name
 
 NVLINK_LATENCY, INFINIBAND_LATENCY, ETHERNET_LATENCY = 3e-6, 10e-6, 50e-6  # seconds; see above
 LAUNCH = 4e-6  # seconds; an estimate: CUDA's launch and torch's own work for one small operation
@@ -69,16 +69,16 @@ ESTIMATES = "latencies and launch: estimates, see presets.py"
 
 AMPERE = KernelRates(
     matmul=0.87,
-    sustained=0.89,
+    sustained=0.87,
     fill=192.0,
     units=108,
-    memory=0.83,
-    rows=0.83,
+    memory=0.87,
+    rows=0.87,
     attention=0.56,
     attention_backward=0.48,
     beside=0.1,
     host=10e-6,
-    uncertainty=Uncertainty(computing=(0.87, 1.2), memory=(0.7, 1.5), communication=(0.6, 1.8), launch=(0.5, 4.0)),
+    uncertainty=Uncertainty(computing=(0.88, 1.14), memory=(0.7, 1.5), communication=(0.6, 1.8), launch=(0.5, 4.0)),
 )
 HOPPER = replace(
     AMPERE,
@@ -90,8 +90,13 @@ HOPPER = replace(
     attention_3=0.62,
     attention_3_backward=0.5,
     flash=3,
+    uncertainty=Uncertainty(computing=(0.86, 1.17), memory=(0.7, 1.5), communication=(0.6, 1.8), launch=(0.5, 4.0)),
 )
-BLACKWELL = replace(HOPPER, units=148)
+BLACKWELL = replace(
+    HOPPER,
+    units=148,
+    uncertainty=Uncertainty(computing=(0.75, 1.35), memory=(0.6, 1.7), communication=(0.5, 2.0), launch=(0.5, 4.0)),
+)
 
 
 def protocols(steps: tuple[float, float, float], bandwidth: float) -> tuple[Protocol, ...]:
