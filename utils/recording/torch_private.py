@@ -40,8 +40,10 @@ __all__ = [
     "COMPILER",
     "FAKE",
     "FUNCTIONAL_COLLECTIVES",
+    "GROUPED_PRODUCTS",
     "PRINT_OPTIONS",
     "ROWS",
+    "SCALED_PRODUCTS",
     "Backend",
     "DisableTorchFunctionSubclass",
     "DispatchKey",
@@ -61,6 +63,7 @@ __all__ = [
     "before_batches",
     "call_kernel",
     "check_calls",
+    "copy_as",
     "current_autograd_node",
     "current_graph_task_id",
     "dense_flex_attention",
@@ -81,6 +84,7 @@ __all__ = [
     "rebuild_from_type",
     "register_backend",
     "reinstall_gradient_hooks",
+    "scaled_product",
     "schema_of",
     "sdpa",
     "sequence_number_of",
@@ -154,6 +158,7 @@ with needed():
     functional_collectives.all_reduce  # noqa: B018, the line above succeeds for any name
     local_scalar_dense = torch.ops.aten._local_scalar_dense
     unsafe_view = torch.ops.aten._unsafe_view
+    scaled_product = torch._scaled_mm
     sdpa = torch.ops.aten.scaled_dot_product_attention.default
     flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
     # They change their arguments, and have no kernel for tensors without values.
@@ -239,7 +244,11 @@ with needed():
     aten = torch.ops.aten
     ROWS = {aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data}
     ROWS |= {aten.native_layer_norm, aten.native_layer_norm_backward}
-    ROWS |= {aten._fused_rms_norm, aten._fused_rms_norm_backward}
+    ROWS |= {aten._fused_rms_norm, aten._fused_rms_norm_backward, aten._safe_softmax}
+    copy_as = aten._to_copy  # what x.to(dtype) calls
+    # Matrix products that torch's counter of FLOPs leaves out, except for the first.
+    SCALED_PRODUCTS = {aten._scaled_mm, aten._scaled_mm_v2}
+    GROUPED_PRODUCTS = {aten._grouped_mm, aten._scaled_grouped_mm, aten._scaled_grouped_mm_v2}
     ATTENTION = {
         aten._scaled_dot_product_flash_attention,
         aten._scaled_dot_product_efficient_attention,

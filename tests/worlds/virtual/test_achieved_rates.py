@@ -90,6 +90,25 @@ def test_kernels_that_memory_limits_reach_the_rate_of_their_kind():
     assert seconds(lambda: lambda: torch.empty(2**10, 2**10).softmax(-1), "achieved") == 2 * x / (0.25 * 2.0**40)
 
 
+def test_products_in_8_bits_and_of_groups_are_charged_as_products():
+    def program(rank, world_size):
+        kind = functional.ScalingType.TensorWise
+        x, w = (torch.empty(2048, 2048).to(torch.float8_e4m3fn) for _ in range(2))
+        one, wide = torch.ones(()), torch.empty(2048, 2048, dtype=torch.bfloat16)
+        experts, ends = wide.view(4, 512, 2048), torch.tensor([512, 1024, 1536, 2048], dtype=torch.int32)
+        return [
+            lasts(lambda: functional.scaled_mm(x, w.t(), one, kind, one, kind, output_dtype=torch.bfloat16)),
+            lasts(lambda: wide @ wide),
+            lasts(lambda: functional.grouped_mm(wide[:, :512].contiguous(), experts, offs=ends)),
+        ]
+
+    datasheet = Gpu({"fp8": 2.0**40, "bf16": 2.0**39}, memory=math.inf, bandwidth=2.0**50)
+    cluster = replace(CLUSTER, gpu=datasheet, rates="datasheet")
+    low, wide, grouped = simulate(program, 1, cluster=cluster).results[0]
+    assert (low, wide) == (2 * 2048**3 / 2.0**40, 2 * 2048**3 / 2.0**39)
+    assert grouped == pytest.approx(wide / 4, rel=0.01)
+
+
 def test_a_fused_optimizer_is_charged_for_what_it_writes():
     assert seconds(adam, "achieved") == pytest.approx((4 + 3) * 4e6 / (0.5 * 2.0**40), rel=1e-3)
 

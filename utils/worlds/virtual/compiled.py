@@ -33,6 +33,7 @@ from ...recording.torch_private import (
     ROWS,
     OpOverload,
     address_of,
+    copy_as,
     current_autograd_node,
     next_sequence_number,
     sequence_number_of,
@@ -44,9 +45,9 @@ aten = torch.ops.aten
 NOT_FUSED = {"eager", "aot_eager", "aot_eager_decomp_partition", "cudagraphs"}  # backends that generate no kernels
 # What the compiler fuses besides the operations that torch marks as element-wise or as reductions.
 FUSED = ROWS | {
-    *(aten._to_copy, aten.copy_, aten.cat, aten.stack, aten.fill_, aten.zero_, aten.zeros, aten.ones, aten.full),
+    *(copy_as, aten.copy_, aten.cat, aten.stack, aten.fill_, aten.zero_, aten.zeros, aten.ones, aten.full),
     *(aten.zeros_like, aten.ones_like, aten.full_like, aten.new_zeros, aten.new_ones, aten.new_full, aten.arange),
-    *(aten.masked_fill_, aten.where, aten.native_dropout, aten._safe_softmax, aten.mse_loss, aten.mse_loss_backward),
+    *(aten.masked_fill_, aten.where, aten.native_dropout, aten.mse_loss, aten.mse_loss_backward),
     *(aten.nll_loss_forward, aten.nll_loss_backward, aten.glu, aten.glu_backward, aten.hardtanh_backward),
     *(aten.tril, aten.triu, aten.constant_pad_nd, aten.slice_backward, aten.select_backward, aten.repeat, aten.roll),
 }

@@ -4,8 +4,9 @@ torch calls `VirtualGpu` for each operation of a rank, after autograd has done i
 
     max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
 
-FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); every other operation
-is bound by its bytes. A view costs nothing. At rates="achieved", peak and bandwidth are what kernels of this kind and
+FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions) and, for attention and for grouped
+and scaled products, that of kernels.py; every other operation is bound by its bytes. A view costs nothing. What runs
+compiled is fused (compiled.py). At rates="achieved", peak and bandwidth are what kernels of this kind and
 shape reach (kernels.py, cluster/achieved.py). An operation that was timed on a real GPU takes what was measured, if the
 cluster has such times (cluster/kernel_times.py).
 
@@ -34,6 +35,8 @@ from ...recording.torch_private import (
     ATTENTION,
     ATTENTION_BACKWARD,
     FAKE,
+    GROUPED_PRODUCTS,
+    SCALED_PRODUCTS,
     DispatchKey,
     OpOverload,
     TorchDispatchMode,
@@ -52,7 +55,7 @@ from . import meta_tensors
 from .compiled import Fusion
 from .fused_attention import attention, nbytes
 from .kernel_names import kernel_name
-from .kernels import Kernel, Work, attention_flops, kernel_of
+from .kernels import Kernel, Work, attention_flops, kernel_of, product_flops
 from .rank import VirtualRank
 
 aten = torch.ops.aten
@@ -191,13 +194,12 @@ class VirtualGpu(TorchDispatchMode):
         """Do an operation, and move the clock by what it costs: (its result, the arguments it got, is it a view?)."""
         plan, result, args = self.planned(function, args, kwargs)
         if plan.seconds:
-            fusion, values = self.rank.fusion, (*args, *kwargs.values())
-            if fusion is None:
-                self.launch(plan.work)
-            elif fusion.takes(function):
-                self.fuse(fusion, function, values, result)
+            fusion = self.rank.fusion
+            if fusion is not None and fusion.takes(function):
+                self.fuse(fusion, function, (*args, *kwargs.values()), result)
             else:
-                self.move(fusion.end(tensors_in(values)))
+                if fusion is not None:
+                    self.move(fusion.end(tensors_in((*args, *kwargs.values()))))
                 self.launch(plan.work)
         return result, args, plan.is_view
 
@@ -414,6 +416,8 @@ def work_of(
         first = int(packet in ATTENTION_BACKWARD)
         query, key, value = args[first : first + 3]
         flops = attention_flops(query, key, value, backward=bool(first))
+    elif packet in SCALED_PRODUCTS or packet in GROUPED_PRODUCTS:
+        flops = product_flops(*args[:2])
     elif packet in flop_registry:
         flops = flop_registry[packet](*args, **kwargs, out_val=result)
     if rates is not None and not made:  # a fused optimizer, a foreach operation: the model at datasheet's rates, which

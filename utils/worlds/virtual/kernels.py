@@ -8,11 +8,20 @@ from typing import Any, NamedTuple
 import torch
 
 from ...cluster.achieved import KernelRates
-from ...recording.torch_private import ATTENTION, ATTENTION_BACKWARD, ROWS, OpOverload, schema_of
+from ...recording.torch_private import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
+    GROUPED_PRODUCTS,
+    ROWS,
+    SCALED_PRODUCTS,
+    OpOverload,
+    schema_of,
+)
 
 aten = torch.ops.aten
 # Where the two factors of a matrix product are among the arguments.
 PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
+PRODUCTS |= dict.fromkeys(SCALED_PRODUCTS | GROUPED_PRODUCTS, 0)
 
 
 class Work(NamedTuple):
@@ -87,7 +96,7 @@ def kernel_of(
     dtype = str(next(value for value in args if isinstance(value, torch.Tensor)).dtype).removeprefix("torch.")
     if packet in PRODUCTS:
         first, second = args[PRODUCTS[packet] :][:2]
-        batch = first.shape[0] if first.dim() == 3 else 1
+        batch = first.shape[0] if first.dim() == second.dim() == 3 else 1
         return Kernel(flops, moved, dtype, product=Product(batch, *shape_of(first, second), first.element_size()))
     if packet in ATTENTION or packet in ATTENTION_BACKWARD:
         kind = "attention" if packet in ATTENTION else "attention_backward"
@@ -95,6 +104,14 @@ def kernel_of(
         part = causal_part(*query_and_key(function, args)) if causal else 1.0
         return Kernel(flops, moved, dtype, kind, needed=int(flops * part))
     return Kernel(flops, moved, dtype)
+
+
+def product_flops(first: torch.Tensor, second: torch.Tensor) -> int:
+    """Of first @ second. In a grouped product one of them, or both, have a dimension for the groups: with both, groups
+    are multiplied one by one; with one or none, the groups share out a dimension of the others.
+    """
+    m, n, k = shape_of(first, second)
+    return 2 * m * n * k * (first.shape[0] if first.dim() == second.dim() == 3 else 1)
 
 
 def query_and_key(function: OpOverload[..., Any], args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
