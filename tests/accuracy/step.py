@@ -70,7 +70,7 @@ def the_same(rank: int) -> int:
 def carried_out(row: Row, rates: str) -> Run:
     """The whole step as one program, without closed forms, on all GPUs of the row (whole_step.py)."""
     assert row.model is not None and row.setting is not None
-    cluster = endless(row.setting.cluster, row.setting.gpus)
+    cluster = machine(row.setting, row.setting.gpus)
     alike = stage_of(row.setting)
     return simulate(step, row.setting.gpus, row.model, row.setting, cluster=cluster, rates=rates, alike=alike)
 
