@@ -41,7 +41,11 @@ from tests.accuracy.consistency import Check
 
 @dataclass(frozen=True)
 class Model:
-    """A GPT: `ffn` is the width of its MLP, `gated` whether that has three matrices; kv_heads of grouped queries."""
+    """A GPT: `ffn` is the width of its MLP, `gated` whether that has three matrices; kv_heads of grouped queries.
+
+    llama    whether it has RMSNorm and rotates queries and keys, and ties no weights
+    experts  MLPs per layer, of which `top` compute each token; 0: one MLP, without a router
+    """
 
     layers: int
     hidden: int
@@ -51,6 +55,9 @@ class Model:
     ffn: int = 0
     gated: bool = False
     kv_heads: int = 0
+    llama: bool = False
+    experts: int = 0
+    top: int = 2
 
     @property
     def mlp_width(self) -> int:
@@ -63,11 +70,17 @@ class Model:
     @property
     def layer_parameters(self) -> int:
         attention = 2 * self.hidden**2 + 2 * self.hidden * self.key_width
-        return attention + (3 if self.gated else 2) * self.hidden * self.mlp_width
+        return attention + max(1, self.experts) * (3 if self.gated else 2) * self.hidden * self.mlp_width
 
     @property
     def parameters(self) -> int:
         return self.layers * self.layer_parameters + self.vocabulary * self.hidden * (2 if self.gated else 1)
+
+    @property
+    def used_parameters(self) -> int:
+        """Those that each token is multiplied with: all but a table of embeddings, and the experts of other tokens."""
+        idle = (self.experts - self.top) * 3 * self.hidden * self.mlp_width if self.experts else 0
+        return self.parameters - self.layers * idle - self.vocabulary * self.hidden * self.gated
 
 
 @dataclass(frozen=True)
@@ -76,13 +89,23 @@ class Setting:
 
     batch, micro     sequences per step, and per microbatch
     chunks           stages per pipeline rank
-    recompute        "full": each layer's forward once more in backward; "core": only attention without its products
-                     with weights; "": nothing
+    recompute        "full": each layer's forward once more in backward; "half": every second layer's; "core": only
+                     attention without its products with weights; "": nothing
     sequence         whether norms and dropout are split over the tensor-parallel ranks
-    flash            whether attention is one fused kernel
+    flash            whether attention is one fused kernel, of FlashAttention's `generation`
     sharded          whether optimizer and gradients are split over the data-parallel ranks
     overlap          whether messages between stages, gradients and parameters travel beside computing
     buckets          whether gradients are reduced beside backward, as by torch's DDP
+    fsdp             whether weights are split, too, layer by layer, and gathered before use, as by torch's FSDP
+    experts          ranks that share the experts of a layer
+    fused            whether what memory limits is fused, by torch.compile or by hand as in Transformer Engine
+    dropout          whether dropout is applied to what is added to the residual
+    beside           whether collectives of the tensor-parallel group run beside the product that follows
+    gradient_bytes   of each number that is exchanged between data-parallel ranks
+    hybrid           whether weights are split inside a node only, and gradients added up between nodes besides
+    bandwidth        bytes/s of the GPU's memory, if it isn't the cluster's
+    network          bytes/s one way and per GPU between nodes, if it isn't the cluster's
+    site             see SITES in utils/cluster/presets.py
     adds             whether gradients of weights are added up by kernels of their own, not by the matrix product, as in
                      Megatron-LM before its option for that of 2022 (gradient accumulation fusion)
     """
@@ -97,10 +120,21 @@ class Setting:
     recompute: str = ""
     sequence: bool = False
     flash: bool = False
+    generation: int = 2
     sharded: bool = False
     overlap: bool = False
     buckets: bool = False
     adds: bool = False
+    fsdp: bool = False
+    experts: int = 1
+    fused: bool = False
+    dropout: bool = True
+    beside: bool = False
+    gradient_bytes: int = 4
+    hybrid: bool = False
+    bandwidth: float = 0.0
+    network: float = 0.0
+    site: str = "benchmark"
 
     @property
     def data(self) -> int:
@@ -148,6 +182,7 @@ def split(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
 # ---- Megatron-LM 2021
 
 A100_PEAK, H100_PEAK = 312, 989  # TFLOP/s in bf16
+PEAKS = {"dgx-a100": A100_PEAK, "dgx-h100": H100_PEAK}
 FLOPS_2021 = 96  # with recomputation: 96 B s l h^2 (1 + s / 6h + V / 16lh)
 FLOPS_MODEL = 72  # without it
 
@@ -267,7 +302,10 @@ def megascale() -> list[Row]:
             seconds,
             "step",
             model,
-            Setting("dgx-a100", gpus, batch, 1, 8, 8, 6, sequence=True, flash=True, sharded=True),
+            Setting(
+                *("dgx-a100", gpus, batch, 1, 8, 8, 6),
+                **{"sequence": True, "flash": True, "sharded": True, "site": "production"},
+            ),
             checks=(
                 Check("thousand tokens/s", tokens, 0.05, batch * model.sequence / seconds / 1e3, digit / seconds),
                 Check("days", days, 0.005, 300e9 / (batch * model.sequence / seconds) / 86400, digit / seconds),
@@ -294,7 +332,7 @@ def llama() -> list[Row]:
         tokens = 2048 * model.sequence  # 16 million
         flops = tokens * (6 * model.parameters + 12 * model.layers * model.hidden * model.sequence)  # as in PaLM's MFU
         seconds = flops / (gpus * tflops * 1e12)
-        how = {"sequence": True, "flash": True, "sharded": True, "overlap": True}
+        how = {"sequence": True, "flash": True, "sharded": True, "overlap": True, "site": "production"}
         setting = Setting("dgx-h100", gpus, 2048, 1, 8, 16, 8, **how)  # one layer per chunk: not published
         checks = (
             Check("MFU, %", mfu, 0.5, 100 * tflops / H100_PEAK, 5 / tflops),  # TFLOP/s are in tens

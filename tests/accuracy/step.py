@@ -18,11 +18,15 @@ from functools import cache
 import torch
 import torch.distributed as dist
 
+from tests.accuracy import fsdp_step
 from tests.accuracy.programs import optimizer, pieces
 from tests.accuracy.rows import Model, Row, Setting
 from tests.accuracy.whole_step import stage_of, step
 from utils import Run, simulate
 from utils.cluster import Cluster, Layout, cost, find_cluster
+from utils.cluster.presets import site_factor
+
+FEW = (4, 6)  # layers of the runs from which those of an FSDP model are extended
 
 
 def simulated(row: Row, rates: str) -> float:
@@ -33,13 +37,40 @@ def simulated(row: Row, rates: str) -> float:
     if row.what == "layer":
         parts = group_pieces(row.model, row.setting, rates)
         return parts["forward"] + parts["backward"]
+    if row.setting.fsdp:
+        return fsdp_seconds(row.model, row.setting, rates)
     return step_seconds(row.model, row.setting, rates)
+
+
+def fsdp_seconds(model: Model, setting: Setting, rates: str) -> float:
+    """Of a step: two microbatches with the optimizer, and each other as long as the second."""
+    few = [fsdp_run(replace(model, layers=layers), setting, rates).results[0] for layers in FEW]
+    first, second, end = (extended(short, long, model.layers) for short, long in zip(*few, strict=True))
+    return end + (setting.microbatches - 2) * (second - first)
+
+
+def extended(short: float, long: float, layers: int) -> float:
+    """What this many layers take, if each takes as long as those that make the difference between FEW."""
+    return short + (layers - FEW[0]) / (FEW[1] - FEW[0]) * (long - short)
+
+
+@cache
+def fsdp_run(model: Model, setting: Setting, rates: str) -> Run:
+    """Two microbatches of a model."""
+    same = replace(setting, batch=setting.data * setting.micro)
+    cluster = machine(setting, setting.gpus)
+    program = fsdp_step.step
+    return simulate(program, setting.gpus, model, same, 2, cluster=cluster, rates=rates, alike=the_same)
+
+
+def the_same(rank: int) -> int:
+    return 0
 
 
 def carried_out(row: Row, rates: str) -> Run:
     """The whole step as one program, without closed forms, on all GPUs of the row (whole_step.py)."""
     assert row.model is not None and row.setting is not None
-    cluster = endless(row.setting.cluster, row.setting.gpus)
+    cluster = machine(row.setting, row.setting.gpus)
     alike = stage_of(row.setting)
     return simulate(step, row.setting.gpus, row.model, row.setting, cluster=cluster, rates=rates, alike=alike)
 
@@ -50,12 +81,26 @@ def one_all_reduce(rank: int, world_size: int, nbytes: int) -> None:
 
 @cache
 def pieces_of(model: Model, setting: Setting, rates: str) -> dict[str, float]:
-    return simulate(pieces, setting.tensor, model, setting, cluster=endless(setting.cluster), rates=rates).results[0]
+    ranks = setting.tensor * setting.experts
+    return simulate(pieces, ranks, model, setting, cluster=machine(setting), rates=rates, alike=the_same).results[0]
 
 
 def optimizer_seconds(model: Model, setting: Setting, rates: str) -> float:
     mine = math.ceil(parameters_of_rank(model, setting) / (setting.data if setting.sharded else 1))
     return simulate(optimizer, 1, mine, cluster=endless(setting.cluster), rates=rates).results[0]
+
+
+def machine(setting: Setting, gpus: int = 8) -> Cluster:
+    """The setting's cluster, with memory without end."""
+    cluster = endless(setting.cluster, gpus)
+    if setting.bandwidth:
+        cluster = replace(cluster, gpu=replace(cluster.gpu, bandwidth=setting.bandwidth))
+    if cluster.gpu.achieved is not None:
+        rates = replace(cluster.gpu.achieved, flash=setting.generation)
+        cluster = replace(cluster, gpu=replace(cluster.gpu, achieved=rates))
+    if setting.network:
+        cluster = replace(cluster, inter=replace(cluster.inter, bandwidth=setting.network))
+    return replace(cluster, site=site_factor(setting.site))
 
 
 def endless(name: str, gpus: int = 8) -> Cluster:
@@ -117,3 +162,9 @@ def exposed(model: Model, setting: Setting, cluster: Cluster, backward: float) -
         return (scatter + gather) / (setting.chunks if setting.overlap else 1)
     seconds = cost("all_reduce", 2 * parameters, cluster, layout).seconds
     return max(0.0, seconds - backward) if setting.buckets else seconds
+
+
+def forget() -> None:
+    """Simulate everything anew, since rates have changed."""
+    pieces_of.cache_clear()
+    fsdp_run.cache_clear()

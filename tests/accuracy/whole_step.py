@@ -16,7 +16,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.accuracy.programs import DTYPE, Embedding, Head, Layer, all_gather, optimizer, reduce_scatter, tokens
+from tests.accuracy.programs import (
+    DTYPE,
+    Embedding,
+    Head,
+    Layer,
+    all_gather,
+    group_of,
+    optimizer,
+    reduce_scatter,
+    tokens,
+    weights_of,
+)
 from tests.accuracy.rows import Model, Setting
 from utils import region
 
@@ -41,10 +52,6 @@ def step(rank: int, world_size: int, model: Model, setting: Setting) -> None:
         for handle in mine.under_way:
             handle.wait()
         optimizer(0, 1, mine.parameters // setting.data)
-
-
-def group_of(ranks: range) -> dist.ProcessGroup:
-    return dist.new_group(list(ranks), use_local_synchronization=True)
 
 
 def schedule(stage: int, stages: int, microbatches: int, chunks: int) -> list[Task]:
@@ -163,8 +170,3 @@ class Stage:
         part = self.sizes[chunk] // self.setting.data
         whole, mine = torch.empty(part * self.setting.data), torch.empty(part)
         self.under_way.append(reduce_scatter(mine, whole, group=self.data_group, async_op=True))
-
-
-def weights_of(chunk: Layer | Embedding | Head) -> list[Tensor]:
-    held = [*vars(chunk).values(), *getattr(chunk, "norms", [])]
-    return [each for each in held if isinstance(each, Tensor) and each.requires_grad]

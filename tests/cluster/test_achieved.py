@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utils.cluster import Cluster, Gpu, KernelRates, Layout, Link, LinkRates, Protocol, cost, find_cluster
+from utils.cluster import (
+    Cluster,
+    Gpu,
+    KernelRates,
+    Layout,
+    Link,
+    LinkRates,
+    Protocol,
+    Uncertainty,
+    cost,
+    find_cluster,
+)
 from utils.cluster.achieved import RATES, TILES
 from utils.cluster.presets import PRESETS
 from utils.events.collectives import COLLECTIVES
@@ -228,3 +239,29 @@ def test_closed_forms_hold_at_the_datasheets_rates_unless_asked_otherwise():
 def test_rates_that_make_no_sense_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+# ---- how sure they are
+
+
+def test_errors_of_parts_add_up_as_roots_of_squares_and_the_rest_is_certain():
+    sure = Uncertainty((0.7, 1.3), (0.6, 1.4), (1.0, 1.0), (0.5, 2.0))
+    assert sure.between({"computing": 10.0, "memory": 10.0, "certain": 5.0}) == pytest.approx((20.0, 30.0))
+    assert sure.between({"launch": 1.0}) == (0.5, 2.0)
+    with pytest.raises(ValueError, match=r"Uncertainty.memory is \(1.1, 1.4\)"):
+        Uncertainty((0.7, 1.3), (1.1, 1.4), (1.0, 1.0), (0.5, 2.0))
+
+
+def test_every_preset_with_achieved_rates_says_how_sure_they_are():
+    for name in ACHIEVED:
+        assert PRESETS[name].at_rates().uncertainty is not None
+    assert PRESETS["dgx-h100"].at_rates("datasheet").uncertainty is None
+
+
+def test_a_chip_under_full_load_is_the_same_wherever_it_is():
+    """`sustained` belongs to the chip; what a site takes away is an option of its own."""
+    for name in ACHIEVED:
+        here, there = PRESETS[name].at_rates(), replace(PRESETS[name].at_rates(), site=1.25)
+        assert here.kernel_rates == here.gpu.achieved == there.gpu.achieved
+        assert there.kernel_rates.sustained == pytest.approx(here.kernel_rates.sustained / 1.25)
+        assert there.kernel_rates.memory == here.kernel_rates.memory

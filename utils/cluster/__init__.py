@@ -4,7 +4,7 @@ For lessons, checks and the virtual world: `from ... import Cluster, Gpu, Link, 
 """
 
 from ..text.units import quantity
-from .achieved import KernelRates, LinkRates, Protocol
+from .achieved import KernelRates, LinkRates, Protocol, Uncertainty
 from .collective_costs import Layout, cost
 from .hardware import Cluster, Gpu, Link
 from .jitter import Jitter
@@ -21,6 +21,7 @@ __all__ = [
     "LinkRates",
     "MeasuredGpu",
     "Protocol",
+    "Uncertainty",
     "cost",
     "find_cluster",
     "quantity",

@@ -15,7 +15,9 @@ before they can write it (softmax, normalization).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 RATES = ("datasheet", "achieved")
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))  # rows and columns of the result
@@ -23,11 +25,49 @@ REUSE = 6.0  # a tile of (r, c) reaches i / (i + REUSE) of the rate, with i = r 
 
 
 @dataclass(frozen=True)
+class Uncertainty:
+    """How long the parts of a run may really take, as (shortest, longest) times what they take here, in 8 cases of 10.
+
+    computing      operations that FLOPs limit
+    memory         operations that memory limits
+    communication  exposed communication
+    launch         starting operations, and waiting for the host to issue them
+    """
+
+    computing: tuple[float, float]
+    memory: tuple[float, float]
+    communication: tuple[float, float]
+    launch: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            shortest, longest = getattr(self, part.name)
+            if not 0 <= shortest <= 1 <= longest:
+                raise ValueError(
+                    f"Uncertainty.{part.name} is {(shortest, longest)}; the first must be from 0 to 1, the second 1 "
+                    "or more"
+                )
+
+    def between(self, seconds: Mapping[str, float]) -> tuple[float, float]:
+        """(shortest, longest) for a run whose parts take these seconds. The parts' errors don't depend on each other,
+        so they add up as the roots of squares; a part with another name is certain.
+        """
+        least = most = 0.0
+        for part in fields(self):
+            shortest, longest = getattr(self, part.name)
+            least += (seconds.get(part.name, 0.0) * (1 - shortest)) ** 2
+            most += (seconds.get(part.name, 0.0) * (longest - 1)) ** 2
+        elapsed = sum(seconds.values())
+        return elapsed - math.sqrt(least), elapsed + math.sqrt(most)
+
+
+@dataclass(frozen=True)
 class KernelRates:
     """What kernels reach of a GPU's datasheet, each a part from 0 to 1 unless it says otherwise.
 
     matmul               of the peak: the best matrix product that was measured, on its own
-    sustained            the fraction of matmul and attention that remains after minutes of full load, as in training
+    sustained            the fraction of matmul and attention that the chip keeps up after minutes of full load, as in
+                         training; what a site takes away on top of that is in Cluster.site
     fill                 start-up cost of one tile, as extra bytes of k: loading operands and storing results
     units                how many tiles are computed at once: streaming multiprocessors
     memory               of the memory bandwidth: element-wise kernels and optimizers
@@ -39,6 +79,9 @@ class KernelRates:
                          that has neither
     attention_3_backward the same, backward
     flash                the generation, 2 or 3, that scaled_dot_product_attention takes unless the program asks for one
+    uncertainty          how far times at these rates, and at those of its cluster's links, may be off; None: not known
+    host                 seconds that the host needs to issue an operation of torch. It runs ahead of the GPU, which
+                         waits only where kernels are shorter than that
     """
 
     matmul: float
@@ -53,6 +96,8 @@ class KernelRates:
     attention_3: float | None = None
     attention_3_backward: float | None = None
     flash: int = 2
+    host: float = 0.0
+    uncertainty: Uncertainty | None = None
 
     def __post_init__(self) -> None:
         for name in ("matmul", "sustained", "memory", "rows", "attention", "attention_backward"):
@@ -66,11 +111,15 @@ class KernelRates:
                 f"KernelRates has flash {self.flash}, attention_3 {third[0]} and attention_3_backward {third[1]}; "
                 "flash must be 2 or 3, and 3 needs both of these rates, which are given together or not at all"
             )
-        if self.fill < 0 or self.units < 1 or self.beside < 0:
+        if min(self.fill, self.beside, self.host) < 0 or self.units < 1:
             raise ValueError(
-                f"KernelRates has fill {self.fill}, units {self.units} and beside {self.beside}; "
-                "fill and beside must be 0 or more, and units 1 or more"
+                f"KernelRates has fill {self.fill}, units {self.units}, beside {self.beside} and host {self.host}; "
+                "fill, beside and host must be 0 or more, and units 1 or more"
             )
+
+    def at_site(self, site: float) -> Self:
+        """The rates where matrix products and attention take `site` times as long."""
+        return replace(self, sustained=self.sustained / site)
 
     def attention_part(self, backward: bool, generation: int) -> float:
         """What fused attention of this generation reaches of the peak; 2 where the GPU doesn't have 3."""

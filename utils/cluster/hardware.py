@@ -25,7 +25,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 from ..text.units import nearest
-from .achieved import RATES, GlooRates, KernelRates, LinkRates
+from .achieved import RATES, GlooRates, KernelRates, LinkRates, Uncertainty
 from .description import cluster_text
 from .jitter import Jitter
 
@@ -159,6 +159,8 @@ class Cluster:
     rates     "datasheet": what the datasheet promises; "achieved": what hardware delivers, if its parts say so; None:
               not decided. Then `simulate` uses what is achieved if it is known, and `cost` the datasheet
     jitter    what makes its GPUs unequal; None: nothing
+    site      how many times as long matrix products and attention take there, at achieved rates, as in a benchmark:
+              SITES in presets.py
     """
 
     name: str
@@ -171,6 +173,7 @@ class Cluster:
     sources: tuple[str, ...] = field(default=(), compare=False, repr=False)
     rates: str | None = None
     jitter: Jitter | None = None
+    site: float = 1.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -189,6 +192,7 @@ class Cluster:
                     "one per GPU and add up their bandwidths."
                 )
         self.check_rates()
+        check_number("Cluster.site", self.site, "times as long", "1.25")
         sources: object = self.sources
         object.__setattr__(self, "sources", (sources,) if isinstance(sources, str) else tuple(self.sources))
 
@@ -210,6 +214,17 @@ class Cluster:
     def knows_achieved(self) -> bool:
         """Whether its GPU and both of its links say what they achieve."""
         return None not in (self.gpu.achieved, self.intra.achieved, self.inter.achieved)
+
+    @property
+    def kernel_rates(self) -> KernelRates | None:
+        """What kernels reach on its GPUs at this site, if it is at achieved rates; else None."""
+        achieved = self.gpu.achieved if self.rates == "achieved" else None
+        return None if achieved is None else achieved.at_site(self.site)
+
+    @property
+    def uncertainty(self) -> Uncertainty | None:
+        """How far times on it may be off, if it is at achieved rates and they say so."""
+        return None if self.kernel_rates is None else self.kernel_rates.uncertainty
 
     @property
     def size(self) -> int:

@@ -57,8 +57,10 @@ import math
 from dataclasses import replace
 
 from ..text.units import nearest
-from .achieved import KernelRates, LinkRates, Protocol
+from .achieved import KernelRates, LinkRates, Protocol, Uncertainty
 from .hardware import Cluster, Gpu, Link, check_count
+
+SITES = {"benchmark": 1.0, "production": 1.13, "500 W": 1.12}  # Cluster.site, by name
 
 NVLINK_LATENCY, INFINIBAND_LATENCY, ETHERNET_LATENCY = 3e-6, 10e-6, 50e-6  # seconds; see above
 LAUNCH = 4e-6  # seconds; an estimate: CUDA's launch and torch's own work for one small operation
@@ -67,27 +69,34 @@ ESTIMATES = "latencies and launch: estimates, see presets.py"
 
 AMPERE = KernelRates(
     matmul=0.87,
-    sustained=0.86,
+    sustained=0.87,
     fill=192.0,
     units=108,
-    memory=0.9,
-    rows=0.9,
-    attention=0.65,
-    attention_backward=0.55,
+    memory=0.87,
+    rows=0.87,
+    attention=0.56,
+    attention_backward=0.48,
     beside=0.1,
+    host=10e-6,
+    uncertainty=Uncertainty(computing=(0.88, 1.14), memory=(0.7, 1.5), communication=(0.6, 1.8), launch=(0.5, 4.0)),
 )
 HOPPER = replace(
     AMPERE,
     matmul=0.8,
-    sustained=0.7,
+    sustained=0.79,
     units=132,
     attention=0.37,
     attention_backward=0.32,
     attention_3=0.62,
     attention_3_backward=0.5,
     flash=3,
+    uncertainty=Uncertainty(computing=(0.86, 1.17), memory=(0.7, 1.5), communication=(0.6, 1.8), launch=(0.5, 4.0)),
 )
-BLACKWELL = replace(HOPPER, units=148)
+BLACKWELL = replace(
+    HOPPER,
+    units=148,
+    uncertainty=Uncertainty(computing=(0.75, 1.35), memory=(0.6, 1.7), communication=(0.5, 2.0), launch=(0.5, 4.0)),
+)
 
 
 def protocols(steps: tuple[float, float, float], bandwidth: float) -> tuple[Protocol, ...]:
@@ -300,6 +309,15 @@ PRESETS = {
         ),
     )
 }
+
+
+def site_factor(site: str | float) -> float:
+    """How many times as long kernels take at a site, by its name or as it is. ValueError for an unknown name."""
+    if not isinstance(site, str):
+        return site
+    if site not in SITES:
+        raise ValueError(f"there is no site {site!r}{nearest(site, SITES)} There are {', '.join(SITES)}, or a number.")
+    return SITES[site]
 
 
 def find_cluster(cluster: str | Cluster, world_size: int) -> Cluster:

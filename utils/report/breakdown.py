@@ -46,6 +46,7 @@ class Breakdown:
     parts[r]           {part: seconds} of rank r; they add up to `elapsed`
     mean               {part: seconds}, averaged over the ranks
     elapsed            seconds of the whole run
+    range              (shortest, longest): see `Run.range`; None if that isn't known
     tokens_per_second  if the tokens are known, else None
     mfu                model FLOPs utilisation, from 0 to 1: the model's FLOPs, as a part of those that the GPUs could
                        do in `elapsed` at the peak for the dtypes that were used; None if it isn't known
@@ -58,6 +59,7 @@ class Breakdown:
         self.elapsed = run.elapsed
         self.parts = parts_of(run)
         self.names = names_in_order(self.parts)
+        self.range: tuple[float, float] | None = None
         size = max(1, run.world_size)
         self.mean: Parts = {name: sum(parts.get(name, 0.0) for parts in self.parts) / size for name in self.names}
         at_peak, flops = sum(c.at_peak for c in run.computed), sum(c.flops for c in run.computed)
@@ -68,6 +70,8 @@ class Breakdown:
                 "model_flops is only of use where FLOPs were counted: in a run of simulate that multiplies matrices."
             )
         self.mfu = model_flops * (at_peak / flops) / available if model_flops is not None else None
+        if run.uncertainty is not None:
+            self.range = run.uncertainty.between(by_uncertainty(self.mean))
         self.tokens_per_second = tokens / self.elapsed if tokens is not None and self.elapsed else None
 
     def picture(self) -> Picture:
@@ -96,11 +100,14 @@ class Breakdown:
         return [f"{100 * parts.get(name, 0.0) / (self.elapsed or 1):.1f} %" for name in self.names]
 
     def summary(self) -> str:
-        """`step of 20.3 ms: 12,300 tokens/s, MFU 41.2 %, HFU 54.9 %`"""
+        """`20.3 ms, between 17.9 ms and 23.8 ms: 12,300 tokens/s, MFU 41.2 %, HFU 54.9 %`"""
         known = [f"{self.tokens_per_second:,.0f} tokens/s"] if self.tokens_per_second is not None else []
         for name, value in (("MFU", self.mfu), ("HFU", self.hfu)):
             known += [f"{name} {100 * value:.1f} %"] if value else []
-        return ": ".join([quantity(self.elapsed, "s"), *[", ".join(known)][: len(known)]])
+        seconds = quantity(self.elapsed, "s")
+        if self.range is not None:
+            seconds += f", between {quantity(self.range[0], 's')} and {quantity(self.range[1], 's')}"
+        return ": ".join([seconds, *[", ".join(known)][: len(known)]])
 
     def header(self) -> list[str]:
         return ["rank", *self.names]
@@ -169,6 +176,19 @@ def parts_of(run: Run) -> list[Parts]:
             parts[THE_REST] = run.elapsed - sum(parts.values())
         every.append({name: seconds for name, seconds in parts.items() if seconds > ROUNDING * run.elapsed})
     return every
+
+
+def by_uncertainty(parts: Parts) -> Parts:
+    """{field of Uncertainty: seconds}. Waiting for others takes as long as what these do, so it is shared out."""
+    names = dict(zip(COMPUTING, ("computing", "memory", "launch"), strict=True))
+    seconds: Parts = defaultdict(float)
+    for name, took in parts.items():
+        if name not in (FOR_MESSAGES, FOR_RANKS, OTHER, IDLE):
+            seconds[names.get(name, "communication")] += took
+    busy, certain = sum(seconds.values()), parts.get(OTHER, 0.0)
+    waited = sum(parts.values()) - busy - certain
+    shared = {name: took * (1 + waited / busy) for name, took in seconds.items()} if busy else {}
+    return {**shared, "certain": certain if busy else certain + waited}
 
 
 def add_waits(parts: Parts, events: list[Event], begun: dict[int, float], forms: FormsOfGroups) -> None:

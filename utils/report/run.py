@@ -11,6 +11,7 @@ from ..events.event import Event, Region
 from ..events.memory_samples import MemoryNote
 
 if TYPE_CHECKING:  # imported by the methods below, when they are called
+    from ..cluster.achieved import Uncertainty
     from ..figures import Picture
     from .breakdown import Breakdown, Comparison
     from .collective_charges import Charge, CollectiveCharges
@@ -36,6 +37,7 @@ class Run:
     algorithms  on a virtual cluster: a Charge for each kind of collective
     computed[r] on a virtual cluster: what rank r's GPU computed in all
     rates       on a virtual cluster: the rates that its times follow, "datasheet" or "achieved"; "" if the run was real
+    uncertainty on a virtual cluster: how far its times may be off, if its rates say so; see `range`
     runs_as[r]  the rank that ran in rank r's place, if `simulate` ran one of each kind (`alike`); else None. Then
                 results, memory and the rest are there for each rank, but events and regions only for those that ran
     """
@@ -53,6 +55,7 @@ class Run:
     computed: list[Computed] = field(repr=False, default_factory=list)
     rates: str = field(repr=False, default="")
     runs_as: tuple[int, ...] | None = field(repr=False, default=None)
+    uncertainty: Uncertainty | None = field(repr=False, default=None)
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
@@ -64,6 +67,22 @@ class Run:
     def ran_as(self, rank: int) -> int:
         """The rank that ran in place of `rank`: itself, unless `simulate` ran only one of each kind."""
         return rank if self.runs_as is None else self.runs_as[rank]
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """(shortest, longest) seconds between which a real cluster would need, in 8 of 10 cases; `elapsed` is between.
+
+        It follows from the run's parts: computing, memory-bound operations, exposed communication, launches. How far
+        each may be off comes from published runs that the rates were not fitted to (docs/simulator.md). ValueError at a
+        datasheet's rates, for a real run, and where the rates don't say.
+        """
+        between = self.breakdown().range
+        if between is None:
+            raise ValueError(
+                "how sure a time is, is only known at achieved rates, and only if they say so. Those of the presets "
+                'dgx-a100, dgx-h100 and others do: simulate(..., rates="achieved").'
+            )
+        return between
 
     def traffic(self) -> Traffic:
         """What each rank sent: the program's own messages, per source and destination, and its collectives.

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from utils import simulate
-from utils.cluster import Cluster, Gpu, KernelRates, Link, LinkRates, Protocol, find_cluster
+from utils.cluster import Cluster, Gpu, KernelRates, Link, LinkRates, Protocol, Uncertainty, find_cluster, quantity
+from utils.cluster.presets import SITES
 
 KERNELS = KernelRates(
     matmul=0.5,
@@ -294,3 +295,97 @@ def test_a_preset_runs_over_nodes():
 
 
 RATES = ("achieved", "datasheet")
+
+
+# ---- the host, the site, the range
+
+HOST = 2.0**-14
+ISSUED = replace(CLUSTER, gpu=replace(GPU, launch=2.0**-20, achieved=replace(KERNELS, host=HOST)))
+
+
+def test_small_operations_take_as_long_as_the_host_needs_to_issue_them():
+    def program(rank, world_size):
+        x = torch.empty(8)
+        return [lasts(lambda n=n: [x + 1 for _ in range(n)]) for n in (1, 8)]
+
+    run = simulate(program, 1, cluster=ISSUED)
+    assert run.results[0] == pytest.approx([HOST, 8 * HOST], rel=0.02)
+    assert run.breakdown().mean["launch"] == pytest.approx(run.elapsed, rel=1e-3)
+
+
+def test_the_host_runs_ahead_of_a_long_kernel_but_not_while_it_sleeps():
+    def program(rank, world_size, sleeps):
+        x, long = torch.empty(8), torch.empty(2**28)
+        if sleeps:
+            time.sleep(4 * 2**30 / 2.0**39)
+        else:
+            long.add_(1)
+        return lasts(lambda: [x + 1 for _ in range(8)])
+
+    ahead, slept = (simulate(program, 1, sleeps, cluster=ISSUED).results[0] for sleeps in (False, True))
+    assert ahead < HOST / 4
+    assert slept == pytest.approx(8 * HOST, rel=0.02)
+
+
+def test_a_site_stretches_products_and_attention_and_nothing_else():
+    def program(rank, world_size):
+        a, x = torch.empty(1024, 1024), torch.empty(2**20)
+        return lasts(lambda: a @ a), lasts(attention(False)), lasts(lambda: x + 1)
+
+    plain, slow = (simulate(program, 1, cluster=CLUSTER, site=site).results[0] for site in (None, 1.5))
+    assert [b / a for a, b in zip(plain, slow, strict=True)] == pytest.approx([1.5, 1.5, 1.0])
+    assert simulate(program, 1, cluster=CLUSTER, site="production").results[0][0] == pytest.approx(
+        plain[0] * SITES["production"]
+    )
+    assert simulate(program, 1, cluster=CLUSTER, site="benchmark").results[0] == plain
+    with pytest.raises(ValueError, match="no site 'produktion': did you mean 'production'"):
+        simulate(program, 1, cluster=CLUSTER, site="produktion")
+    with pytest.raises(ValueError, match="changes achieved rates"):
+        simulate(program, 1, cluster=CLUSTER, rates="datasheet", site="production")
+
+
+def test_a_run_says_between_which_times_it_would_really_be():
+    """A quarter of the time in each part but launches, which nothing waits for; sleeping is certain."""
+    parts = Uncertainty(computing=(0.5, 2.0), memory=(0.5, 3.0), communication=(1.0, 1.0), launch=(0.5, 1.5))
+    where = replace(CLUSTER, gpu=replace(GPU, achieved=replace(KERNELS, uncertainty=parts)))
+
+    def program(rank, world_size):
+        x = torch.empty(2**26)
+        (x + 1, x + 1)
+        a = torch.empty(2048, 2048)
+        for _ in range(4):
+            a @ a
+        time.sleep(0.25)
+
+    run = simulate(program, 2, cluster=where)
+    took = run.breakdown().mean
+    matmul, memory = took["matmul"], took["memory-bound"]
+    assert run.elapsed == pytest.approx(matmul + memory + 0.25)
+    below, above = math.hypot(0.5 * matmul, 0.5 * memory), math.hypot(matmul, 2 * memory)
+    assert run.range == pytest.approx((run.elapsed - below, run.elapsed + above))
+    assert f", between {quantity(run.range[0], 's')} and " in run.breakdown().summary()
+
+
+def test_waiting_is_as_uncertain_as_what_is_waited_for():
+    parts = Uncertainty(computing=(0.8, 1.5), memory=(1, 1), communication=(1, 1), launch=(1, 1))
+    where = replace(CLUSTER, gpu=replace(GPU, achieved=replace(KERNELS, uncertainty=parts)))
+
+    def program(rank, world_size):
+        if rank == 0:
+            a = torch.empty(2048, 2048)
+            a @ a
+        dist.all_reduce(torch.empty(1))
+
+    run = simulate(program, 2, cluster=where)
+    took = run.breakdown().mean
+    assert took["waits for slower ranks"] == pytest.approx(took["matmul"])  # half of the mean each: one rank of two
+    exposed = took["all ranks"] / (took["all ranks"] + took["matmul"])
+    assert run.range[1] - run.elapsed == pytest.approx(0.5 * (1 - exposed) * run.elapsed)
+
+
+@pytest.mark.parametrize("options", [{"rates": "datasheet"}, {"cluster": CLUSTER}])
+def test_there_is_no_range_where_nobody_knows_it(options):
+    run = simulate(lambda *_: None, 1, **options)
+    with pytest.raises(ValueError, match="only known at achieved rates"):
+        _ = run.range
+    assert "between" not in run.breakdown().summary()

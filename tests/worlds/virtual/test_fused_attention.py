@@ -106,7 +106,7 @@ def test_the_program_may_ask_for_another_kernel():
     def program(rank, world_size):
         from torch.nn.attention import SDPBackend, sdpa_kernel  # which can't be sent
 
-        q, k, v = (x.detach() for x in tensors())
+        q, k, v = (x.detach() for x in tensors(s=8192))  # long enough not to wait for the host
 
         def under(*backends):
             with sdpa_kernel([*backends]):

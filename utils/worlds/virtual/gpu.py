@@ -148,7 +148,8 @@ class VirtualGpu(TorchDispatchMode):
     def __init__(self, rank: VirtualRank, cluster: Cluster, only_sizes: bool, plans: dict[tuple[Any, ...], Plan]):
         super().__init__()  # type: ignore[no-untyped-call]
         self.rank, self.gpu, self.only_sizes, self.plans = rank, cluster.gpu, only_sizes, plans
-        self.rates = cluster.gpu.achieved if cluster.rates == "achieved" else None
+        self.rates = cluster.kernel_rates
+        self.host = self.rates.host if self.rates is not None else 0.0
         rank.run_kernel = self.run_kernel
         self.scheduler, self.storages, self.times = rank.scheduler, rank.storages, rank.times
         if cluster.jitter is not None:
@@ -282,7 +283,10 @@ class VirtualGpu(TorchDispatchMode):
         late = 0.0
         if (uneven := self.rank.uneven) is not None:
             work, late = stretched(work, uneven.slowness), uneven.delay() if launches else 0.0
-        self.rank.compute(work.seconds + late)
+        host = self.host if launches else 0.0
+        if not work.launch:
+            host = min(host, work.seconds)  # a measured time has the host's in it
+        self.rank.compute(self.rank.waits_for_host(host) + work.seconds + late)
         self.times[work] = self.times.get(work, 0) + 1
 
     def watch(self, args: tuple[Any, ...]) -> None:

@@ -33,6 +33,7 @@ def simulate(
     item_as_nan: bool = False,
     rates: str | None = None,
     jitter: Jitter | None = None,
+    site: str | float | None = None,
     alike: Callable[[int], Hashable] | None = None,
     **kwargs: Any,
 ) -> Run:
@@ -54,6 +55,10 @@ def simulate(
     jitter    stragglers and late launches, with a seed: see Jitter in cluster/jitter.py. By default all GPUs
               of a kind are alike.
 
+    site      what the place adds to what the chips need, at achieved rates: "benchmark" (the default: nothing),
+              "production" (stragglers, restarts, old software), or how many times as long matrix products and
+              attention take. SITES in cluster/presets.py has all names, with sources.
+
     alike     a function of a rank. You promise that ranks for which it returns the same value do the same: the same
               calls, with the same sizes, in groups that lie on the nodes alike. Then only the first of each kind runs,
               and a step on thousands of GPUs takes seconds: with `lambda rank: rank // 8 % 16`, 16 ranks run for any
@@ -74,13 +79,17 @@ def simulate(
     world_size = check_world_size(world_size, most=MAX_RANKS, caller="simulate")
     if device not in DEVICES:
         raise ValueError(f'device is "meta" (sizes only) or "cpu" (values too); got {device!r}.')
-    from ...cluster.presets import find_cluster  # only now, so that importing the package is quick
+    from ...cluster.presets import find_cluster, site_factor  # only now, so that importing the package is quick
     from .alike import runs_as, why_not
     from .world import run_virtually
 
     cluster = find_cluster(cluster, world_size).at_rates(rates)
     if jitter is not None:
         cluster = replace(cluster, jitter=jitter)
+    if site is not None:
+        if cluster.rates != "achieved":
+            raise ValueError(f"site={site!r} changes achieved rates, and these are the datasheet's. Leave it out.")
+        cluster = replace(cluster, site=site_factor(site))
     representatives = None if alike is None else runs_as(alike, world_size)
     if representatives is not None and (reason := why_not(cluster, device)):
         raise ValueError(reason)

@@ -82,6 +82,7 @@ class VirtualRank(RankThread):
         self.beside: list[VirtualCall] = []  # asynchronous collectives that may not have ended, at achieved rates
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.times: dict[Work, int] = {}  # how often its GPU carried out operations of that cost
+        self.starved = 0.0  # seconds that its GPU has waited for operations to be issued
         self.run_kernel: Callable[[Kernel], None]  # of its GPU
         self.fusion: Fusion | None = None  # once it has called something compiled
         self.uneven: Unevenness | None = None  # its stragglers and late launches, if there are any
@@ -92,6 +93,13 @@ class VirtualRank(RankThread):
 
     def work(self) -> None:
         self.world.perform(self)
+
+    def waits_for_host(self, seconds: float) -> float:
+        """How long the GPU waits for an operation that the host takes so many seconds to issue."""
+        self.host += seconds
+        waits = max(0.0, self.host - self.clock)
+        self.starved += waits
+        return waits
 
     # --- waiting
 

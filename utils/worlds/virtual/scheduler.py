@@ -50,13 +50,14 @@ class RankThread(threading.Thread):
     """One rank: a thread, its virtual clock, and its own copy of what each process would have if ranks were processes.
 
     clock   seconds since the world began; everything that the rank has asked of its GPU so far is done by then
+    host    when its program had asked for all that, at achieved rates: usually before the clock
     busy    [start, end] of each stretch in which it computed
     """
 
     def __init__(self, number: int, scheduler: Scheduler, surroundings: Surroundings):
         super().__init__(name=f"rank {number}", daemon=True)
         self.number, self.scheduler, self.surroundings = number, scheduler, surroundings
-        self.clock = 0.0
+        self.clock = self.host = 0.0
         self.busy: list[list[float]] = []
         self.finished = False
         self.in_bookkeeping = False  # the scheduler's flag, kept here while another rank runs

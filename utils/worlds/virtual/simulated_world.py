@@ -298,8 +298,13 @@ class SimulatedWorld:
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
-            "computed": self.share(tuple(total(rank.times, rank.clock, rank.uneven.late if rank.uneven else 0.0))),
+            "computed": self.share(tuple(total(rank.times, rank.clock, late_launches(rank)))),
         }
+
+
+def late_launches(rank: VirtualRank) -> float:
+    """Seconds that its GPU has waited for operations: for the host, and by its jitter."""
+    return rank.starved + (rank.uneven.late if rank.uneven else 0.0)
 
 
 EVENT = attrgetter(*(field.name for field in fields(Event)))

@@ -27,6 +27,7 @@ def patch_time(scheduler: Scheduler) -> None:
             real_sleep(seconds)
         else:
             scheduler.running.compute(float(seconds))
+            scheduler.running.host = scheduler.running.clock  # it is the host that sleeps
 
     time.sleep = sleep  # type: ignore[assignment]
 

@@ -197,6 +197,7 @@ class VirtualWorld(ProcessWorld):
             algorithms=[Charge(*kind) for kind in outcome.algorithms],
             computed=self.representatives.spread([Computed(*record["computed"]) for record in records]),
             rates=self.cluster.rates or "datasheet",
+            uncertainty=self.cluster.uncertainty,
             runs_as=self.representatives.runs_as,
         )
 
