@@ -50,14 +50,15 @@ def layer_bytes(model: Model, tp: int, tokens: int, rows: int, recompute: str) -
     active = 0 if recompute == "selective" else 1
     norms = 2 * (stream + 8 * own)  # what comes out, a mean and a deviation
     kept = 2 * stream + norms + heads + (into + active) * inner
-    if model.experts:
+    freed = 0
+    if model.experts:  # backward begins with them
         kept += (into + active) * inside + 2 * there + 4 * own * (model.experts + 3 * model.top)
-    if model.experts:
-        most = max(there, there * (tp if cut else 1) + (into + 1) * inside - there)
+        inner, own_rows, freed = inside, there, cut * there  # what the sum over a token's experts kept
     else:
-        whole = stream * tp
-        most = max(cut * whole + (into + 1) * inner, whole * (1 + cut) + cut * stream - active * inner)
-    return stream, kept, stream + most
+        own_rows = stream
+    whole = own_rows * tp
+    most = max(cut * whole + (into + 1) * inner, (1 + cut) * whole + cut * own_rows - active * inner) - freed
+    return stream, kept, stream + max(most, freed)
 
 
 def bytes_of(plan: Plan, model: Model, batch: int, stage: int | None = None) -> dict[str, float]:

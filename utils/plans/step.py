@@ -77,7 +77,7 @@ class Stage:
         self.ranks = plan.tp * plan.replicas  # of a stage
         self.stage, within = divmod(rank, self.ranks)
         self.count, self.shape = plan.microbatches(batch), (plan.tokens(model) // plan.tp, model.width)
-        self.chunks = self.pieces(model, within)
+        self.chunks, self.tables = self.pieces(model, within), model.vocabulary > 0
         self.tied = self.group_of_tied(model)
         self.kept: dict[tuple[int, int], list[Kept]] = {}
         self.gathering: dict[Piece, list[dist.Work | None]] = {}
@@ -192,6 +192,8 @@ class Stage:
 
     def forward(self, chunk: int, microbatch: int, x: Tensor | None) -> Tensor:
         kept = self.kept[chunk, microbatch] = []
+        if x is None and self.depth(chunk) == 0 and not self.tables:
+            x = torch.empty(self.shape, dtype=DTYPE)
         for piece in self.chunks[chunk]:
             for handle in self.gathering.pop(piece, []):
                 if handle is not None:
@@ -208,11 +210,13 @@ class Stage:
 
     def backward(self, chunk: int, microbatch: int, grad: Tensor | None) -> Tensor | None:
         kept = self.kept.pop((chunk, microbatch))
+        if grad is None:  # of the loss, or if the model ends in a layer, of what that returns
+            grad = torch.empty(()) if self.tables else torch.empty(self.shape, dtype=DTYPE)
         for piece in reversed(self.chunks[chunk]):
             x, edge = kept.pop()
             if edge is None:
                 edge = get_gradient_edge(piece(x))
-            torch.autograd.backward([edge], [torch.empty(()) if grad is None else grad])
+            torch.autograd.backward([edge], [grad])
             del edge
             grad, x = (None, None) if x is None else (x.grad, None)
             if microbatch == self.count - 1:
