@@ -10,7 +10,7 @@ is what exists only while a piece computes. What tensors don't hold is left out:
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from .model import Model
 from .plan import Plan
@@ -18,7 +18,7 @@ from .plan import Plan
 
 def parameters_of(plan: Plan, model: Model, stage: int) -> tuple[int, int]:
     """(those that all ranks of dp x cp have, those of experts), on a rank of a stage."""
-    layers, table = sum(plan.chunk_layers(model, stage)), model.vocabulary // plan.tp * model.width
+    layers, table = plan.stage_layers(model, stage), model.vocabulary // plan.tp * model.width
     first, last = stage == 0, stage == plan.pp - 1
     tables = table * (first + (last and not (first and model.tied)))
     final_norm = 2 * model.width * (last and model.vocabulary > 0)
@@ -26,7 +26,7 @@ def parameters_of(plan: Plan, model: Model, stage: int) -> tuple[int, int]:
     return layers * dense_parameters(model, plan.tp) + tables + final_norm, of_experts
 
 
-@lru_cache(maxsize=None)
+@cache
 def dense_parameters(model: Model, tp: int) -> int:
     """Of a layer, on a rank of tp; its keys are repeated if there are more ranks than heads of them."""
     keys = max(model.keys // tp, model.head_width)
@@ -34,7 +34,7 @@ def dense_parameters(model: Model, tp: int) -> int:
     return attention + model.width * (model.matrices * model.dense_ffn // tp + model.experts + 4)
 
 
-@lru_cache(maxsize=None)
+@cache
 def layer_bytes(model: Model, tp: int, tokens: int, rows: int, recompute: str) -> tuple[int, int, int]:
     """Of a layer and a microbatch: (input, all that is kept for backward, most that backward needs besides).
 
@@ -64,7 +64,8 @@ def layer_bytes(model: Model, tp: int, tokens: int, rows: int, recompute: str) -
 def bytes_of(plan: Plan, model: Model, batch: int, stage: int | None = None) -> dict[str, float]:
     """{kind: bytes} on a rank of the stage; by default, of the one that needs most."""
     if stage is None:
-        candidates = {0, min(1, plan.pp - 1), plan.pp - 1}
+        fewer = plan.stage_layers(model, 0) < plan.layers(model)
+        candidates = {0, plan.pp - 1, 1} if fewer and plan.pp > 2 else {0, plan.pp - 1}
         return max((bytes_of(plan, model, batch, each) for each in candidates), key=lambda kinds: sum(kinds.values()))
     dense, experts = parameters_of(plan, model, stage)
     live, working = live_layers(plan, model, batch, stage), working_bytes(plan, model, stage)
@@ -84,12 +85,13 @@ def of_layer(plan: Plan, model: Model) -> tuple[int, int, int]:
 
 def live_layers(plan: Plan, model: Model, batch: int, stage: int) -> int:
     """Layers whose activations are there at once: those of all microbatches under way."""
-    sizes, count = plan.chunk_layers(model, stage), plan.microbatches(batch)
+    mine, count = plan.stage_layers(model, stage), plan.microbatches(batch)
     if plan.chunks == 1:
-        return min(count, plan.pp - stage) * sizes[0]
+        return min(count, plan.pp - stage) * mine
     under_way = min(count * plan.chunks, 2 * (plan.pp - stage - 1) + (plan.chunks - 1) * plan.pp + 1)
     of_smaller = 1 if stage else plan.pp  # microbatches of a chunk with fewer layers, when there are fewest
-    return under_way * max(sizes) - of_smaller * (plan.chunks * max(sizes) - sum(sizes))
+    each = plan.layers(model)
+    return under_way * each // plan.chunks - of_smaller * (each - mine)
 
 
 def working_bytes(plan: Plan, model: Model, stage: int) -> int:

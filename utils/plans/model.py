@@ -52,6 +52,9 @@ class Model:
                 "number; without, all three are 0"
             )
 
+    def __hash__(self) -> int:  # short, since every look-up of a cost needs it
+        return hash((self.layers, self.width, self.length, self.vocabulary, self.ffn))
+
     @property
     def queries(self) -> int:
         """Width of all heads of queries together; `keys`: of keys."""

@@ -74,19 +74,21 @@ class Plan:
         """Of a stage in the middle, all its chunks together."""
         return -(-model.layers // self.pp)
 
-    def chunk_layers(self, model: Model, stage: int) -> list[int]:
-        """Layers of each chunk of a stage.
+    def stage_layers(self, model: Model, stage: int) -> int:
+        """Of one stage, all its chunks together.
 
         What is missing to the same number for all is missing on the last stage and on the first in turn, since these
         have the output and the embeddings: 126 layers on 16 stages are 7, 8, ..., 8, 7.
         """
         each = self.layers(model)
         missing = each * self.pp - model.layers
+        return each - (missing // 2 if stage == 0 else 0) - (-(-missing // 2) if stage == self.pp - 1 else 0)
+
+    def chunk_layers(self, model: Model, stage: int) -> list[int]:
+        """Of each chunk of a stage. The last stage has fewer in its last one, the first in its first."""
+        each = self.layers(model)
         sizes = [each // self.chunks] * self.chunks
-        if stage == self.pp - 1:
-            sizes[-1] -= -(-missing // 2)
-        if stage == 0:
-            sizes[0] -= missing // 2
+        sizes[-1 if stage else 0] -= each - self.stage_layers(model, stage)
         return sizes
 
     def __str__(self) -> str:
@@ -152,7 +154,12 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def plans(
-    model: Model, batch: int, cluster: Cluster, most_micro: int = 8, most_cp: int = 16, recompute: tuple[str, ...] = RECOMPUTE
+    model: Model,
+    batch: int,
+    cluster: Cluster,
+    most_micro: int = 8,
+    most_cp: int = 16,
+    recompute: tuple[str, ...] = RECOMPUTE,
 ) -> Iterator[Plan]:
     """Every plan on all GPUs of a cluster for which `problem_of` finds nothing, each once.
 

@@ -1,8 +1,8 @@
 """Models and plans that were published, by name: MODELS["llama-3-70b"], and RUNS, each with its source.
 
-What a source leaves open is said in `note`. Multi-head latent attention can't be expressed: DeepSeek's is written as 128
-heads of 128 that share one head of keys and values, with 13 % more attention weights (V2). Its first layers, which have
-no experts, are written like the others. Vocabularies are padded to a multiple of 128, as Megatron-LM does.
+What a source leaves open is said in `note`. Multi-head latent attention can't be expressed: DeepSeek's is written as
+128 heads of 128 that share one head of keys and values, with 13 % more attention weights (V2). Its first layers, which
+have no experts, are written like the others. Vocabularies are padded to a multiple of 128, as Megatron-LM does.
 """
 
 from __future__ import annotations
@@ -40,18 +40,40 @@ MODELS = {
     "nemotron-4-15b": Model(32, 6144, 48, 4096, 256_000, 8, ffn=24_576),  # arXiv 2402.16819, table 1
     "nemotron-4-340b": Model(96, 18_432, 96, 4096, 256_000, 8, ffn=73_728),  # arXiv 2406.11704, table 1
     "mixtral-8x7b": Model(
-        32, 4096, 32, 4096, 32_000, 8, ffn=14_336, gated=True, experts=8, top=2  # arXiv 2401.04088, table 1
+        32,
+        4096,
+        32,
+        4096,
+        32_000,
+        8,
+        ffn=14_336,
+        gated=True,
+        experts=8,
+        top=2,  # arXiv 2401.04088, table 1
     ),
     "grok-1": Model(
-        64, 6144, 48, 8192, 131_072, 8, ffn=32_768, gated=True, experts=8, top=2  # github.com/xai-org/grok-1, run.py
+        64,
+        6144,
+        48,
+        8192,
+        131_072,
+        8,
+        ffn=32_768,
+        gated=True,
+        experts=8,
+        top=2,  # github.com/xai-org/grok-1, run.py
     ),
     "deepseek-v2": Model(
         *(60, 5120, 128, 4096, 102_400, 1, 128, 1536, True),  # arXiv 2405.04434, section 3.1.2
-        **{"experts": 160, "top": 6, "shared": 2},
+        experts=160,
+        top=6,
+        shared=2,
     ),
     "deepseek-v3": Model(
         *(61, 7168, 128, 4096, 129_280, 1, 128, 2048, True),  # arXiv 2412.19437, section 4.2
-        **{"experts": 256, "top": 8, "shared": 1},
+        experts=256,
+        top=8,
+        shared=1,
     ),
 }
 
@@ -75,7 +97,7 @@ class Published:
 
 RECIPES = "NVIDIA, dgx-cloud-benchmarking, performance recipes for H100, bf16"
 MT_NLG, LLAMA_3 = "arXiv 2201.11990, section 3.2", "arXiv 2407.21783, table 4"
-DUAL_PIPE = "without tp because NVLink is cut down to 400 GB/s on an H800"
+NVLINK = "without tp because NVLink is cut down to 400 GB/s on an H800"
 RUNS = (
     Published("gpt-3-175b", "dgx-h100", 2048, Plan(32, 4, 8, chunks=12), 8.453, RECIPES, "1,024 GPUs"),
     Published("gpt-3-175b", "dgx-h100", 256, Plan(4, 4, 8, chunks=12), 8.309, RECIPES, "128 GPUs"),
@@ -87,7 +109,9 @@ RUNS = (
         *("llama-3-405b", "dgx-h100", 2048, Plan(128, 8, 16, chunks=8), 6.75, LLAMA_3),
         note="chunks and microbatch are not in the paper; seconds from 400 TFLOP/s per GPU",
     ),
-    Published("llama-3-405b-128k", "dgx-h100", 128, Plan(8, 8, 16, 16, chunks=8), None, LLAMA_3, "chunks not in the paper"),
+    Published(
+        "llama-3-405b-128k", "dgx-h100", 128, Plan(8, 8, 16, 16, chunks=8), None, LLAMA_3, "chunks not in the paper"
+    ),
     Published("llama-3-405b", "dgx-h100", 252, Plan(4, 8, 9, 2, chunks=7), 17.2, RECIPES),
     Published("llama-3-70b", "dgx-h100", 2048, Plan(32, 4, 4, 2, chunks=5), 14.86, RECIPES),
     Published("llama-3-8b", "dgx-h100", 128, Plan(4, cp=2), 12.91, RECIPES),
@@ -97,7 +121,7 @@ RUNS = (
     Published("grok-1", "dgx-h100", 1024, Plan(8, 4, 8, 2, ep=8, chunks=8), 20.83, RECIPES),
     Published(
         *("deepseek-v2", "dgx-h100", 9216, Plan(64, pp=16, ep=8), 22.9, "arXiv 2405.04434, sections 3.1.3 and 3.2.3"),
-        note=f"1,024 H800; seconds from 172,800 GPU hours per trillion tokens; the number of GPUs is a guess; {DUAL_PIPE}",
+        note=f"1,024 H800; seconds from 172,800 GPU hours per trillion tokens; GPUs are a guess; {NVLINK}",
     ),
     Published(
         *("deepseek-v3", "dgx-h100", 15_360, Plan(128, pp=16, ep=64), 19.9, "arXiv 2412.19437, sections 3.2 and 4.2"),

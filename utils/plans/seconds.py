@@ -12,6 +12,7 @@ optimizer          Adam
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from ..cluster.hardware import Cluster
 from .memory import dense_parameters, parameters_of
@@ -37,42 +38,48 @@ def seconds_of(plan: Plan, model: Model, batch: int, cluster: Cluster) -> dict[s
     At the cluster's rates; if it names none, at those that `simulate` would take.
     """
     cluster = cluster if cluster.rates else cluster.at_rates()
-    alone = replace(plan, dp=1, pp=1, chunks=1)  # all that a microbatch on a stage depends on
-    layer = layer_seconds(model, alone, cluster)
+    alone = replace(plan, dp=1, chunks=1)  # all that a microbatch on a stage depends on
+    layer, stages = stage_seconds(alone, model, cluster)
     count = plan.microbatches(batch)
-    stages = stage_seconds(plan, model, layer, alone, cluster)
     most = max(stages, key=sum)
     parts = most.times(count)._asdict()
-    parts["pp"] = message_seconds(plan, model, count, cluster)
-    parts["bubble"] = (sum(map(sum, stages)) + (plan.pp - len(stages)) * sum(stages[0]) - sum(most)) / plan.chunks
+    others = sum(map(sum, stages)) + (plan.pp - len(stages)) * sum(stages[0]) - sum(most)
+    parts["pp"] = message_seconds(plan, model, count, others / max(1, plan.pp - 1) - sum(most), cluster)
+    parts["bubble"] = others / plan.chunks
     parts["dp"] = exchange_seconds(plan, model, layer, cluster)
     dense, experts = max((parameters_of(plan, model, stage) for stage in (0, plan.pp - 1)), key=sum)
     parts["optimizer"] = optimizer_seconds((dense + experts * plan.ep) / plan.replicas, cluster)
     return parts
 
 
-def stage_seconds(plan: Plan, model: Model, layer: Pass, alone: Plan, cluster: Cluster) -> list[Seconds]:
-    """A microbatch, forward and backward, on a stage in the middle, on the first and on the last, if there are such."""
+@lru_cache(maxsize=65536)
+def stage_seconds(plan: Plan, model: Model, cluster: Cluster) -> tuple[Pass, list[Seconds]]:
+    """(a layer, a microbatch forward and backward on a stage in the middle, on the first and on the last, if there are
+    such)
+    """
+    alone = replace(plan, pp=1)
+    layer = layer_seconds(model, alone, cluster)
     each = layer.whole
-    ends = [each.times(sum(plan.chunk_layers(model, stage))) for stage in sorted({0, plan.pp - 1})]
+    ends = [each.times(plan.stage_layers(model, stage)) for stage in sorted({0, plan.pp - 1})]
     if model.vocabulary:
         for place, piece in ((0, embedding_seconds), (-1, output_seconds)):
             ends[place] = ends[place].plus(piece(model, alone, cluster).whole)
-    return [each.times(plan.layers(model)), *ends] if plan.pp > 2 else ends
+    return layer, [each.times(plan.layers(model)), *ends] if plan.pp > 2 else ends
 
 
-def message_seconds(plan: Plan, model: Model, count: int, cluster: Cluster) -> float:
+def message_seconds(plan: Plan, model: Model, count: int, behind: float, cluster: Cluster) -> float:
     """Activations and their gradients on the way from stage to stage while a stage waits for them.
 
-    While the pipeline fills and empties it always does. In between, 1F1B leaves no time either: each microbatch waits
-    for 2 messages, less those of one stage in pp; with chunks they travel beside other chunks' computing.
+    While the pipeline fills and empties it always does. In between, messages travel beside other chunks' computing.
+    With one chunk there is no time for that: each microbatch waits for 2 messages, less those of one stage in pp, and
+    less what stages wait anyway for the one that has most to do (-behind).
     """
     if plan.pp == 1:
         return 0.0
     nbytes = 2 * plan.tokens(model) // plan.tp * model.width
     message = cluster.link(0, plan.tp * plan.replicas).seconds(nbytes)
-    rounds = plan.pp - 1 if plan.chunks > 1 else (plan.pp - 1) * (1 + count / plan.pp)
-    return 2 * rounds * message
+    between = 0.0 if plan.chunks > 1 else max(0.0, 2 * (plan.pp - 1) / plan.pp * message + behind)
+    return 2 * (plan.pp - 1) * message + count * between
 
 
 def exchange_seconds(plan: Plan, model: Model, layer: Pass, cluster: Cluster) -> float:
@@ -81,31 +88,40 @@ def exchange_seconds(plan: Plan, model: Model, layer: Pass, cluster: Cluster) ->
     Layer by layer, parameters come beside the first microbatch's forward, and gradients go beside the last one's
     backward. A rank waits longest for the first layer's, or for the last layer's of the first or the last chunk.
     """
-    if plan.replicas == 1 and not (model.tied and plan.pp > 1):
-        return 0.0
     table = model.vocabulary // plan.tp * model.width
-    of_layer = dense_parameters(model, plan.tp), model.experts * model.expert_parameters // plan.ep // plan.tp
-    seconds = 0.0
-    for op, size, computing in (("all_gather", 2, layer.forward), ("reduce_scatter", 4, layer.backward)):
-
-        def exchanged(parameters: int, sharing: int = 1, op: str = op, size: int = size) -> float:
-            stride = plan.tp * sharing
-            return collective_seconds(op, size * parameters, plan.replicas // sharing, stride, cluster)
-
-        each = exchanged(of_layer[0]) + (exchanged(of_layer[1], plan.ep) if of_layer[1] else 0.0)
-        ends = exchanged(table) if table else 0.0
-        layers, all_of_one = plan.layers(model) // plan.chunks, computing.all
+    layers, rates, seconds = plan.layers(model) // plan.chunks, kernel_rates(cluster), 0.0
+    passes = zip(replica_seconds(model, plan.tp, plan.ep, plan.replicas, cluster), layer, strict=True)
+    for (each, ends), computing in passes if plan.replicas > 1 else ():
+        all_of_one = sum(computing)
+        before_last = (plan.chunks - 1) * plan.pp * layers + layers - 1
         seen = max(
             each,
             layers * each - (layers - 1) * all_of_one,
-            plan.chunks * layers * each - ((plan.chunks - 1) * plan.pp * layers + layers - 1) * all_of_one,
+            plan.chunks * layers * each - before_last * all_of_one,
         )
         tables = 2 if plan.pp == 1 and not model.tied else 1
-        hidden = plan.layers(model) * each + tables * ends - seen - ends
-        if rates := kernel_rates(cluster):
-            seconds += rates.beside * max(0.0, hidden) * computing.compute / all_of_one
-        seconds += ends + seen
-    if model.tied and plan.pp > 1 and table:
+        hidden = plan.chunks * layers * each + (tables - 1) * ends - seen
+        slowed = rates.beside * max(0.0, hidden) * computing.compute / all_of_one if rates is not None else 0.0
+        seconds += ends + seen + slowed
+    if model.tied and plan.pp > 1:
         stage = plan.tp * plan.replicas
         seconds += collective_seconds("all_reduce", 4 * table, 2, stage * (plan.pp - 1), cluster)
     return seconds
+
+
+@lru_cache(maxsize=65536)
+def replica_seconds(
+    model: Model, tp: int, ep: int, replicas: int, cluster: Cluster
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(of a layer, of a table), for gathering their parameters and for scattering their gradients."""
+    experts = model.experts * model.expert_parameters // ep // tp
+    parts = (dense_parameters(model, tp), 1), (experts, ep), (model.vocabulary // tp * model.width, 1)
+
+    def both(op: str, size: int) -> tuple[float, float]:
+        dense, of_experts, table = (
+            collective_seconds(op, size * number, replicas // sharing, tp * sharing, cluster) if number else 0.0
+            for number, sharing in parts
+        )
+        return dense + of_experts, table
+
+    return both("all_gather", 2), both("reduce_scatter", 4)

@@ -19,9 +19,12 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ..recording.regions import region
-from .layers import DTYPE, Embeddings, Layer, Output, Piece, Place, update
+from .attention import Place
+from .layers import Embeddings, Layer, Output, Piece
 from .model import Model
 from .plan import Plan
+from .products import DTYPE
+from .weights import update
 
 Task = tuple[bool, int, int]  # (whether it is a backward, chunk, microbatch)
 Kept = tuple[Tensor | None, GradientEdge | None]  # what went into a piece, and where its backward begins
@@ -191,7 +194,8 @@ class Stage:
             self.sending = dist.isend(x, peer, tag=self.tag(back, there, microbatch))
 
     def forward(self, chunk: int, microbatch: int, x: Tensor | None) -> Tensor:
-        kept = self.kept[chunk, microbatch] = []
+        kept: list[Kept] = []
+        self.kept[chunk, microbatch] = kept
         if x is None and self.depth(chunk) == 0 and not self.tables:
             x = torch.empty(self.shape, dtype=DTYPE)
         for piece in self.chunks[chunk]:

@@ -28,15 +28,13 @@ class Seconds(NamedTuple):
     cp: float = 0.0
     ep: float = 0.0
 
-    @property
-    def all(self) -> float:
-        return sum(self)
-
     def times(self, number: float) -> Seconds:
-        return Seconds(*(number * part for part in self))
+        compute, memory, tp, cp, ep = self
+        return Seconds(number * compute, number * memory, number * tp, number * cp, number * ep)
 
     def plus(self, other: Seconds) -> Seconds:
-        return Seconds(*map(sum, zip(self, other, strict=True)))
+        compute, memory, tp, cp, ep = other
+        return Seconds(self[0] + compute, self[1] + memory, self[2] + tp, self[3] + cp, self[4] + ep)
 
 
 class Pass(NamedTuple):
@@ -118,9 +116,10 @@ class Ledger:
         slowed = self.rates.beside * product if self.rates is not None and communication else 0.0
         return max(slowed, communication - product)
 
-    def column_forward(self, nbytes: float, *product: int) -> None:
+    def column_forward(self, nbytes: float, m: int, n: int, k: int, experts: int = 1) -> None:
+        """Of (m, k) @ (k, n): the input is gathered first."""
         self.tp += self.gathers(nbytes)
-        self.product(*product)
+        self.product(m, n, k, experts)
 
     def column_backward(self, nbytes: float, m: int, n: int, k: int, experts: int = 1) -> None:
         """Of (m, k) @ (k, n): the input is gathered beside the product for its gradient, which is scattered beside
@@ -172,7 +171,7 @@ class Ledger:
         self.adds()
 
     def ring(self, backward: bool) -> None:
-        """Attention, block by block: the next keys and values, and in backward gradients of the last, travel meanwhile."""
+        """Attention by blocks: the next keys and values travel meanwhile, in backward gradients of the last, too."""
         plan, tokens = self.plan, self.tokens
         length = tokens // plan.micro
         first = self.attention(length, True, backward)
@@ -328,7 +327,7 @@ def output_seconds(model: Model, plan: Plan, cluster: Cluster) -> Pass:
 
 
 def optimizer_seconds(parameters: float, cluster: Cluster) -> float:
-    """Adam on this many: the gradients' norm, the update, the 16-bit copy. (What is written counts at achieved rates.)"""
+    """Adam on this many: the gradients' norm, the update, the 16-bit copy. Achieved rates count writing, too."""
     gpu, rates = cluster.gpu, kernel_rates(cluster)
     moved = (4, 16, 6) if rates is None else (4, 28, 8)
     return math.fsum(bound_by(Kernel(0, nbytes * parameters), gpu, rates).seconds for nbytes in moved)
