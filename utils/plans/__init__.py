@@ -2,7 +2,7 @@
 
     model, plan = MODELS["llama-3-70b"], Plan(dp=32, tp=4, pp=4, cp=2, chunks=5)
     cluster = find_cluster("dgx-h100", plan.gpus, rates="achieved")
-    problem_of(plan, model, 2048, cluster)     "" if it can be carried out, with 2,048 sequences per step
+    problem_of(plan, model, 2048, cluster)     "" if it works and fits, with 2,048 sequences per step
     bytes_of(plan, model, 2048)                by kind, on the fullest rank
     seconds_of(plan, model, 2048, cluster)     by part, at the cluster's rates
     plans(model, 2048, cluster)                all there are
@@ -12,9 +12,9 @@ The formulas (memory.py, seconds.py, work.py) and the program (step.py, layers.p
 against the other.
 """
 
-from .memory import bytes_of
+from .memory import bytes_of, problem_of
 from .model import Model
-from .plan import Plan, plans, problem_of
+from .plan import Plan, plans, rule_broken
 from .published import MODELS, RUNS, Published
 from .seconds import seconds_of
 from .step import alike, step
@@ -29,6 +29,7 @@ __all__ = [
     "bytes_of",
     "plans",
     "problem_of",
+    "rule_broken",
     "seconds_of",
     "step",
 ]

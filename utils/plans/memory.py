@@ -2,6 +2,7 @@
 
     bytes_of(plan, model, batch)              {"parameters", "gradients", "optimizer", "activations", "working"}
     bytes_of(plan, model, batch, stage=0)     on a rank of one stage
+    problem_of(plan, model, batch, cluster)   why it can't be carried out or doesn't fit; "" if it does
 
 Per parameter 2 bytes of weight, 4 of gradient, and 12 of Adam's state spread over the ranks that have the same ones.
 Activations are those that autograd keeps (layers.py): of the layers of as many microbatches as are under way. "working"
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from ..cluster.hardware import Cluster
 from .model import Model
-from .plan import Plan
+from .plan import Plan, rule_broken
 
 
 def parameters_of(plan: Plan, model: Model, stage: int) -> tuple[int, int]:
@@ -81,6 +83,18 @@ def bytes_of(plan: Plan, model: Model, batch: int, stage: int | None = None) -> 
 
 def of_layer(plan: Plan, model: Model) -> tuple[int, int, int]:
     return layer_bytes(model, plan.tp, plan.tokens(model), plan.rows(model), plan.recompute)
+
+
+def problem_of(plan: Plan, model: Model, batch: int, cluster: Cluster) -> str:
+    """The rule that a plan breaks, or how much memory is missing, in words; "" if there is no problem."""
+    broken = rule_broken(plan, model, batch, cluster)
+    if broken:
+        return broken
+    kinds = bytes_of(plan, model, batch)
+    if sum(kinds.values()) <= cluster.gpu.memory:
+        return ""
+    parts = ", ".join(f"{nbytes / 1e9:.1f} {kind}" for kind, nbytes in kinds.items())
+    return f"a GPU would need {sum(kinds.values()) / 1e9:.1f} GB, and has {cluster.gpu.memory / 1e9:g} GB: {parts}"
 
 
 def live_layers(plan: Plan, model: Model, batch: int, stage: int) -> int:

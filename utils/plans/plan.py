@@ -1,7 +1,7 @@
 """A plan: how a model's training step is spread over GPUs. Which plans there are, and what is wrong with others.
 
     plan = Plan(dp=32, tp=4, pp=8, chunks=12)
-    problem_of(plan, model, batch, cluster)     why it can't be carried out; "" if it can
+    rule_broken(plan, model, batch, cluster)    why it can't be carried out; "" if it can
     plans(model, batch, cluster)                all that can, and may or may not fit into memory
 
 Ranks are numbered along tp, cp, dp, pp from the inside out. Experts are spread over `ep` neighbouring places of the
@@ -98,10 +98,10 @@ class Plan:
         return ", ".join([*shown, *([f"recompute {self.recompute}"] if self.recompute != "none" else [])]) or "one GPU"
 
 
-def problem_of(plan: Plan, model: Model, batch: int, cluster: Cluster) -> str:
+def rule_broken(plan: Plan, model: Model, batch: int, cluster: Cluster) -> str:
     """Why a plan can't be carried out on all GPUs of a cluster, in words; "" if it can. batch: sequences per step.
 
-    Memory is a question of its own: memory.py.
+    Memory is a question of its own: see problem_of in memory.py.
     """
     sizes = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name != "recompute"}
     wrong = [name for name, size in sizes.items() if type(size) is not int or size < 1]
@@ -161,7 +161,7 @@ def plans(
     most_cp: int = 16,
     recompute: tuple[str, ...] = RECOMPUTE,
 ) -> Iterator[Plan]:
-    """Every plan on all GPUs of a cluster for which `problem_of` finds nothing, each once.
+    """Every plan on all GPUs of a cluster that breaks no rule, each once.
 
     most_micro, most_cp   larger ones are left out
     recompute             the kinds to try

@@ -33,7 +33,7 @@ PARTS = ("compute", "memory", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer
 
 
 def seconds_of(plan: Plan, model: Model, batch: int, cluster: Cluster) -> dict[str, float]:
-    """{part: seconds} for a step of `batch` sequences, for a plan that `problem_of` finds nothing wrong with.
+    """{part: seconds} for a step of `batch` sequences, for a plan that breaks no rule.
 
     At the cluster's rates; if it names none, at those that `simulate` would take.
     """
