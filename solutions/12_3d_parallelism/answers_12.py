@@ -718,25 +718,20 @@ right("by-slices").body("""
 """)
 
 wrong, right = ANSWERS.to("best-grid")
-wrong("data-only", "would need", caught_by="score").body(
-    """return {"dp": gpus, "pp": 1, "tp": 1, "microbatches": 1, "recompute": False}"""
-)
+wrong("data-only", "would need", caught_by="score").body("""return {"dp": gpus, "tp": 1, "pp": 1}""")
 wrong("too-few-gpus", "but there are 512 GPUs", caught_by="score").body(
-    """return {"dp": 8, "pp": 8, "tp": 4, "microbatches": 8, "recompute": True}"""
+    """return {"dp": 8, "tp": 4, "pp": 8, "recompute": "full"}"""
 )
 wrong("deep-pipeline", "times par", caught_by="score").body(
-    """return {"dp": gpus // 128, "pp": 16, "tp": 8, "microbatches": 4, "recompute": True}"""
+    """return {"dp": gpus // 128, "tp": 8, "pp": 16, "micro": batch * 32 // gpus, "recompute": "full"}"""
 )
-wrong("a-tuple", "a dict with", caught_by="score").body("return gpus // 64, 8, 8, 16")
+wrong("a-tuple", "a dict with", caught_by="score").body("return gpus // 64, 8, 8")
 right("searches").body("""
-    from itertools import product
-    from utils.cluster.grid_costs import problem_of
-    model, cluster, best = Model(layers, width, heads, length), find_cluster("dgx-h100", gpus), None
-    for pp, tp, count, recompute in product(range(1, layers + 1), (1, 2, 4, 8, 16), range(1, 257), (False, True)):
-        if gpus % (pp * tp) == 0:
-            plan = {"dp": gpus // (pp * tp), "pp": pp, "tp": tp, "microbatches": count, "recompute": recompute}
-            if not problem_of(plan, model, batch, cluster):
-                seconds = step_costs(plan, model, batch, cluster)["seconds"]
-                best = min(best or (seconds, 0, plan), (seconds, id(plan), plan))
-    return best[2]
+    from dataclasses import asdict
+    from utils.plans import plans
+    model = Model(layers, width, heads, length, vocabulary=0)
+    cluster = find_cluster("dgx-h100", gpus, rates="datasheet")
+    every = plans(model, batch, cluster, most_cp=2, most_micro=2, recompute=("none",))
+    fitting = [plan for plan in every if not problem_of(plan, model, batch, cluster)]
+    return asdict(min(fitting, key=lambda plan: sum(seconds_of(plan, model, batch, cluster).values())))
 """)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from utils.checks.recorded import recorded, recorded_par
 from utils.checks.scores import Measure
 from utils.checks.show import show
 from utils.checks.traffic import expect_only_messages
-from utils.cluster.grid_costs import Model, problem_of, step_costs
 from utils.cluster.hardware import Cluster
 from utils.cluster.presets import find_cluster
 from utils.kit import mlp
@@ -30,6 +29,7 @@ from utils.kit.attention_blocks import attention_block, attention_block_backward
 from utils.kit.drivers.attention import count_scores
 from utils.kit.drivers.on_a_grid import use_groups
 from utils.kit.drivers.sharded import backward_in_groups, in_groups
+from utils.plans import Model, Plan, problem_of, seconds_of
 
 ROOM = Path(__file__).parent
 DOUBLE = torch.float64
@@ -788,9 +788,8 @@ def hidden_pieces_to_read(_: Draws, wanted: Box, saved: dict[str, Box]) -> Case:
 
 @oracle(score=[(80, 10_240, 80, 2048, 1024)], par=recorded_par(ROOM, "best-grid"))
 def best_grid(_: Draws, layers: int, width: int, heads: int, length: int, batch: int) -> Case:
-    cluster = find_cluster("dgx-h100", GPUS)
-    model = Model(layers, width, heads, length)
-    plans = Measure(lambda answer: seconds_of(answer.results[0], model, batch, cluster), "s", "for a step")
+    cluster, model = find_cluster("dgx-h100", GPUS, "datasheet"), Model(layers, width, heads, length, vocabulary=0)
+    plans = Measure(lambda answer: step_seconds(answer.results[0], model, batch, cluster), "s", "for a step")
     least = model.flops_per_token * length * batch / (GPUS * cluster.gpu.peak("bfloat16"))
     return Case([[layers], [width], [heads], [length], [batch], [GPUS]], score=plans, limit=least)
 
@@ -800,12 +799,11 @@ def best_grid(_: Draws, layers: int, width: int, heads: int, length: int, batch:
 
 def par_of_grid(layers: int, width: int, heads: int, length: int, batch: int) -> float:
     """tp of a node, the fewest stages that fit, and microbatches of one sequence; recomputing only if it must."""
-    cluster, model = find_cluster("dgx-h100", GPUS), Model(layers, width, heads, length)
-    for recompute, pp in product((False, True), (n for n in range(1, layers + 1) if layers % n == 0)):
-        dp = GPUS // (8 * pp)
-        plan = {"dp": dp, "pp": pp, "tp": 8, "microbatches": batch // max(1, dp), "recompute": recompute}
+    cluster, model = find_cluster("dgx-h100", GPUS, "datasheet"), Model(layers, width, heads, length, vocabulary=0)
+    for recompute, pp in product(("none", "full"), range(1, layers + 1)):
+        plan = Plan(GPUS // (8 * pp), 8, pp, recompute=recompute)
         if not problem_of(plan, model, batch, cluster):
-            return step_costs(plan, model, batch, cluster)["seconds"]
+            return sum(seconds_of(plan, model, batch, cluster).values())
     raise ValueError("no plan fits")
 
 
@@ -820,14 +818,15 @@ hidden_best_grid = vary(
 GPUS = 512
 
 
-def seconds_of(plan: Any, model: Model, batch: int, cluster: Cluster) -> float:
-    names = {"dp", "pp", "tp", "microbatches", "recompute"}
-    if not isinstance(plan, dict) or plan.keys() != names:
-        raise CheckFailed(f"it returned {show(plan)}"[:200], f"a dict with {', '.join(sorted(names))}")
-    try:
-        return step_costs(plan, model, batch, cluster)["seconds"]
-    except (ValueError, TypeError) as error:
-        raise CheckFailed(f"the plan can't be carried out: {error}", "one that can") from None
+def step_seconds(answer: Any, model: Model, batch: int, cluster: Cluster) -> float:
+    names = [field.name for field in fields(Plan)]
+    if not isinstance(answer, dict) or not answer.keys() <= set(names):
+        raise CheckFailed(f"it returned {show(answer)}"[:200], f"a dict with some of {', '.join(names)}")
+    plan = Plan(**answer)
+    problem = problem_of(plan, model, batch, cluster)
+    if problem:
+        raise CheckFailed(f"the plan doesn't work: {problem}", "one that does")
+    return sum(seconds_of(plan, model, batch, cluster).values())
 
 
 ### BEGIN HIDDEN TESTS

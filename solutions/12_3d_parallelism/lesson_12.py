@@ -32,12 +32,12 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 from utils import RankError, figures, region, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import find_cluster
-from utils.cluster.grid_costs import Model, problem_of, step_costs
 from utils.kit import grid_transformer, mlp, transformer
 from utils.kit.attention_blocks import attention_block, attention_block_backward, causal_attention, flash_block
 from utils.kit.pipelined import pipelined
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.sharded_regions import blocks_for
+from utils.plans import Model, Plan, bytes_of, problem_of, seconds_of
 
 check = checks_for("12_3d_parallelism")
 # this lesson computes on the CPU, with or without GPUs
@@ -1721,7 +1721,7 @@ def big_step(rank, world_size, sizes, layers=4, width=12_288, heads=96, length=2
         flat = torch.cat([x.grad.flatten() for x in w.values()])
         dist.all_reduce(flat, op=dist.ReduceOp.AVG, group=groups["dp"])
 
-narrow_gpt = Model(layers=4, width=12_288, heads=96, length=2048)
+narrow_gpt = Model(layers=4, width=12_288, heads=96, length=2048, vocabulary=0)
 
 # %% [markdown]
 # To run 1,024 ranks takes a minute or two. But along dp and tp, all ranks do the same: they make the same calls, with
@@ -1754,36 +1754,38 @@ run.timeline(ranks=[0, 8, 16, 24])
 # axis that begins when all backward passes are done; the breakdown says what each of these costs.
 #
 # For many grids, or a whole model, there is a shorter way: a closed form with the same costs, in
-# `utils/cluster/grid_costs.py`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and
+# `utils/plans`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and
 # what is exposed along dp. How far is it from such runs?
 
 # %%
 def closed_form(model, plan, batch):
-    gpus = plan["dp"] * plan["pp"] * plan["tp"]
-    cluster = find_cluster("dgx-h100", gpus)
-    costs = step_costs(plan, model, batch, cluster)
-    mfu = model.flops_per_token * batch * model.length / (costs["seconds"] * gpus * cluster.gpu.peak("bfloat16"))
-    return costs, mfu
+    cluster = find_cluster("dgx-h100", plan.gpus, rates="datasheet")
+    costs = seconds_of(plan, model, batch, cluster)
+    at_peak = model.flops_per_token * batch * model.length / (plan.gpus * cluster.gpu.peak("bfloat16"))
+    return costs, at_peak / sum(costs.values())
 
 # %% tags=["notebook-only"]
 for dp in (2, 32, 512):
-    costs, mfu = closed_form(narrow_gpt, big | {"dp": dp, "microbatches": 4, "recompute": False}, 4 * dp)
-    share = costs["seconds"] / simulated(big | {"dp": dp}).elapsed
-    print(f"{32 * dp:>6,} GPUs: {costs['seconds'] * 1e3:.1f} ms, MFU {mfu:.1%}, {share:.0%} of the time of a run")
+    costs, mfu = closed_form(narrow_gpt, Plan(**big | {"dp": dp}), 4 * dp)
+    seconds = sum(costs.values())
+    share = seconds / simulated(big | {"dp": dp}).elapsed
+    print(f"{32 * dp:>6,} GPUs: {seconds * 1e3:.1f} ms, MFU {mfu:.1%}, {share:.0%} of the time of a run")
 
 # %% [markdown]
-# The closed form leaves out everything that is not a matrix product, such as LayerNorm, gelu and the additions, and it
-# hides most of the data axis behind the backward pass. So it is below the runs. (Among this course's tests is one that
+# The closed form describes a step as large runs make it: gradients in 32 bits, scattered layer by layer beside the last
+# backward pass, Adam's state spread over dp, and parameters gathered again. The program above has 16-bit gradients, one
+# all-reduce at the end, and no optimizer, so the two can't agree to the digit. (Among this course's tests is one that
 # lets all 1,024 ranks run. It takes two minutes, and the time is that of the four above.)
 #
 # A model of 175 billion parameters on 1,024 GPUs, with 1,536 sequences of 2,048 tokens per step:
 
 # %%
-plan = {"dp": 16, "pp": 8, "tp": 8, "microbatches": 96, "recompute": False}
-costs, mfu = closed_form(Model(layers=96, width=12_288, heads=96, length=2048), plan, 1536)
-for part in ("compute", "tp", "pp", "bubble", "dp"):
-    print(f"{part:>8}: {costs[part] / costs['seconds']:6.1%} of the step")
-print(f"{costs['seconds']:.2f} s per step, {costs['bytes'] / 1e9:.1f} GB per GPU, MFU {mfu:.1%}")
+plan, gpt = Plan(dp=16, pp=8, tp=8), Model(layers=96, width=12_288, heads=96, length=2048, vocabulary=51_200)
+costs, mfu = closed_form(gpt, plan, 1536)
+seconds, nbytes = sum(costs.values()), sum(bytes_of(plan, gpt, 1536).values())
+for part, of_it in costs.items():
+    print(f"{part:>9}: {of_it / seconds:6.1%} of the step")
+print(f"{seconds:.2f} s per step, {nbytes / 1e9:.1f} GB per GPU, MFU {mfu:.1%}")
 
 # %% [markdown]
 # That is an upper limit, since a matrix product at a GPU's full peak exists on datasheets only.
@@ -1822,9 +1824,9 @@ how_predictions_went()
 # %% [markdown]
 # ## The best grid for 512 GPUs
 # A transformer of 100 billion parameters, 64 nodes with 8 H100s each, a batch of 1,024 sequences. Which grid? You
-# choose dp, pp, tp, the number of microbatches, and whether to recompute activations. `step_costs` from
-# `utils/cluster/grid_costs.py` says how long a step takes, by the costs that `simulate` charges, and what a GPU must
-# hold; its first lines say what it assumes.
+# choose dp, tp, pp, cp, the number of sequences in a microbatch, how many chunks of layers a stage has (interleaving),
+# and what to recompute: a `Plan` from `utils/plans`. Of that package, `seconds_of` says how long a step takes, by the
+# costs that `simulate` charges, `bytes_of` what a GPU must hold, and `problem_of` whether a plan works and fits.
 #
 # Par is what this lesson has taught: tensor parallelism over a node, the fewest stages that fit, one sequence per
 # microbatch. The limit is what 512 GPUs need if they do nothing but multiply matrices, at their peak.
@@ -1832,7 +1834,7 @@ how_predictions_went()
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Look at the parts that `step_costs` returns for par. Which is the largest, after the computing?
+# Look at the parts that `seconds_of` returns for par. Which is the largest, after the computing?
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
@@ -1842,34 +1844,32 @@ how_predictions_went()
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# There are only some thousand plans. `problem_of` says which of them can't be carried out.
+# There are only some thousand plans, and `plans` from `utils.plans` lists them. `problem_of` says which don't fit.
 # </details>
 
 # %% exercise="best-grid" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
 def best_grid(layers: int, width: int, heads: int, length: int, batch: int, gpus: int) -> dict:
-    """A plan: {"dp", "pp", "tp", "microbatches", "recompute"}; the last is a bool.
+    """What to make a Plan of: {"dp", "tp", "pp"}, and any other size that isn't 1.
 
-    dp x pp x tp is gpus; pp divides layers, tp divides heads, dp times microbatches
-    divides batch. Judged on nodes of 8 H100s, for the model above and for others.
+    "recompute" is one of the words that Plan's docstring names. Judged on nodes of 8
+    H100s at the datasheet's rates, for the model above and for others.
     """
-    model, cluster = Model(layers, width, heads, length), find_cluster("dgx-h100", gpus)
+    model = Model(layers, width, heads, length, vocabulary=0)
+    cluster = find_cluster("dgx-h100", gpus, rates="datasheet")
     ### BEGIN SOLUTION
-    for recompute, pp in product((False, True), range(1, layers + 1)):
-        dp = gpus // (8 * pp)
-        if dp < 1 or batch % dp:
-            continue
-        plan = {"dp": dp, "pp": pp, "tp": 8, "microbatches": batch // dp, "recompute": recompute}
-        if not problem_of(plan, model, batch, cluster):
+    for recompute, pp in product(("none", "full"), range(1, layers + 1)):
+        plan = {"dp": gpus // (8 * pp), "tp": 8, "pp": pp, "recompute": recompute}
+        if not problem_of(Plan(**plan), model, batch, cluster):
             return plan
     ### END SOLUTION
 
 # %% tags=["notebook-only"]
 plan = best_grid(80, 10_240, 80, 2048, 1024, 512)
-costs = step_costs(plan, Model(80, 10_240, 80, 2048), 1024, find_cluster("dgx-h100", 512))
+costs, mfu = closed_form(Model(80, 10_240, 80, 2048, vocabulary=0), Plan(**plan), 1024)
 print(plan)
-print({name: round(value / 1e9 if name == "bytes" else value, 2) for name, value in costs.items()}, "(bytes in GB)")
+print({part: round(seconds, 2) for part, seconds in costs.items()}, f"MFU {mfu:.1%}")
 
 # %% check="best-grid" judges="score" points=3
 check(best_grid, judges="score", extra_credit=3)

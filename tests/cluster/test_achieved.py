@@ -207,13 +207,17 @@ def test_a_link_at_achieved_rates_carries_messages_at_its_achieved_bandwidth():
     assert replace(where, rates="datasheet").link(0, 1).seconds(100) == 2
 
 
-def test_closed_forms_hold_at_the_datasheets_rates_unless_asked_otherwise():
+def test_cost_takes_the_rates_that_simulate_would_take():
     preset = replace(PRESETS["dgx-h100"], nodes=2)
     layout = Layout.of(preset, range(16))
     by_default, datasheet, achieved = (
         cost("all_reduce", 1e6, replace(preset, rates=rates), layout).seconds for rates in (None, *RATES)
     )
-    assert by_default == datasheet != achieved
+    assert by_default == achieved != datasheet
+    no_achieved = replace(preset, inter=replace(preset.inter, achieved=None))
+    assert cost("all_reduce", 1e6, no_achieved, layout).seconds == datasheet
+    assert find_cluster("dgx-h100", 16, rates="datasheet") == replace(preset, rates="datasheet")
+    assert find_cluster("dgx-h100", 16) == preset
     assert [preset.at_rates(rates).rates for rates in (None, "datasheet")] == ["achieved", "datasheet"]
     assert replace(preset, rates="datasheet").at_rates().rates == "datasheet"
     assert replace(PRESETS["dgx-h100"], rates="achieved") != PRESETS["dgx-h100"]

@@ -60,7 +60,7 @@ def test_closed_forms_hold_exactly_inside_a_node_and_with_one_rank_on_each(op, a
 
 
 def test_floats_agree_with_the_formula_too():
-    machine = find_cluster("dgx-h100", 8)
+    machine = find_cluster("dgx-h100", 8, rates="datasheet")
     for nbytes in (1, 1e6, 2**30 + 1):
         ring = 2 * 7 * 3e-6 + 2 * 7 / 8 * nbytes / 450e9
         assert of("all_reduce", range(8), machine, nbytes).candidates["ring"] == pytest.approx(ring, rel=1e-12)
@@ -120,7 +120,7 @@ def test_pairs_of_an_all_to_all_inside_nodes_and_between_them_are_counted_separa
 
 
 def test_a_hierarchy_is_worth_it_across_nodes_but_not_for_a_few_bytes():
-    machine = find_cluster("dgx-h100", 64)
+    machine = find_cluster("dgx-h100", 64, rates="datasheet")
     large, small = (of("all_reduce", range(64), machine, nbytes) for nbytes in (25e6, 8))
     assert (large.algorithm, small.algorithm) == ("hierarchical", "tree")
     assert large.candidates["ring"] > 5 * large.seconds
@@ -342,7 +342,7 @@ def test_presets_are_dense_and_one_way():
     ],
 )
 def test_presets_come_close_to_published_measurements(name, ranks, nbytes, published):
-    machine = find_cluster(name, max(ranks) + 1)
+    machine = find_cluster(name, max(ranks) + 1, rates="datasheet")
     assert of("all_reduce", ranks, machine, nbytes).seconds == pytest.approx(
         published, rel=0.08 if nbytes > 1e9 else 0.2
     )

@@ -260,12 +260,14 @@ def cost(op: str, nbytes: float, cluster: Cluster, layout: Layout) -> Cost:
                 input of any rank, including the part that it keeps; ignored for barrier
 
     At the cluster's rates: these closed forms for "datasheet"; for "achieved" those of nccl_costs.py, or gloo_costs.py.
+    If it names none, at those that `simulate` would take.
 
     Raises ValueError for an unknown op or an impossible number of bytes, TypeError if nbytes is not a number.
     """
     if op not in COLLECTIVES:
         raise ValueError(f"there is no collective {op!r}{nearest(op, COLLECTIVES)} There are {', '.join(COLLECTIVES)}.")
     check_number("nbytes", nbytes, "bytes", "25e6", may_be_zero=True)
+    cluster = cluster if cluster.rates else cluster.at_rates()
     nbytes = 0 * nbytes if op == "barrier" else nbytes
     title = (
         f"{op} of {quantity(nbytes, 'B')}, {plural(layout.size, 'rank')}, "

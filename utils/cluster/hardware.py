@@ -157,7 +157,7 @@ class Cluster:
     nics      NICs per node; neighbours share one (with 4 NICs, ranks 0 and 1 of 8 share NIC 0). None: one per GPU
     sources   where the numbers come from, one sentence each
     rates     "datasheet": what the datasheet promises; "achieved": what hardware delivers, if its parts say so; None:
-              not decided. Then `simulate` uses what is achieved if it is known, and `cost` the datasheet
+              not decided. Then what is achieved counts if it is known, else the datasheet
     jitter    what makes its GPUs unequal; None: nothing
     site      how many times as long matrix products and attention take there, at achieved rates, as in a benchmark:
               SITES in presets.py

@@ -320,12 +320,16 @@ def site_factor(site: str | float) -> float:
     return SITES[site]
 
 
-def find_cluster(cluster: str | Cluster, world_size: int) -> Cluster:
+def find_cluster(cluster: str | Cluster, world_size: int, rates: str | None = None) -> Cluster:
     """A Cluster with room for `world_size` ranks: a preset by name, with as many nodes as that takes, or the Cluster
     that was passed, unchanged.
 
+    rates   "achieved" or "datasheet", for everything that is asked of it; None: as the Cluster itself says
+
     Raises ValueError if the Cluster is too small or the name unknown, TypeError for anything else.
     """
+    if rates is not None:
+        return find_cluster(cluster, world_size).at_rates(rates)
     check_count("world_size", world_size, "ranks")
     if isinstance(cluster, Cluster):
         if world_size > cluster.size:

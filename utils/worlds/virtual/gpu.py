@@ -409,7 +409,8 @@ def work_of(
     elif packet in SCALED_PRODUCTS or packet in GROUPED_PRODUCTS:
         flops = product_flops(*args[:2])
     elif packet in flop_registry:
-        flops = flop_registry[packet](*args, **kwargs, out_val=result)
+        sizes = (value for value in args if not isinstance(value, torch.dtype))  # an out_dtype in between confuses it
+        flops = flop_registry[packet](*sizes, **kwargs, out_val=result)
     if rates is not None and not made:  # a fused optimizer, a foreach operation: the model at datasheet's rates, which
         moved += sum(map(nbytes, written(function, args)))  # closed forms are compared with, counts only what is read
     work = bound_by(kernel_of(function, args, kwargs, flops, moved), gpu, rates)

@@ -97,6 +97,7 @@ def kernel_of(
     if packet in PRODUCTS:
         first, second = args[PRODUCTS[packet] :][:2]
         batch = first.shape[0] if first.dim() == second.dim() == 3 else 1
+        dtype = str(first.dtype).removeprefix("torch.")  # not that of a wider sum which the product is added to
         return Kernel(flops, moved, dtype, product=Product(batch, *shape_of(first, second), first.element_size()))
     if packet in ATTENTION or packet in ATTENTION_BACKWARD:
         kind = "attention" if packet in ATTENTION else "attention_backward"

@@ -1,0 +1,127 @@
+"""How long a plan's training step takes, by part, at the rates of the cluster: what step.py takes, in closed form.
+
+    seconds_of(plan, model, batch, find_cluster("dgx-h100", 1024))     {part: seconds}; their sum is a step
+
+compute, memory    products and attention; kernels that memory limits: on the stage that has most to do
+tp, cp, ep         communication inside layers, as far as nothing runs beside it
+pp, bubble         messages between stages that someone waits for; waiting for the pipeline to fill and to empty
+dp                 gathering parameters and scattering gradients, as far as computing doesn't hide it
+optimizer          Adam
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from ..cluster.hardware import Cluster
+from .memory import dense_parameters, parameters_of
+from .model import Model
+from .plan import Plan
+from .work import (
+    Pass,
+    Seconds,
+    collective_seconds,
+    embedding_seconds,
+    kernel_rates,
+    layer_seconds,
+    optimizer_seconds,
+    output_seconds,
+)
+
+PARTS = ("compute", "memory", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer")
+
+
+def seconds_of(plan: Plan, model: Model, batch: int, cluster: Cluster) -> dict[str, float]:
+    """{part: seconds} for a step of `batch` sequences, for a plan that breaks no rule.
+
+    At the cluster's rates; if it names none, at those that `simulate` would take.
+    """
+    cluster = cluster if cluster.rates else cluster.at_rates()
+    alone = replace(plan, dp=1, chunks=1)  # all that a microbatch on a stage depends on
+    layer, stages = stage_seconds(alone, model, cluster)
+    count = plan.microbatches(batch)
+    most = max(stages, key=sum)
+    parts = most.times(count)._asdict()
+    others = sum(map(sum, stages)) + (plan.pp - len(stages)) * sum(stages[0]) - sum(most)
+    parts["pp"] = message_seconds(plan, model, count, others / max(1, plan.pp - 1) - sum(most), cluster)
+    parts["bubble"] = others / plan.chunks
+    parts["dp"] = exchange_seconds(plan, model, layer, cluster)
+    dense, experts = max((parameters_of(plan, model, stage) for stage in (0, plan.pp - 1)), key=sum)
+    parts["optimizer"] = optimizer_seconds((dense + experts * plan.ep) / plan.replicas, cluster)
+    return parts
+
+
+@lru_cache(maxsize=65536)
+def stage_seconds(plan: Plan, model: Model, cluster: Cluster) -> tuple[Pass, list[Seconds]]:
+    """(a layer, a microbatch forward and backward on a stage in the middle, on the first and on the last, if there are
+    such)
+    """
+    alone = replace(plan, pp=1)
+    layer = layer_seconds(model, alone, cluster)
+    each = layer.whole
+    ends = [each.times(plan.stage_layers(model, stage)) for stage in sorted({0, plan.pp - 1})]
+    if model.vocabulary:
+        for place, piece in ((0, embedding_seconds), (-1, output_seconds)):
+            ends[place] = ends[place].plus(piece(model, alone, cluster).whole)
+    return layer, [each.times(plan.layers(model)), *ends] if plan.pp > 2 else ends
+
+
+def message_seconds(plan: Plan, model: Model, count: int, behind: float, cluster: Cluster) -> float:
+    """Activations and their gradients on the way from stage to stage while a stage waits for them.
+
+    While the pipeline fills and empties it always does. In between, messages travel beside other chunks' computing.
+    With one chunk there is no time for that: each microbatch waits for 2 messages, less those of one stage in pp, and
+    less what stages wait anyway for the one that has most to do (-behind).
+    """
+    if plan.pp == 1:
+        return 0.0
+    nbytes = 2 * plan.tokens(model) // plan.tp * model.width
+    message = cluster.link(0, plan.tp * plan.replicas).seconds(nbytes)
+    between = 0.0 if plan.chunks > 1 else max(0.0, 2 * (plan.pp - 1) / plan.pp * message + behind)
+    return 2 * (plan.pp - 1) * message + count * between
+
+
+def exchange_seconds(plan: Plan, model: Model, layer: Pass, cluster: Cluster) -> float:
+    """What replicas exchange on the first stage and nothing hides, and what it slows down.
+
+    Layer by layer, parameters come beside the first microbatch's forward, and gradients go beside the last one's
+    backward. A rank waits longest for the first layer's, or for the last layer's of the first or the last chunk.
+    """
+    table = model.vocabulary // plan.tp * model.width
+    layers, rates, seconds = plan.layers(model) // plan.chunks, kernel_rates(cluster), 0.0
+    passes = zip(replica_seconds(model, plan.tp, plan.ep, plan.replicas, cluster), layer, strict=True)
+    for (each, ends), computing in passes if plan.replicas > 1 else ():
+        all_of_one = sum(computing)
+        before_last = (plan.chunks - 1) * plan.pp * layers + layers - 1
+        seen = max(
+            each,
+            layers * each - (layers - 1) * all_of_one,
+            plan.chunks * layers * each - before_last * all_of_one,
+        )
+        tables = 2 if plan.pp == 1 and not model.tied else 1
+        hidden = plan.chunks * layers * each + (tables - 1) * ends - seen
+        slowed = rates.beside * max(0.0, hidden) * computing.compute / all_of_one if rates is not None else 0.0
+        seconds += ends + seen + slowed
+    if model.tied and plan.pp > 1:
+        stage = plan.tp * plan.replicas
+        seconds += collective_seconds("all_reduce", 4 * table, 2, stage * (plan.pp - 1), cluster)
+    return seconds
+
+
+@lru_cache(maxsize=65536)
+def replica_seconds(
+    model: Model, tp: int, ep: int, replicas: int, cluster: Cluster
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(of a layer, of a table), for gathering their parameters and for scattering their gradients."""
+    experts = model.experts * model.expert_parameters // ep // tp
+    parts = (dense_parameters(model, tp), 1), (experts, ep), (model.vocabulary // tp * model.width, 1)
+
+    def both(op: str, size: int) -> tuple[float, float]:
+        dense, of_experts, table = (
+            collective_seconds(op, size * number, replicas // sharing, tp * sharing, cluster) if number else 0.0
+            for number, sharing in parts
+        )
+        return dense + of_experts, table
+
+    return both("all_gather", 2), both("reduce_scatter", 4)
