@@ -595,7 +595,8 @@ wrong, right = ANSWERS.to("batch-rows")
 wrong("dealt", sentence="every P-th row of the batch: chunk dp_rank is wanted").replace(
     "[dp_rank * each : (dp_rank + 1) * each]", "[dp_rank::dp_size]"
 )
-dealt_first = wrong("dealt-first", same_as="dealt").body("""
+dealt_first = wrong("dealt-first", same_as="dealt")
+dealt_first.body("""
     epoch, place = divmod(step, num_samples // batch_size)
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
     each = batch_size // dp_size
