@@ -339,11 +339,7 @@ def replayable(
     }
     new_mask = "a result with another mask: later calls must start from the random state of the first"
     made = "a result with the mask of the random state in which the wrapper was made: note the state at the first call"
-
-    def another_mask(got: Any) -> bool:
-        mask = right["the result of call 1"] == 0
-        return isinstance(got, Tensor) and got.shape == (rows, rows) and not torch.equal(got == 0, mask)
-
+    another_mask = masked_otherwise(right["the result of call 1"])
     return Case(
         [[x]],
         same={"seed": seed, "first": first, "later": later, "rate": rate, "dtype": dtype},
@@ -395,6 +391,10 @@ hidden_replayable = vary(
     values=[(3, False, True), (5, True, True, 0.25), (2, True, False, 0.9), (4, True, False, 0.5, torch.float16)],
 )
 ### END HIDDEN TESTS
+
+
+def masked_otherwise(right: Tensor) -> Callable[[Any], bool]:
+    return lambda got: isinstance(got, Tensor) and got.shape == right.shape and not torch.equal(got == 0, right == 0)
 
 
 def on(whether: bool) -> str:
