@@ -91,7 +91,9 @@ wrong("the-same-tensor-n-times", "is the SAME tensor n times").replace(EMPTY, "[
 wrong("gathers-ranks", "gather `number`").replace("float(number)", "float(rank)")
 wrong("gathers-tensors", "take .item() of each").replace("[int(one) for one in everyone]", "everyone")
 wrong("one-flat-list", "append each meeting's own list").replace("gathered.append(", "gathered.extend(")
-wrong("gathers-at-0", "`gather` leads to").replace(GATHER, f"dist.gather({NUMBER}, everyone if rank == 0 else None)")
+wrong("gathers-at-0", "`gather` leads to", varies=True).replace(
+    GATHER, f"dist.gather({NUMBER}, everyone if rank == 0 else None)"
+)
 early = wrong("reads-before-it-waits", "before the call has delivered")
 early.replace(GATHER, f"handle = {GATHER[:-1]}, async_op=True)").replace(APPEND, f"{APPEND}; handle.wait()")
 whole = wrong("reads-whole-numbers-early", "before the call has delivered").like(early)

@@ -5,39 +5,60 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("shard-the-batch")
-wrong("last-ranks-get-more", "longer shards on the last ranks").body("""
+wrong(
+    "last-ranks-get-more",
+    sentence="the batch with the longer shards on the last ranks: the first B % P ranks get one more",
+).body("""
     size, extra = divmod(len(batch), world_size)
     first = rank * size + max(0, rank - (world_size - extra))
     return batch[first : first + size + (rank >= world_size - extra)]
 """)
-wrong("uses-chunk", "the result of `chunk`").body("return batch.chunk(world_size)[rank]")
-wrong("drops-the-rest", "without the leftover rows").replace(" + min(rank, larger)", "").replace(
-    " + (rank < larger)", ""
-)
-wrong("rest-to-the-last", "all leftover rows on the last rank").body("""
+wrong(
+    "uses-chunk", sentence="the result of `chunk`, or of steps of B / P rounded up: the last shard may be much smaller"
+).body("return batch.chunk(world_size)[rank]")
+wrong("drops-the-rest", sentence="without the leftover rows: the first B % P ranks get one more").replace(
+    " + min(rank, larger)", ""
+).replace(" + (rank < larger)", "")
+wrong(
+    "rest-to-the-last",
+    sentence="the batch with all leftover rows on the last rank: the first B % P ranks get one more each",
+).body("""
     size = len(batch) // world_size
     return batch[rank * size : None if rank == world_size - 1 else (rank + 1) * size]
 """)
-wrong("cut-evenly", "cut at rank * B // P").body(
+wrong("cut-evenly", sentence="the batch cut at rank * B // P: the first B % P ranks get one more").body(
     "return batch[rank * len(batch) // world_size : (rank + 1) * len(batch) // world_size]"
 )
-wrong("forgets-rows-before", "moves its start").replace(" + min(rank, larger)", "")
-wrong("own-size-times-rank", "push its start back").replace("size + min(rank, larger)", "(size + (rank < larger))")
-wrong("every-pth", "a block of consecutive rows").body("return batch[rank::world_size]")
-wrong("columns", "cut the batch along its rows").body("return batch.tensor_split(world_size, dim=1)[rank]")
-wrong("everything", "each rank gets its own rows").body("return batch")
+wrong(
+    "forgets-rows-before",
+    sentence="a shard that starts at rank * (B // P): each longer shard before it moves its start by one",
+).replace(" + min(rank, larger)", "")
+wrong(
+    "own-size-times-rank",
+    sentence="the batch with each shard at rank times its own size: the longer shards before it push its start back",
+).replace("size + min(rank, larger)", "(size + (rank < larger))")
+wrong("every-pth", sentence="every P-th row: a shard is a block of consecutive rows").body(
+    "return batch[rank::world_size]"
+)
+wrong("columns", sentence="columns: cut the batch along its rows").body(
+    "return batch.tensor_split(world_size, dim=1)[rank]"
+)
+wrong("everything", sentence="the whole batch: each rank gets its own rows").body("return batch")
 wrong("one-row-at-least", "rank 3 returned", hidden=True).replace(
     "return batch[first", "return batch[:1] if len(batch) < world_size - 1 and rank >= len(batch) else batch[first"
 )
-wrong("rounded-cuts", "rank * B / P, rounded").body("""
+wrong("rounded-cuts", sentence="the batch cut at rank * B / P, rounded: the first B % P ranks get one more").body("""
     cuts = torch.linspace(0, len(batch), world_size + 1).round().long().tolist()
     return batch[cuts[rank] : cuts[rank + 1]]
 """)
-wrong("one-too-many", "one row too long").replace("(rank < larger)", "(rank <= larger)")
-wrong("sends-rows", "your function calls").replace("size, larger =", "dist.broadcast(batch, src=0)\nsize, larger =")
-wrong("one-longer-shard-too-many", "one longer shard too many").replace("rank < larger", "rank <= larger").replace(
-    "min(rank, larger)", "min(rank, larger + 1)"
+wrong("one-too-many", sentence="a shard that is one row too long: the longer ones are on ranks 0 to B % P - 1").replace(
+    "(rank < larger)", "(rank <= larger)"
 )
+wrong("sends-rows", "your function calls").replace("size, larger =", "dist.broadcast(batch, src=0)\nsize, larger =")
+wrong(
+    "one-longer-shard-too-many",
+    sentence="the batch with one longer shard too many: only ranks with rank < B % P have one row more",
+).replace("rank < larger", "rank <= larger").replace("min(rank, larger)", "min(rank, larger + 1)")
 right("tensor-split").body("return batch.tensor_split(world_size)[rank]")
 
 wrong, right = ANSWERS.to("average-gradients")
@@ -51,7 +72,10 @@ wrong("averages-equal-parameters", "or of the weights").body(
 wrong("divides-twice", "divide once").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
 )
-wrong("divides-by-rows", "a mean already, so divide by world_size").replace("/= world_size", "/= len(shard)")
+wrong(
+    "divides-by-rows",
+    sentence="the sum divided by the rows of a shard: its loss is a mean already, so divide by world_size",
+).replace("/= world_size", "/= len(shard)")
 wrong("adds-nothing", "never added to the others").body("parameter.grad /= world_size")
 wrong("leaves-the-sum-in-grad", "the optimizer reads `grad`").replace("parameter.grad /= world_size", "pass").replace(
     "[parameter.grad for", "[parameter.grad / world_size for"
@@ -123,48 +147,65 @@ right("flat-by-dtype").body("""
 """)
 
 wrong, right = ANSWERS.to("weigh-uneven-shards")
-wrong("forgets-its-own-rows", "multiply each by its own rows first").replace(
-    "*= len(shard) / rows.item()", "/= rows.item()"
-)
-wrong("mean-of-means", "a row of a short shard counts more").replace("len(shard) / rows.item()", "1 / world_size")
-wrong("divides-by-world-size-too", "already add up to one").replace(
-    "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad /= world_size"
-)
-wrong("divides-by-its-own-rows", "summed over the ranks too").replace("len(shard) / rows.item()", "len(shard)").replace(
+wrong(
+    "forgets-its-own-rows",
+    sentence="the sum of means divided by the number of all rows: multiply each by its own rows first",
+).replace("*= len(shard) / rows.item()", "/= rows.item()")
+wrong(
+    "mean-of-means",
+    sentence="the mean of the ranks' means: a row of a short shard counts more than one of a long shard",
+).replace("len(shard) / rows.item()", "1 / world_size")
+wrong(
+    "divides-by-world-size-too",
+    sentence="the right gradient divided by world_size: the weights of all rows already add up to one",
+).replace("dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad /= world_size")
+wrong(
+    "divides-by-its-own-rows",
+    sentence="the sum divided by your own number of rows: that number must be summed over the ranks too",
+).replace("len(shard) / rows.item()", "len(shard)").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad /= len(shard)"
 )
-wrong("weights-after-the-sum", "before it is summed").replace(
-    "parameter.grad *= len(shard) / rows.item()", "pass"
-).replace(
+wrong(
+    "weights-after-the-sum",
+    sentence="the sum of the means times your own share of the rows: weight each gradient before it is summed",
+).replace("parameter.grad *= len(shard) / rows.item()", "pass").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad *= len(shard) / rows.item()"
 )
-wrong("never-divides", "divide by how many rows there are on all ranks").replace(
+wrong("never-divides", sentence="the sum over all rows: divide by how many rows there are on all ranks").replace(
     "len(shard) / rows.item()", "len(shard)"
 )
 wrong("in-float32", "right to 7 digits only").replace("rows.item()", "rows")
-wrong("own-gradient", "the mean never got into").replace("len(shard) / rows.item()", "1").replace(
-    ".grad)", ".grad * 1)"
-)
-wrong("own-rows-times-ranks", "divided by P times your own rows").replace(
-    "len(shard) / rows.item()", "len(shard)"
-).replace(
+wrong(
+    "own-gradient",
+    "your own shard's gradient",
+).replace("len(shard) / rows.item()", "1").replace(".grad)", ".grad * 1)")
+wrong(
+    "own-rows-times-ranks", sentence="the sum divided by P times your own rows: divide by the number of all rows"
+).replace("len(shard) / rows.item()", "len(shard)").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad /= len(shard) * world_size"
 )
-wrong("shares-of-the-mean", "must add up to one").replace(
-    "dist.all_reduce(rows)", "rows = rows.double()\ndist.all_reduce(rows, op=dist.ReduceOp.AVG)"
-)
+wrong(
+    "shares-of-the-mean", sentence="P times too large: the weights of the rows must add up to one over all ranks"
+).replace("dist.all_reduce(rows)", "rows = rows.double()\ndist.all_reduce(rows, op=dist.ReduceOp.AVG)")
 wrong("leaves-the-sum-in-grad", "not what you returned").replace("len(shard) / rows.item()", "len(shard)").replace(
     "return [parameter.grad for", "return [parameter.grad / rows.item() for"
 )
-wrong("counts-in-the-loop", "all-reduce the number of rows before").replace("dist.all_reduce(rows)", "pass").replace(
-    "parameter.grad *=", "dist.all_reduce(rows)\nparameter.grad *="
-)
-wrong("pads", "rows of padding don't count").replace("len(shard) / rows.item()", "1 / world_size").replace(
+wrong(
+    "counts-in-the-loop",
+    sentence="right, but divided by P once per parameter before it: all-reduce the number of rows before the loop",
+).replace("dist.all_reduce(rows)", "pass").replace("parameter.grad *=", "dist.all_reduce(rows)\nparameter.grad *=")
+wrong(
+    "pads",
+    sentence="the sum over all rows divided by P times the rows of the largest shard: rows of padding don't count",
+).replace("len(shard) / rows.item()", "1 / world_size").replace(
     "loss_of(model(shard)).backward()",
     "largest = torch.tensor(len(shard))\ndist.all_reduce(largest, op=dist.ReduceOp.MAX)\n"
     "loss_of(model(torch.cat([shard, shard.new_zeros(largest - len(shard), 2)]))).backward()",
 )
-wrong("sum-by-ranks", "divided by world_size: divide by how many rows").replace("rows.item()", "world_size")
+wrong(
+    "sum-by-ranks",
+    sentence="the sum over all rows divided by world_size: divide by how many rows there are on all ranks",
+).replace("rows.item()", "world_size")
 right("weighs-the-loss").replace(
     "loss_of(model(shard)).backward()\nrows = torch.tensor(len(shard))",
     "rows = torch.tensor([float(len(shard))], dtype=shard.dtype)",
@@ -233,32 +274,54 @@ right("torchs-own").function("""
 """)
 
 wrong, right = ANSWERS.to("make-buckets")
-wrong("empty-at-the-end", "an empty bucket at the end").replace("return buckets", "return [*buckets, []]")
-wrong("cuts-from-the-first", "cut from the first parameter on").replace(
+wrong("empty-at-the-end", sentence="right except for an empty bucket at the end").replace(
+    "return buckets", "return [*buckets, []]"
+)
+wrong("cuts-from-the-first", sentence="cut from the first parameter on: begin with the last one").replace(
     "reversed(range(len(sizes)))", "range(len(sizes))"
 ).replace("return buckets", "return [bucket[::-1] for bucket in buckets[::-1]]")
-wrong("first-is-free", "had no bytes").replace(
+wrong("first-is-free", sentence="right if a bucket's first parameter had no bytes: count it, too").replace(
     "filled += sizes[index]", "filled += sizes[index] * (len(buckets[-1]) > 1)"
 )
-wrong("buckets-reversed", "the order of the buckets").replace("return buckets", "return buckets[::-1]")
-wrong("sorted-inside", "the order inside the buckets").replace("return buckets", "return [sorted(b) for b in buckets]")
-wrong("one-each", "a bucket for each parameter").body("buckets.append([index])")
-wrong("forgets-the-last", "without the last bucket").replace("return buckets", "return buckets[:-1]")
-wrong("forward-order", "backward starts at the other end").replace("reversed(range(len(sizes)))", "range(len(sizes))")
-wrong("closes-before", "closed before it would grow").replace("filled >= cap", "filled + sizes[index] > cap")
-wrong("closes-too-late", "closed too late").replace(">= cap", "> cap")
-wrong("never-empties", "from zero again").replace("filled = 0", "pass")
-wrong("empty-first", "empty bucket at the start").replace(
+wrong(
+    "buckets-reversed",
+    sentence="right except for the order of the buckets: the last parameter's is the first to be sent",
+).replace("return buckets", "return buckets[::-1]")
+wrong(
+    "sorted-inside", sentence="right except for the order inside the buckets: go from the last parameter to the first"
+).replace("return buckets", "return [sorted(b) for b in buckets]")
+wrong("one-each", sentence="a bucket for each parameter").body("buckets.append([index])")
+wrong("forgets-the-last", sentence="without the last bucket: it isn't full, but it counts").replace(
+    "return buckets", "return buckets[:-1]"
+)
+wrong("forward-order", sentence="from the first parameter to the last: backward starts at the other end").replace(
+    "reversed(range(len(sizes)))", "range(len(sizes))"
+)
+wrong(
+    "closes-before",
+    sentence="a bucket that is closed before it would grow above the cap: close it once it has reached the cap",
+).replace("filled >= cap", "filled + sizes[index] > cap")
+wrong("closes-too-late", sentence="a bucket that is closed too late: one that holds exactly the cap is full").replace(
+    ">= cap", "> cap"
+)
+wrong(
+    "never-empties",
+    sentence="one bucket per parameter after the first bucket: count each bucket's bytes from zero again",
+).replace("filled = 0", "pass")
+wrong("empty-first", sentence="right except for an empty bucket at the start").replace(
     "if not buckets or filled >= cap:",
     "if index == len(sizes) - 1:\n    buckets.append([])\nif filled >= cap or index == len(sizes) - 1:",
 )
-wrong("one-for-all", "start a new one").replace("not buckets or filled >= cap", "not buckets").replace(
-    "filled = 0", ""
-).replace("filled += sizes[index]", "")
-wrong("forgets-parameter-0", "go on until index 0").replace(
+wrong(
+    "one-for-all",
+    sentence="one bucket for all: start a new one when the last one has reached the cap, which is in bytes",
+).replace("not buckets or filled >= cap", "not buckets").replace("filled = 0", "").replace("filled += sizes[index]", "")
+wrong("forgets-parameter-0", sentence="without parameter 0: go on until index 0").replace(
     "reversed(range(len(sizes)))", "range(len(sizes) - 1, 0, -1)"
 )
-wrong("sizes", "a bucket holds the parameters' indices").replace("append(index)", "append(sizes[index])")
+wrong("sizes", sentence="the sizes: a bucket holds the parameters' indices").replace(
+    "append(index)", "append(sizes[index])"
+)
 right("looks-back").body("""
     if buckets and sum(sizes[other] for other in buckets[-1]) < cap:
         buckets[-1].append(index)
@@ -313,19 +376,37 @@ right("divides-first").replace("flights.append", "flat /= world_size\nflights.ap
 )
 
 wrong, right = ANSWERS.to("communication-end")
-wrong("adds-everything", "no all-reduce starts before its bucket is ready").body("end = sum(took, 0.0)")
-wrong("the-last-alone", "the one before may still occupy it").replace("max(end, is_ready)", "is_ready")
-wrong("all-at-once", "the network does one at a time").replace(
+wrong("adds-everything", sentence="the sum of all: no all-reduce starts before its bucket is ready").body(
+    "end = sum(took, 0.0)"
+)
+wrong(
+    "the-last-alone", sentence="when the last bucket would end on a free network: the one before may still occupy it"
+).replace("max(end, is_ready)", "is_ready")
+wrong("all-at-once", sentence="the end if all ran at the same time: the network does one at a time").replace(
     "max(end, is_ready) + takes", "max(end, is_ready + takes)"
 )
-wrong("after-backward", "each starts as soon as it is ready").body("end = max(ready, default=0.0) + sum(took)")
-wrong("adds-moments", "`ready` is a moment").replace("max(end, is_ready) + takes", "end + is_ready + takes")
-wrong("adds-first", "then add").replace("max(end, is_ready) + takes", "max(end + takes, is_ready)")
-wrong("first-and-all", "any of the later buckets").body("end = sum(took, *ready[:1] or [0.0])")
-wrong("exposed", "the exposed time").replace("return end", "return end - max(ready, default=0.0)")
-wrong("in-order-of-readiness", "keep the order that is given", hidden=True).replace(
-    "zip(ready, took)", "sorted(zip(ready, took))"
+wrong(
+    "after-backward",
+    sentence="the end if all start after backward, one after another: each starts as soon as it is ready",
+).body("end = max(ready, default=0.0) + sum(took)")
+wrong("adds-moments", sentence="the sum of all moments and times: `ready` is a moment, so wait until then").replace(
+    "max(end, is_ready) + takes", "end + is_ready + takes"
 )
+wrong(
+    "adds-first", sentence="the later of `ready` and `end + took`: take the later of `ready` and `end`, then add"
+).replace("max(end, is_ready) + takes", "max(end + takes, is_ready)")
+wrong(
+    "first-and-all",
+    sentence="the first moment plus the sum of all: the network may have to wait for any of the later buckets too",
+).body("end = sum(took, *ready[:1] or [0.0])")
+wrong("exposed", sentence="the exposed time: return the moment when the last one ends").replace(
+    "return end", "return end - max(ready, default=0.0)"
+)
+wrong(
+    "in-order-of-readiness",
+    sentence="the end if the first bucket to be ready is sent first: all ranks keep the order that is given",
+    hidden=True,
+).replace("zip(ready, took)", "sorted(zip(ready, took))")
 right("branches").replace("end = max(end, is_ready) + takes", "if is_ready > end:\n    end = is_ready\nend += takes")
 
 wrong, right = ANSWERS.to("overlap-by-hooks")
@@ -530,43 +611,70 @@ SUMS = """
     dist.all_reduce(sums)
     mean, squares = (sums[:-1] / sums[-1]).chunk(2)
 """
-wrong("subtracts-the-mean", "minus the mean").body(SUMS + "    var = squares - mean")
-wrong("own-squares", "squares of your own rows alone").body(SUMS + "    var = (x - mean).square().mean(0)")
-wrong("weighted-variances", "before you square, not your own").body(
-    SUMS + "    var = x.var(0, correction=0) * len(x) / sums[-1]\n    dist.all_reduce(var)"
+wrong(
+    "subtracts-the-mean",
+    sentence="the result with the mean of the squares minus the mean: subtract the square of the mean",
+).body(SUMS + "    var = squares - mean")
+wrong("own-squares", sentence="the result with the squares of your own rows alone: sum them over the ranks too").body(
+    SUMS + "    var = (x - mean).square().mean(0)"
 )
-wrong("own-mean", "the mean of your own rows, but").body(
-    SUMS + "    var = squares - mean.square()\n    mean = x.mean(0)"
+wrong(
+    "weighted-variances",
+    sentence="the result with the weighted mean of the ranks' variances: that leaves out the spread of their means. "
+    "Subtract the mean over all ranks before you square, not your own",
+).body(SUMS + "    var = x.var(0, correction=0) * len(x) / sums[-1]\n    dist.all_reduce(var)")
+wrong(
+    "own-mean",
+    sentence="the result with the mean of your own rows, but the variance of all: use the mean over all ranks",
+).body(SUMS + "    var = squares - mean.square()\n    mean = x.mean(0)")
+wrong(
+    "own-rows-times-ranks",
+    sentence="the result with sums divided by your own number of rows times world_size: sum that number too",
+).body(SUMS.replace("sums[-1]", "(len(x) * world_size)") + "    var = squares - mean.square()")
+wrong("returns-the-deviation", sentence="the standard deviation: return the variance").replace(
+    " + eps), var", " + eps), var.sqrt()"
 )
-wrong("own-rows-times-ranks", "times world_size: sum that number").body(
-    SUMS.replace("sums[-1]", "(len(x) * world_size)") + "    var = squares - mean.square()"
+wrong("own-rows", sentence="the result with the statistics of your own rows: nothing was exchanged").body(
+    "mean, var = x.mean(0), x.var(0, correction=0)"
 )
-wrong("returns-the-deviation", "return the variance").replace(" + eps), var", " + eps), var.sqrt()")
-wrong("own-rows", "nothing was exchanged").body("mean, var = x.mean(0), x.var(0, correction=0)")
-wrong("mean-of-means", "weight each by its number of rows").replace(
-    "[x.sum(0), x.square().sum(0), x.new_tensor([len(x)])]", "[x.mean(0), x.square().mean(0)]"
-).replace("sums[:-1] / sums[-1]", "sums / world_size")
-wrong("mean-of-variances", "leaves out the spread of their means").body(
-    SUMS + "    var = x.var(0, correction=0) / world_size\n    dist.all_reduce(var)"
+wrong(
+    "mean-of-means", sentence="the result with the mean of the ranks' means: weight each by its number of rows"
+).replace("[x.sum(0), x.square().sum(0), x.new_tensor([len(x)])]", "[x.mean(0), x.square().mean(0)]").replace(
+    "sums[:-1] / sums[-1]", "sums / world_size"
 )
-wrong("unbiased", "one less than the number of rows").replace(
+wrong(
+    "mean-of-variances",
+    sentence="the result with the mean of the ranks' variances: that leaves out the spread of their means. Subtract "
+    "the mean over all ranks before you square, not your own",
+).body(SUMS + "    var = x.var(0, correction=0) / world_size\n    dist.all_reduce(var)")
+wrong(
+    "unbiased", sentence="the result with a variance that divides by one less than the number of rows: use correction=0"
+).replace(
     "var = mean_of_squares - mean.square()", "var = (mean_of_squares - mean.square()) * sums[-1] / (sums[-1] - 1)"
 )
-wrong("forgets-the-mean", "subtract the square of the mean").replace(
+wrong("forgets-the-mean", sentence="the result with the mean of the squares: subtract the square of the mean").replace(
     "var = mean_of_squares - mean.square()", "var = mean_of_squares"
 )
-wrong("mean-of-mean-squares", "mean squares: weight each").body(
-    SUMS + "    var = (x - mean).square().mean(0) / world_size\n    dist.all_reduce(var)"
+wrong(
+    "mean-of-mean-squares",
+    sentence="the result with the mean of the ranks' mean squares: weight each by its number of rows",
+).body(SUMS + "    var = (x - mean).square().mean(0) / world_size\n    dist.all_reduce(var)")
+wrong("never-divides", sentence="the result with sums: divide them by the number of all rows").body(
+    SUMS.replace(" / sums[-1]", "") + "    var = (squares - mean.square()).clamp(min=0)"
 )
 wrong("sums-the-batch", "must not grow with the batch", caught_by="traffic").replace(
     "dist.all_reduce(sums)", "rows = x.new_zeros(100, x.shape[1])\ndist.all_reduce(rows)\ndist.all_reduce(sums)"
 )
-wrong("eps-outside-the-root", "add it to the variance").replace("torch.sqrt(var + eps)", "(torch.sqrt(var) + eps)")
-wrong("squares-of-sums", "square each number, then sum").body(
+wrong("eps-outside-the-root", sentence="the result with eps added to the root: add it to the variance").replace(
+    "torch.sqrt(var + eps)", "(torch.sqrt(var) + eps)"
+)
+wrong("squares-of-sums", sentence="the result with the squares of the ranks' sums: square each number, then sum").body(
     SUMS.replace("x.square().sum(0)", "x.sum(0).square()") + "    var = squares - mean.square()"
 )
-wrong("deviation-with-eps", "the standard deviation, with eps").replace("eps), var", "eps), (var + eps).sqrt()")
-wrong("of-each-row", "the variance of each row").body(
+wrong("deviation-with-eps", sentence="the standard deviation, with eps: return the variance").replace(
+    "eps), var", "eps), (var + eps).sqrt()"
+)
+wrong("of-each-row", sentence="the variance of each row: batch norm takes that of each column, over the rows").body(
     "mean, var = x.mean(1, keepdim=True), x.var(1, correction=0, keepdim=True)"
 )
 wrong("gathers-rows", "Shards differ in size").body("""
@@ -582,38 +690,64 @@ SUMS = """
     dist.all_reduce(sums)
     mean_g, mean_gx = (sums[:-1] / sums[-1]).chunk(2)
 """
-wrong("drops-the-mean", "without the term of the mean").body(SUMS + "    mean_g = 0 * mean_g")
-wrong("own-sums", "sum g and g * x_hat too").replace("dist.all_reduce(sums)", "dist.all_reduce(sums[-1:])")
-wrong("sums-of-means", "the sum of the ranks' means").replace(
-    "[g.sum(0), (g * x_hat).sum(0)", "[g.mean(0), (g * x_hat).mean(0)"
-).replace("sums[:-1] / sums[-1]", "sums[:-1]")
-wrong("means-swapped", "in each other's place").body(SUMS + "    mean_g, mean_gx = mean_gx, mean_g")
-wrong("product-of-means", "the product of the two means is zero").body(SUMS + "    mean_gx = 0 * mean_g")
-wrong("own-products", "the mean of g * x_hat over your own rows").body(SUMS + "    mean_gx = (g * x_hat).mean(0)")
-wrong("own-rows-times-ranks", "times world_size: sum that number").body(
-    SUMS + "    mean_g, mean_gx = (sums[:-1] / (len(g) * world_size)).chunk(2)"
+wrong("drops-the-mean", sentence="the gradient without the term of the mean").body(SUMS + "    mean_g = 0 * mean_g")
+wrong(
+    "own-sums", sentence="the result with your own sums divided by the number of all rows: sum g and g * x_hat too"
+).replace("dist.all_reduce(sums)", "dist.all_reduce(sums[-1:])")
+wrong(
+    "sums-of-means", sentence="the result with the sum of the ranks' means: divide by the number of all rows"
+).replace("[g.sum(0), (g * x_hat).sum(0)", "[g.mean(0), (g * x_hat).mean(0)").replace(
+    "sums[:-1] / sums[-1]", "sums[:-1]"
 )
-wrong("own-rows", "every row of every rank counts").body("mean_g, mean_gx = g.mean(0), (g * x_hat).mean(0)")
-wrong("constant-statistics", "mean and variance depend on x too").body("mean_g = mean_gx = torch.zeros_like(var)")
-wrong("forgets-the-variance", "without the term of the variance").replace("return", "mean_gx = 0 * mean_gx\nreturn")
-wrong("mean-of-means", "weight each by its number of rows").replace(
-    "[g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])]", "[g.mean(0), (g * x_hat).mean(0)]"
-).replace("sums[:-1] / sums[-1]", "sums / world_size")
-wrong("own-count", "sum that number too").replace("sums[:-1] / sums[-1]", "sums[:-1] / len(g)")
-wrong("never-divides", "with sums: divide them").replace("sums[:-1] / sums[-1]", "sums[:-1]")
+wrong("means-swapped", sentence="the result with the two means in each other's place").body(
+    SUMS + "    mean_g, mean_gx = mean_gx, mean_g"
+)
+wrong(
+    "product-of-means",
+    sentence="the gradient without the term of the variance, which is the mean of the products g * x_hat (the product "
+    "of the two means is zero)",
+).body(SUMS + "    mean_gx = 0 * mean_g")
+wrong(
+    "own-products", sentence="the result with the mean of g * x_hat over your own rows: sum that over the ranks too"
+).body(SUMS + "    mean_gx = (g * x_hat).mean(0)")
+wrong(
+    "own-rows-times-ranks",
+    sentence="the result with sums divided by your own number of rows times world_size: sum that number too",
+).body(SUMS + "    mean_g, mean_gx = (sums[:-1] / (len(g) * world_size)).chunk(2)")
+wrong("own-rows", sentence="the result with the means over your own rows: every row of every rank counts").body(
+    "mean_g, mean_gx = g.mean(0), (g * x_hat).mean(0)"
+)
+wrong(
+    "constant-statistics",
+    sentence="the incoming gradient divided by the standard deviation: mean and variance depend on x too",
+).body("mean_g = mean_gx = torch.zeros_like(var)")
+wrong("forgets-the-variance", same_as="product-of-means").replace("return", "mean_gx = 0 * mean_gx\nreturn")
+wrong(
+    "mean-of-means", sentence="the result with the mean of the ranks' means: weight each by its number of rows"
+).replace("[g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])]", "[g.mean(0), (g * x_hat).mean(0)]").replace(
+    "sums[:-1] / sums[-1]", "sums / world_size"
+)
+wrong("own-count", sentence="the result with sums divided by your own number of rows: sum that number too").replace(
+    "sums[:-1] / sums[-1]", "sums[:-1] / len(g)"
+)
+wrong("never-divides", sentence="the result with sums: divide them by the number of all rows").replace(
+    "sums[:-1] / sums[-1]", "sums[:-1]"
+)
 wrong("in-float32", "right to 7 digits only").replace(
     "dist.all_reduce(sums)", "sums = sums.float()\ndist.all_reduce(sums)"
 )
 wrong("three-calls", "made 3 all-reduces", caught_by="traffic").replace(
     "dist.all_reduce(sums)", "for part in sums.chunk(3):\n    dist.all_reduce(part)"
 )
-wrong("one-row-less", "one less than the number of all rows").replace("/ sums[-1]", "/ (sums[-1] - 1)")
-wrong("products-of-sums", "multiply g and x_hat first").body(
-    SUMS.replace("(g * x_hat).sum(0)", "g.sum(0) * x_hat.sum(0)")
+wrong("one-row-less", sentence="the result with sums divided by one less than the number of all rows").replace(
+    "/ sums[-1]", "/ (sums[-1] - 1)"
 )
-wrong("divides-twice", "the number of all rows is enough").body(
-    SUMS.replace("sums[:-1] / sums[-1]", "sums[:-1] / sums[-1] / world_size")
-)
+wrong(
+    "products-of-sums", sentence="the result with the products of the ranks' sums: multiply g and x_hat first, then sum"
+).body(SUMS.replace("(g * x_hat).sum(0)", "g.sum(0) * x_hat.sum(0)"))
+wrong(
+    "divides-twice", sentence="the result with means divided by world_size too: the number of all rows is enough"
+).body(SUMS.replace("sums[:-1] / sums[-1]", "sums[:-1] / sums[-1] / world_size"))
 right("two-calls").replace("dist.all_reduce(sums)", "dist.all_reduce(sums[:-1])\ndist.all_reduce(sums[-1:])")
 
 wrong, right = ANSWERS.to("best-buckets")

@@ -280,10 +280,10 @@ def expect_same_weights(answer: Answer, before: Models) -> None:
                 )
 
 
-def averaged(models: Models, shards: list[Tensor], mistakes: Mapping[str, Tensor] | None = None, **more: Any) -> Case:
+def averaged(models: Models, shards: list[Tensor], **more: Any) -> Case:
     """Each rank gets its model and its shard, and must return the gradients of all rows together."""
     right = gradients(models[0], torch.cat(shards))
-    return gradient_case(models, shards, local_gradients(models, shards), right, mistakes or {}, **more)
+    return gradient_case(models, shards, local_gradients(models, shards), right, {}, **more)
 
 
 # ---- part 1
@@ -293,47 +293,12 @@ def averaged(models: Models, shards: list[Tensor], mistakes: Mapping[str, Tensor
 def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtype: torch.dtype = torch.float32) -> Case:
     """Rows are dealt out one by one, to count how many each rank gets; then the batch is cut in blocks of so many."""
     batch = torch.randperm(rows * dim, generator=draws.generator()).reshape(rows, dim).to(dtype)
-    ranks, each, extra = range(world_size + 1), rows // world_size, rows % world_size
-    dealt, equal = [batch[rank::world_size] for rank in ranks[:-1]], batch[: rows - extra]
-    right, chunks = batch.split([len(mine) for mine in dealt]), batch.chunk(world_size)
-    chunks += right[len(chunks) :]  # there may be fewer chunks than ranks
-    late = batch.split([len(mine) for mine in reversed(dealt)])
-    overlapping = [batch[rank * each :][: len(mine)] for rank, mine in enumerate(right)]
-    once_more = [batch[rank * each + min(rank, extra) :][: each + (rank <= extra)] for rank in ranks[:-1]]
-
-    def between(cuts: list[int]) -> list[Tensor]:
-        return [batch[first:end] for first, end in itertools.pairwise(cuts)]
-
+    dealt = [batch[rank::world_size] for rank in range(world_size)]
     return Case(
         [[batch] * world_size],
         in_order=True,
         also=lambda answer: expect_silent(answer, "Every rank has the whole batch: cut your part out of it."),
-        right=list(right),
-        mistakes={
-            "the whole batch: each rank gets its own rows": batch,
-            f"every {world_size}th row: a shard is a block of consecutive rows": dealt,
-            "without the leftover rows: the first B % P ranks get one more": list(equal.chunk(world_size)),
-            "the batch with all leftover rows on the last rank: the first B % P ranks get one more each": between(
-                [*(rank * each for rank in ranks[:-1]), rows]
-            ),
-            "the batch with the longer shards on the last ranks: the first B % P ranks get one more": list(late),
-            "the batch with each shard at rank times its own size: the longer shards before it push its start back": [
-                batch[rank * len(mine) :][: len(mine)] for rank, mine in enumerate(right)
-            ],
-            "the batch cut at rank * B // P: the first B % P ranks get one more": between(
-                [rank * rows // world_size for rank in ranks]
-            ),
-            "the batch cut at rank * B / P, rounded: the first B % P ranks get one more": between(
-                [round(rank * rows / world_size) for rank in ranks]
-            ),
-            "a shard that is one row too long: the longer ones are on ranks 0 to B % P - 1": once_more,
-            "the batch with one longer shard too many: only ranks with rank < B % P have one row more": between(
-                [rank * each + min(rank, extra + 1) for rank in ranks]
-            ),
-            "a shard that starts at rank * (B // P): each longer shard before it moves its start by one": overlapping,
-            "columns: cut the batch along its rows": list(batch.tensor_split(world_size, dim=1)),
-            "the result of `chunk`, or of steps of B / P rounded up: the last shard may be much smaller": list(chunks),
-        },
+        right=list(batch.split([len(mine) for mine in dealt])),
     )
 
 
@@ -353,9 +318,7 @@ def expect_silent(answer: Answer, why: str) -> None:
 @oracle(values=[(mlp(), [4, 4, 4])], traffic=[(mixed, [2, 2])], if_stuck=SAME_CALLS)
 def average_gradients(draws: Draws, make: Make, sizes: list[int]) -> Case:
     models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
-    by_rows = local_gradients(models, shards).sum(0) / sizes[0]
-    mistakes = {"the sum divided by the rows of a shard: its loss is a mean already, so divide by world_size": by_rows}
-    return averaged(models, shards, mistakes, traffic=lambda answer: expect_all_reduces(answer, bytes_of(models[0])))
+    return averaged(models, shards, traffic=lambda answer: expect_all_reduces(answer, bytes_of(models[0])))
 
 
 ### BEGIN HIDDEN TESTS
@@ -459,33 +422,7 @@ hidden_broadcast_weights = vary(broadcast_weights, values=[(4, 5), (2, 2, True),
 
 @oracle(values=[(mlp(), [4, 3]), (mlp(), [1, 4, 2])], if_stuck=SAME_SHAPES)
 def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
-    models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
-    ranks, rows, of_rank = len(sizes), sum(sizes), torch.tensor(sizes, dtype=DOUBLE)[:, None]
-    local = local_gradients(models, shards)
-    total = (local * of_rank).sum(0)
-    number = torch.cat([torch.full((one.numel(),), n) for n, one in enumerate(models[0].parameters())])
-    mistakes = {
-        "right, but divided by P once per parameter before it: all-reduce the number of rows before the loop": (
-            total / rows / float(ranks) ** number
-        ),
-        "the mean of the ranks' means: a row of a short shard counts more than one of a long shard": local.mean(0),
-        "the sum over all rows: divide by how many rows there are on all ranks": total,
-        "the sum over all rows divided by world_size: divide by how many rows there are on all ranks": total / ranks,
-        "the sum of means divided by the number of all rows: multiply each by its own rows first": local.sum(0) / rows,
-        "the sum over all rows divided by P times the rows of the largest shard: rows of padding don't count": (
-            total / (ranks * max(sizes))
-        ),
-        "P times too large: the weights of the rows must add up to one over all ranks": total / rows * ranks,
-        "the right gradient divided by world_size: the weights of all rows already add up to one": (
-            total / rows / torch.where(number == 0, ranks, 1)  # a later parameter is not the first that is wrong
-        ),
-        "the sum of the means times your own share of the rows: weight each gradient before it is summed": (
-            local.sum(0) * of_rank / rows
-        ),
-        "the sum divided by your own number of rows: that number must be summed over the ranks too": total / of_rank,
-        "the sum divided by P times your own rows: divide by the number of all rows": total / of_rank / ranks,
-    }
-    return averaged(models, shards, mistakes)
+    return averaged(make(draws, len(sizes)), rows_of(draws, sizes))
 
 
 ### BEGIN HIDDEN TESTS
@@ -623,49 +560,15 @@ make_buckets = recorded(ROOM, "make-buckets")
 def hidden_make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Case:
     """count: of sizes to draw, behind the others."""
     sizes = sizes + torch.randint(1, 10, (count,), generator=draws.generator()).tolist()
-    forwards = list(range(len(sizes)))
-    backwards = forwards[::-1]
-
-    def cut(order: list[int], cap: int, early: bool = False, first: bool = True) -> list[list[int]]:
-        """early: close a bucket before it would grow larger than the cap. first: whether its first parameter counts."""
-        buckets: list[list[int]] = []
-        for index in order:
-            held = sum(sizes[other] for other in buckets[-1][not first :]) if buckets else 0
-            is_full = held + sizes[index] > cap if early else held >= cap
-            if is_full or not buckets:
-                buckets.append([])
-            buckets[-1].append(index)
-        return buckets
-
-    right = cut(backwards, cap)
-    mistakes = {
-        "right except for the order of the buckets: the last parameter's is the first to be sent": right[::-1],
-        "right except for the order inside the buckets: go from the last parameter to the first": [
-            bucket[::-1] for bucket in right
-        ],
-        "from the first parameter to the last: backward starts at the other end": cut(forwards, cap),
-        "right except for an empty bucket at the start": [[], *right],
-        "right except for an empty bucket at the end": [*right, []],
-        "cut from the first parameter on: begin with the last one": [b[::-1] for b in cut(forwards, cap)[::-1]],
-        "one bucket per parameter after the first bucket: count each bucket's bytes from zero again": (
-            right[:1] + [[index] for bucket in right[1:] for index in bucket]
-        ),
-        "right if a bucket's first parameter had no bytes: count it, too": cut(backwards, cap, first=False),
-        "a bucket that is closed before it would grow above the cap: close it once it has reached the cap": (
-            cut(backwards, cap, early=True)
-        ),
-        "a bucket for each parameter": [[index] for index in backwards],
-        "one bucket for all: start a new one when the last one has reached the cap, which is in bytes": [backwards],
-        "the sizes: a bucket holds the parameters' indices": [[sizes[index] for index in bucket] for bucket in right],
-        "a bucket that is closed too late: one that holds exactly the cap is full": cut(backwards, cap + 1),
-        "without the last bucket: it isn't full, but it counts": right[:-1],
-        "without parameter 0: go on until index 0": [bucket for b in right if (bucket := [i for i in b if i])],
-    }
+    right: list[list[int]] = []
+    for index in reversed(range(len(sizes))):
+        if not right or sum(sizes[other] for other in right[-1]) >= cap:
+            right.append([])
+        right[-1].append(index)
     return Case(
         [[sizes]],
         same={"cap": cap},
         right=every(right),
-        mistakes={words: every(wrong) for words, wrong in mistakes.items()},
         seen=f"sizes {sizes}, cap {cap}: you returned",
     )
 
@@ -691,31 +594,8 @@ def hidden_communication_end(draws: Draws, ready: list[float], took: list[float]
     """count: of buckets to draw, behind the others."""
     steps, all_reduces = torch.randint(1, 9, (2, count), generator=draws.generator()) / 4  # sums of these are exact
     ready, took = ready + steps.cumsum(0).tolist(), took + all_reduces.tolist()
-    last = ready[-1] if ready else 0.0
-    mistakes = {
-        "when the last bucket would end on a free network: the one before may still occupy it": last + sum(took[-1:]),
-        "the sum of all: no all-reduce starts before its bucket is ready": sum(took, 0.0),
-        "the end if all start after backward, one after another: each starts as soon as it is ready": last + sum(took),
-        "the end if all ran at the same time: the network does one at a time": (
-            max((at + long for at, long in zip(ready, took, strict=True)), default=0.0)
-        ),
-    }
-    later = summed = in_order = 0.0
-    for at, long in zip(ready, took, strict=True):
-        later, summed = max(at, later + long), summed + at + long
-    for at, long in sorted(zip(ready, took, strict=True)):
-        in_order = max(at, in_order) + long
-    mistakes |= {
-        "the later of `ready` and `end + took`: take the later of `ready` and `end`, then add": later,
-        "the sum of all moments and times: `ready` is a moment, so wait until then": summed,
-        "the end if the first bucket to be ready is sent first: all ranks keep the order that is given": in_order,
-        "the first moment plus the sum of all: the network may have to wait for any of the later buckets too": (
-            sum(took, *ready[:1] or [0.0])
-        ),
-        "the exposed time: return the moment when the last one ends": end_of(ready, took) - last,
-    }
     seen = f"ready {ready}, took {took}: you returned"
-    return Case([[ready], [took]], right=end_of(ready, took), mistakes=mistakes, seen=seen, advice=EMPTY)
+    return Case([[ready], [took]], right=end_of(ready, took), seen=seen, advice=EMPTY)
 
 
 def end_of(ready: list[float], took: list[float]) -> float:
@@ -1234,61 +1114,19 @@ def expect_reduced_once(answer: Answer, nbytes: list[int], count: int) -> str:
 # ---- part 6
 
 EPS = 0.25  # large enough to show when it is forgotten
-SPREAD = "that leaves out the spread of their means. Subtract the mean over all ranks before you square, not your own"
 
 
 @oracle(values=[([4, 2], 3)], traffic=[([5, 4], 3)], if_stuck=SAME_SHAPES)
 def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EPS) -> Case:
     """A batch norm over the rows of all ranks."""
     shards = rows_of(draws, sizes, dim)
-    rows, of_rank = torch.cat(shards), torch.tensor(sizes, dtype=DOUBLE)[:, None]
+    rows = torch.cat(shards)
     mean, var = rows.mean(0), rows.var(0, correction=0)
-    means = torch.stack([shard.mean(0) for shard in shards])
-    variances = torch.stack([shard.var(0, correction=0) for shard in shards])
-    spread = (variances + means.square()).mean(0) - means.mean(0).square()
-    within = (variances * of_rank).sum(0) / len(rows)
-    sums, squares = rows.sum(0), rows.square()
-    own_spread = torch.stack([(shard - mean).square().mean(0) for shard in shards])
-    by_own, of_sums = sums / (of_rank * len(sizes)), torch.stack([shard.sum(0) for shard in shards]).square().sum(0)
-    own_squares = squares.sum(0) / (of_rank * len(sizes)) - by_own.square()
-    wrong = {  # {mistake: mean and variance}, shared by all ranks or one row per rank
-        "the statistics of your own rows: nothing was exchanged": (means, variances),
-        "the mean of the ranks' means: weight each by its number of rows": (means.mean(0), spread),
-        f"the mean of the ranks' variances: {SPREAD}": (mean, variances.mean(0)),
-        f"the weighted mean of the ranks' variances: {SPREAD}": (mean, within),
-        "the mean of the ranks' mean squares: weight each by its number of rows": (mean, own_spread.mean(0)),
-        "a variance that divides by one less than the number of rows: use correction=0": (mean, rows.var(0)),
-        "the mean of the squares: subtract the square of the mean": (mean, squares.mean(0)),
-        "the mean of the squares minus the mean: subtract the square of the mean": (mean, squares.mean(0) - mean),
-        "the squares of your own rows alone: sum them over the ranks too": (mean, own_spread),
-        "the squares of the ranks' sums: square each number, then sum": (mean, of_sums / len(rows) - mean.square()),
-        "the mean of your own rows, but the variance of all: use the mean over all ranks": (means, var),
-        "sums divided by your own number of rows times world_size: sum that number too": (by_own, own_squares),
-        "sums: divide them by the number of all rows": (sums, (squares.sum(0) - sums.square()).clamp(min=0)),
-    }
-
-    def normalised(mean: Tensor, var: Tensor) -> list[Tensor]:
-        of_ranks = zip(shards, mean.expand_as(means), torch.sqrt(var + eps).expand_as(means), strict=True)
-        return [(x - mu) / std for x, mu, std in of_ranks]
-
-    eps_outside = normalised(mean, (torch.sqrt(var) + eps).square() - eps)
     case = Case(
         [shards],
         same={"eps": eps},
         unpack=lambda got, rank: as_tuple(got, ["x_hat", "var"], rank),
-        right={"var": var, "x_hat": normalised(mean, var)},
-        mistakes={
-            "var": {f"the result with {words}": list(pair[1].expand_as(means)) for words, pair in wrong.items()}
-            | {
-                "the standard deviation: return the variance": torch.sqrt(var),
-                "the standard deviation, with eps: return the variance": torch.sqrt(var + eps),
-                "the variance of each row: batch norm takes that of each column, over the rows": [
-                    shard.var(1, correction=0, keepdim=True) for shard in shards
-                ],
-            },
-            "x_hat": {f"the result with {words}": normalised(*pair) for words, pair in wrong.items()}
-            | {"the result with eps added to the root: add it to the variance": eps_outside},
-        },
+        right={"var": var, "x_hat": [(x - mean) / torch.sqrt(var + eps) for x in shards]},
         rtol=RTOL,
         in_order=True,
         before=lambda answer: expect_all_digits(answer, case),
@@ -1333,46 +1171,10 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     normalised = (rows - rows.mean(0)) / torch.sqrt(var + eps)
     right = torch.autograd.grad(normalised, rows, torch.cat(g))[0].split(sizes)
     x_hat, var = [part.clone() for part in normalised.detach().split(sizes)], var.detach()
-
-    sums = torch.stack([torch.stack([mine.sum(0), (mine * hats).sum(0)]) for mine, hats in zip(g, x_hat, strict=True)])
-    of_rank = torch.tensor(sizes, dtype=DOUBLE)[:, None, None]
-    total, means = sums.sum(0), sums / of_rank  # (2, F): of g and of g * x_hat; (P, 2, F)
-    mean = total / sum(sizes)
-    first, second = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [1.0]])
-    wrong = {  # {mistake: the means of g and of g * x_hat}
-        "the result with the means over your own rows: every row of every rank counts": means,
-        "the result with the mean of the ranks' means: weight each by its number of rows": means.mean(0),
-        "the incoming gradient divided by the standard deviation: mean and variance depend on x too": 0 * mean,
-        "the gradient without the term of the variance, which is the mean of the products g * x_hat (the product of "
-        "the two means is zero)": first * mean,
-        "the result with the two means in each other's place": mean.flip(0),
-        "the result with the mean of g * x_hat over your own rows: sum that over the ranks too": torch.stack(
-            [torch.stack([mean[0], own[1]]) for own in means]
-        ),
-        "the gradient without the term of the mean": second * mean,
-        "the result with the products of the ranks' sums: multiply g and x_hat first, then sum": torch.stack(
-            [mean[0], torch.stack([a.sum(0) * b.sum(0) for a, b in zip(g, x_hat, strict=True)]).sum(0) / sum(sizes)]
-        ),
-        "the result with means divided by world_size too: the number of all rows is enough": mean / len(sizes),
-        "the result with sums: divide them by the number of all rows": total,
-        "the result with sums divided by one less than the number of all rows": total / (sum(sizes) - 1),
-        "the result with the sum of the ranks' means: divide by the number of all rows": means.sum(0),
-        "the result with your own sums divided by the number of all rows: sum g and g * x_hat too": sums / sum(sizes),
-        "the result with sums divided by your own number of rows: sum that number too": total / of_rank,
-        "the result with sums divided by your own number of rows times world_size: sum that number too": (
-            total / (of_rank * len(sizes))
-        ),
-    }
-
-    def with_these(means: Tensor) -> list[Tensor]:
-        of_ranks = zip(g, x_hat, means.expand_as(sums), strict=True)
-        return [(mine - mean - hats * mean_gx) / torch.sqrt(var + eps) for mine, hats, (mean, mean_gx) in of_ranks]
-
     case = Case(
         [g, x_hat, [var.clone() for _ in sizes]],
         same={"eps": eps},
         right=list(right),
-        mistakes={words: with_these(means) for words, means in wrong.items()},
         rtol=RTOL,
         in_order=True,
         before=lambda answer: expect_all_digits(answer, case),

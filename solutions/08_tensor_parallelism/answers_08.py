@@ -7,31 +7,49 @@ T = "dist.get_world_size(tp_group)"
 MY_TOKENS = ".chunk(dist.get_world_size(tp_group), 1)[dist.get_rank(tp_group)].contiguous()"
 
 wrong, right = ANSWERS.to("shard-of-weight")
-wrong("not-scaled", "before scaling").replace(" / fan_in**0.5", "")
-wrong("divides-by-fan-in", "its square root").replace("fan_in**0.5", "fan_in")
-wrong("the-whole", "keep this rank's part").replace(".chunk(tp_size, dim)[tp_rank]", "")
-wrong("every-tth", "every t-th row or column").replace(
+wrong("not-scaled", sentence="this rank's part before scaling: divide by the square root of fan_in").replace(
+    " / fan_in**0.5", ""
+)
+wrong(
+    "divides-by-fan-in", sentence="this rank's part divided by fan_in: its square root keeps activations at their size"
+).replace("fan_in**0.5", "fan_in")
+wrong("the-whole", sentence="the whole weight: keep this rank's part").replace(".chunk(tp_size, dim)[tp_rank]", "")
+wrong("every-tth", sentence="every t-th row or column: a part is a block of consecutive ones").replace(
     "whole.chunk(tp_size, dim)[tp_rank]", "(whole[tp_rank::tp_size] if dim == 0 else whole[:, tp_rank::tp_size])"
 )
-wrong("shards-alike", "makes the shards of all ranks equal").body("""
+wrong(
+    "shards-alike", sentence="a shard drawn by itself with the same seed: that makes the shards of all ranks equal"
+).body("""
     rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
     return torch.randn(rows, columns, generator=generator) / fan_in**0.5
 """)
-wrong("seed-of-its-own", "drawn with its own seed").body("""
+wrong(
+    "seed-of-its-own",
+    sentence="a shard drawn with its own seed: put together, the shards are not the weight of one process",
+).body("""
     rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
     return torch.randn(rows, columns, generator=generator.manual_seed(seed + tp_rank)) / fan_in**0.5
 """)
-wrong("one-shard-after-another", "after those of earlier ranks").body("""
+wrong(
+    "one-shard-after-another",
+    sentence="a shard drawn after those of earlier ranks: one process draws whole rows, so draw all, then cut",
+).body("""
     rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
     return [torch.randn(rows, columns, generator=generator) for _ in range(tp_rank + 1)][-1] / fan_in**0.5
 """)
-wrong("scale-of-the-outputs", "scaled by fan_out").replace("/ fan_in**0.5", "/ fan_out**0.5")
-wrong("scale-of-the-shard", "sqrt(rows of the shard)").replace(
-    "/ fan_in**0.5", "/ (fan_in // tp_size if dim == 0 else fan_in) ** 0.5"
-)
+wrong(
+    "scale-of-the-outputs",
+    sentence="this rank's part scaled by fan_out: a sum over fan_in products needs 1 / sqrt(fan_in)",
+).replace("/ fan_in**0.5", "/ fan_out**0.5")
+wrong(
+    "scale-of-the-shard",
+    sentence="this rank's part divided by sqrt(rows of the shard): divide by sqrt(fan_in) of the whole weight",
+).replace("/ fan_in**0.5", "/ (fan_in // tp_size if dim == 0 else fan_in) ** 0.5")
 wrong("split-takes-a-size", "the size of a part").replace("chunk(tp_size, dim)", "split(tp_size, dim)")
-wrong("other-dimension", "along the other dimension").replace("chunk(tp_size, dim)", "chunk(tp_size, 1 - dim)")
-wrong("draws-the-transpose", "a part of the transpose").replace(
+wrong("other-dimension", sentence="a part cut along the other dimension").replace(
+    "chunk(tp_size, dim)", "chunk(tp_size, 1 - dim)"
+)
+wrong("draws-the-transpose", sentence="a part of the transpose: draw (fan_in, fan_out)").replace(
     "torch.randn(fan_in, fan_out, generator=generator)", "torch.randn(fan_out, fan_in, generator=generator).T"
 )
 wrong("without-the-generator", "pass generator=generator").replace(", generator=generator", "")
@@ -270,6 +288,12 @@ wrong("g-before-gelu", same_as="g-in-the-middle-alone").replace("gelu(f(x) @ w_u
 wrong("f-and-g-exchanged", sentence="y with f and g exchanged: f stands where x enters, g at the end").replace(
     "f(x)", "g(x)"
 ).replace("g(y_partial)", "f(y_partial)")
+wrong("f-twice", sentence="t times too large: f sums it over the ranks once").replace("f(x)", "f(f(x))")
+wrong("f-after-g", sentence="t times too large: g passes its gradient on, once").replace(
+    "g(y_partial)", "f(g(y_partial))"
+)
+wrong("f-for-w-down", same_as="f-for-the-shards").replace("@ w_down_local", "@ f(w_down_local)")
+wrong("f-for-b-up", same_as="f-for-the-shards").replace("b_up_local)", "f(b_up_local))")
 right("by-linear").body("""
     linear = torch.nn.functional.linear
     h = linear(f(x), w_up_local.T, b_up_local)
@@ -341,6 +365,9 @@ wrong("one-rank-on", sentence="the row of the rank before: rank r's first row is
 )
 wrong("one-rank-back", sentence="the row of the rank after: rank r's first row is r * V/t").replace(
     "tp_rank * rows", "(tp_rank - 1) * rows"
+)
+wrong("f-after-g", sentence="t times too large: g passes the gradient on, once").replace(
+    "return g(y_partial)", "return copy_to_shards(g(y_partial), None)"
 )
 right("masked-fill").body("""
     others = (tokens < tp_rank * rows) | (tokens > tp_rank * rows + rows - 1)
@@ -431,6 +458,9 @@ wrong("sum-of-the-maxima", "the logarithm of 0").replace(", op=dist.ReduceOp.MAX
 wrong("rank-among-all", "dist.get_rank(tp_group)").replace(" = targets - first", " = targets - dist.get_rank() * words")
 wrong("one-maximum-for-all-tokens", "the logarithm of 0").replace("(dim=-1).values,", "().repeat(len(logits_local)),")
 wrong("sum-of-the-losses", sentence="the sum of the tokens' losses: return the mean").replace(".mean()", ".sum()")
+wrong("f-after-g", sentence="t times too large: g passes its gradient on, once").replace(
+    "g(shifted.exp().sum(-1))", "copy_to_shards(g(shifted.exp().sum(-1)), tp_group)"
+).replace("g(torch.where(mine, found, 0.0))", "copy_to_shards(g(torch.where(mine, found, 0.0)), tp_group)")
 right("both-sums-in-one-call").body("""
     largest = logits_local.detach().amax(-1)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=tp_group)
@@ -505,6 +535,17 @@ wrong("g-before-w-out", sentence="the gradient of all rows: g stands after the p
 wrong("columns-of-w-out", sentence="the output with columns of w_out: the merged heads meet its rows").replace(
     "(tp_size, dim=0)[tp_rank]", "(tp_size, dim=1)[tp_rank].T"
 )
+wrong("f-twice", sentence="t times too large: f sums it over the ranks once").replace("f(x)", "f(f(x))")
+wrong("every-tth-column", same_as="every-tth-head").replace(
+    OWN, "[part[:, tp_rank::tp_size] for part in w_qkv.chunk(3, dim=1)]"
+)
+for sources in ("hhx", "hxh", "xhh", "xhx", "xxh"):
+    wrong(f"from-{sources}", same_as="f-for-q-alone").replace(
+        "split_heads(h @ part, heads_local) for part in w_local",
+        f"split_heads(source @ part, heads_local) for source, part in zip(({', '.join(sources)}), w_local)",
+    )
+for order in ("qvk", "vkq", "kvq", "vqk"):
+    wrong(f"order-{order}", same_as="k-before-q").replace("q, k, v = (", f"{', '.join(order)} = (")
 right("one-product").body("""
     D, d = len(x[0, 0]), len(x[0, 0]) // num_heads
     mine = slice(tp_rank * heads_local, (tp_rank + 1) * heads_local)
@@ -515,15 +556,24 @@ right("one-product").body("""
 """)
 
 wrong, right = ANSWERS.to("across-sequence")
-wrong("gather-without-a-sum-backward", "GatherSequence.backward gets").replace(
-    "reduce_scatter(grad_partial, ctx.tp_group, dim=1)", "grad_partial" + MY_TOKENS.replace("tp_g", "ctx.tp_g")
-)
-wrong("scatter-without-a-sum", "the x_partial of ScatterSequence.forward").replace(
-    "reduce_scatter(x_partial, tp_group, dim=1)", "x_partial" + MY_TOKENS
-)
-wrong("gathers-the-batch", "tokens are dimension 1").replace("x_local, tp_group, dim=1", "x_local, tp_group, dim=0")
+wrong(
+    "gather-without-a-sum-backward",
+    sentence="a slice of the gradient that GatherSequence.backward gets, a partial sum: call reduce_scatter, which "
+    "adds up all ranks' first",
+).replace("reduce_scatter(grad_partial, ctx.tp_group, dim=1)", "grad_partial" + MY_TOKENS.replace("tp_g", "ctx.tp_g"))
+wrong(
+    "scatter-without-a-sum",
+    sentence="a slice of the x_partial of ScatterSequence.forward, a partial sum: call reduce_scatter, which adds up "
+    "all ranks' first",
+).replace("reduce_scatter(x_partial, tp_group, dim=1)", "x_partial" + MY_TOKENS)
+wrong(
+    "gathers-the-batch", sentence="the concatenation of the tokens along dimension 0: tokens are dimension 1"
+).replace("x_local, tp_group, dim=1", "x_local, tp_group, dim=0")
 wrong("joins-features", "joined along dimension 2").replace("_local, ctx.tp_group, dim=1", "_local, ctx.tp_group")
-wrong("zeros-for-the-others", "zeros for the others").replace(
+wrong(
+    "zeros-for-the-others",
+    sentence="this rank's own tokens, with zeros for the others: every rank's tokens belong there",
+).replace(
     "all_gather(grad_local, ctx.tp_group, dim=1)",
     "torch.cat([grad_local * (r == dist.get_rank(ctx.tp_group)) for r in range(dist.get_world_size(ctx.tp_group))], 1)",
 )
@@ -531,10 +581,15 @@ wrong("all-reduce-and-a-slice", "gives every rank the whole sum, reduce_scatter"
     "reduce_scatter(x_partial, tp_group, dim=1)", "all_reduce(x_partial, tp_group)" + MY_TOKENS
 )
 wrong("all-ranks-for-the-group", "pass tp_group to each").replace("(grad_partial, ctx.tp_group, ", "(grad_partial, ")
-wrong("lined-up-along-the-batch", "whatever shape you give the tensor that they fill").replace(
-    "(x_local, tp_group, dim=1)", "(x_local, tp_group, dim=0).view(len(x_local), -1, x_local.shape[2])"
-)
-wrong("flat-sum-cut", "pass reduce_scatter chunks along dim=1").replace(
+wrong(
+    "lined-up-along-the-batch",
+    sentence="the shards lined up along dimension 0, whatever shape you give the tensor that they fill: gather into a "
+    "list, and join it with torch.cat(parts, dim=1)",
+).replace("(x_local, tp_group, dim=1)", "(x_local, tp_group, dim=0).view(len(x_local), -1, x_local.shape[2])")
+wrong(
+    "flat-sum-cut",
+    sentence="the sum cut along dimension 0, whatever shape you give it: pass reduce_scatter chunks along dim=1",
+).replace(
     "(x_partial, tp_group, dim=1)", "(x_partial.flatten(), tp_group).view(len(x_partial), -1, x_partial.shape[2])"
 )
 wrong("scatters-into-one-tensor", "reduce_scatter_tensor cuts along dimension 0").replace(
@@ -542,9 +597,19 @@ wrong("scatters-into-one-tensor", "reduce_scatter_tensor cuts along dimension 0"
     "mine = x_partial" + MY_TOKENS + "\n"
     "dist.reduce_scatter_tensor(mine, x_partial.contiguous(), group=tp_group)\nreturn mine",
 )
-wrong("features-joined", "along dimension 2").replace("x_local, tp_group, dim=1", "x_local, tp_group")
+wrong("features-joined", sentence="the concatenation of the tokens along dimension 2: tokens are dimension 1").replace(
+    "x_local, tp_group, dim=1", "x_local, tp_group"
+)
 wrong("scatters-a-shard", "A shard can't be scattered").replace("all_gather(x_local, ", "reduce_scatter(x_local, ")
 wrong("scatters-the-batch", "pass dim=1").replace("(x_partial, tp_group, dim=1)", "(x_partial, tp_group)")
+wrong("one-buffer", sentence="the last rank's shard, t times: [tensor] * t holds one tensor, not t").replace(
+    "return all_gather(x_local, tp_group, dim=1)",
+    f"parts = [torch.empty_like(x_local)] * {T}\ndist.all_gather(parts, x_local, group=tp_group)\n"
+    "return torch.cat(parts, 1)",
+)
+wrong("mean-of-the-sums", sentence="the mean: partial sums add up").replace(
+    "(x_partial, tp_group, dim=1)", f"(x_partial, tp_group, dim=1) / {T}"
+)
 right("one-class").cell("""
     class Door(torch.autograd.Function):
         @staticmethod
@@ -613,6 +678,12 @@ wrong("x-through-the-doors", sentence="y with x added t times: x goes past gathe
     "@ w_down_local", "@ w_down_local + gather(x_local)"
 ).replace("x_local + scatter(y_partial)", "scatter(y_partial)")
 wrong("b-up-through-f", same_as="f-for-the-shards-too").replace("+ b_up_local", "+ f(b_up_local)")
+wrong("f-for-the-norm-twice", sentence="t times too large: it has already been summed over the ranks").replace(
+    "f(norm_weight), f(norm_bias)", "f(f(norm_weight)), f(f(norm_bias))"
+)
+wrong("f-for-b-down-twice", same_as="f-for-the-norm-twice").replace("f(b_down)", "f(f(b_down))")
+wrong("f-after-scatter", same_as="f-after-the-norm").replace("scatter(y_partial)", "f(scatter(y_partial))")
+wrong("f-for-w-down", same_as="f-for-the-shards-too").replace("@ w_down_local", "@ f(w_down_local)")
 right("one-sum-for-all-three").body("""
     norm_weight, norm_bias, b_down = f(torch.stack([norm_weight, norm_bias, b_down]))
     h = gather(layer_norm(x_local, norm_weight, norm_bias))

@@ -138,36 +138,11 @@ def draw_shard(function: Callable[..., Any], rank: int, world_size: int, **same:
 def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int) -> Case:
     seed = int(torch.randint(1000, (), generator=draws.generator()))
 
-    def drawn(seed: int, rows: int = fan_in, columns: int = fan_out) -> Tensor:
-        numbers: Tensor = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) / fan_in**0.5
-        return numbers
-
-    whole, ranks = drawn(seed), range(size)
+    whole = torch.randn(fan_in, fan_out, generator=torch.Generator().manual_seed(seed)) / fan_in**0.5
     right = shards(whole, size, dim)  # (size, rows, columns)
-    rows, columns = right.shape[1:]
-    by_themselves = [drawn(seed + rank, rows, columns) for rank in ranks]
-    one_stream = torch.Generator().manual_seed(seed)
-    in_turn = [torch.randn(rows, columns, generator=one_stream) / fan_in**0.5 for _ in ranks]
-    scaled = {
-        "before scaling: divide by the square root of fan_in": fan_in**0.5,
-        "divided by fan_in: its square root keeps activations at their size": fan_in**-0.5,
-        "scaled by fan_out: a sum over fan_in products needs 1 / sqrt(fan_in)": (fan_in / fan_out) ** 0.5,
-        "divided by sqrt(rows of the shard): divide by sqrt(fan_in) of the whole weight": (fan_in / rows) ** 0.5,
-    }
-    every_tth = [whole[rank::size] if dim == 0 else whole[:, rank::size] for rank in ranks]
-    mistakes = {f"this rank's part {words}": list(right * factor) for words, factor in scaled.items()} | {
-        "the whole weight: keep this rank's part": whole,
-        "a shard drawn by itself with the same seed: that makes the shards of all ranks equal": by_themselves[0],
-        "a shard drawn with its own seed: put together, the shards are not the weight of one process": by_themselves,
-        "a shard drawn after those of earlier ranks: one process draws whole rows, so draw all, then cut": in_turn,
-        "every t-th row or column: a part is a block of consecutive ones": every_tth,
-        "a part cut along the other dimension": list(whole.tensor_split(size, 1 - dim)),
-        "a part of the transpose: draw (fan_in, fan_out)": list(drawn(seed, fan_out, fan_in).T.chunk(size, dim)),
-    }
     return Case(
         same={"fan_in": fan_in, "fan_out": fan_out, "dim": dim, "seed": seed},
         right={"": list(right)},
-        mistakes={"": mistakes},
         rtol=1e-5,
         world_size=size,
         through=draw_shard,
@@ -739,30 +714,11 @@ def across_sequence(
 ) -> Case:
     """shape: of a rank's shard, (B, S/t, D)."""
     gathers = direction == "gather"
-    source = "the gradient that GatherSequence.backward gets" if gathers else "the x_partial of ScatterSequence.forward"
     long = (shape[0], size * shape[1], shape[2])
     xs = [spread(x) for x in draws.different_integers(size, shape if gathers else long, dtype, seed=1)]
     grads = draws.different_integers(size, long if gathers else shape, dtype, seed=2)
     to_join, to_sum = (xs, grads) if gathers else (grads, xs)
     summed = torch.stack(to_sum).sum(0)
-    mine, slices = list(summed.chunk(size, 1)), [x.chunk(size, 1)[rank] for rank, x in enumerate(to_sum)]
-    flat = [part.view(mine[0].shape) for part in summed.flatten().chunk(size)]
-    joins = {
-        f"the concatenation of the tokens along dimension {dim % 3}: tokens are dimension 1": torch.cat(to_join, dim)
-        for dim in (0, -1)
-    } | {
-        "the shards lined up along dimension 0, whatever shape you give the tensor that they fill: gather into a list, "
-        "and join it with torch.cat(parts, dim=1)": torch.cat(to_join).view(long),
-        "the last rank's shard, t times: [tensor] * t holds one tensor, not t": torch.cat([to_join[-1]] * size, 1),
-        "this rank's own tokens, with zeros for the others: every rank's tokens belong there": [
-            torch.cat([x * (other == rank) for other in range(size)], 1) for rank, x in enumerate(to_join)
-        ],
-    }
-    sums = {
-        f"a slice of {source}, a partial sum: call reduce_scatter, which adds up all ranks' first": slices,
-        "the mean: partial sums add up": [part / size for part in mine],
-        "the sum cut along dimension 0, whatever shape you give it: pass reduce_scatter chunks along dim=1": flat,
-    }
     join, add = ("output", "x") if gathers else ("x", "output")
     all_gather, reduce_scatter = [("all_gather", to_join[0].nbytes)], [("reduce_scatter", summed.nbytes)]
     forward, backward = (all_gather, reduce_scatter) if gathers else (reduce_scatter, all_gather)
@@ -779,8 +735,7 @@ def across_sequence(
         size,
         {"x": xs},
         grads,
-        right={"output": None, join: torch.cat(to_join, 1), add: mine},
-        mistakes={join: joins, add: sums},
+        right={"output": None, join: torch.cat(to_join, 1), add: list(summed.chunk(size, 1))},
         same={"direction": direction},
         rtol=1e-5,
         advice=advice,

@@ -5,12 +5,20 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("kept-for-backward")
-wrong("counts-twice", "share counts once").replace("known.add(storage.data_ptr())", "pass")
-wrong("counts-inputs", "would be there anyway").replace("{x.untyped_storage().data_ptr() for x in inputs}", "set()")
-wrong("counts-all", "the inputs too").replace("if storage.data_ptr() not in known:", "if True:")
-wrong("tensor-bytes", "a slice keeps all").replace("storage.nbytes()", "tensor.nbytes")
+wrong("counts-twice", sentence="every saved tensor: memory that several of them share counts once").replace(
+    "known.add(storage.data_ptr())", "pass"
+)
+wrong("counts-inputs", sentence="a list with the inputs in it: those would be there anyway").replace(
+    "{x.untyped_storage().data_ptr() for x in inputs}", "set()"
+)
+wrong("counts-all", sentence="every saved tensor, the inputs too").replace(
+    "if storage.data_ptr() not in known:", "if True:"
+)
+wrong("tensor-bytes", sentence="the bytes of the tensors: a slice keeps all of the memory behind it").replace(
+    "storage.nbytes()", "tensor.nbytes"
+)
 wrong("backwards", "as they are saved").replace("return kept", "return kept[::-1]")
-wrong("tensors-by-name", "share counts once").body("""
+wrong("tensors-by-name", same_as="counts-twice").body("""
     kept = []
 
     def pack(tensor):
@@ -22,13 +30,25 @@ wrong("tensors-by-name", "share counts once").body("""
         output = function(*inputs)
     return kept
 """)
-wrong("one-input-alone", "a later input in it").replace("for x in inputs}", "for x in inputs[:1]}")
-wrong("sizes-once", "each size stands once").replace("return kept", "return list(dict.fromkeys(kept))")
-wrong("in-all", "one entry for each piece").replace("return kept", "return [sum(kept)]")
-wrong("four-bytes", "dtypes differ", hidden=True).replace(
-    "storage.nbytes()", "4 * (storage.nbytes() // tensor.itemsize)"
+wrong("one-input-alone", sentence="a list with the memory of a later input in it: none of the inputs counts").replace(
+    "for x in inputs}", "for x in inputs[:1]}"
 )
-wrong("no-leaves", "without a weight", hidden=True).replace(
+wrong(
+    "sizes-once", sentence="a list in which each size stands once: pieces of memory are told apart by their address"
+).replace("return kept", "return list(dict.fromkeys(kept))")
+wrong("in-all", sentence="the sum: return one entry for each piece of memory").replace(
+    "return kept", "return [sum(kept)]"
+)
+wrong(
+    "four-bytes",
+    sentence="a list with four bytes for each number: dtypes differ, and memory knows its own .nbytes()",
+    hidden=True,
+).replace("storage.nbytes()", "4 * (storage.nbytes() // tensor.itemsize)")
+wrong(
+    "no-leaves",
+    sentence="a list without a weight that isn't among the inputs: only the inputs' memory doesn't count",
+    hidden=True,
+).replace(
     "if storage.data_ptr() not in known:",
     "if storage.data_ptr() not in known and not (tensor.is_leaf and tensor.requires_grad):",
 )
@@ -78,9 +98,10 @@ wrong("keeps-clones", "where the originals do").replace(
 wrong("no-graph", "was not recorded").replace("with torch.enable_grad():", "if True:").replace(
     "torch.autograd.backward(*zip(*pairs))", "torch.autograd.backward([y for y, _ in pairs], [g for _, g in pairs])"
 )
-wrong("first-output", "the first output's gradient alone").replace(
-    "zip(outputs, gradients)", "zip(outputs[:1], gradients)"
-)
+wrong(
+    "first-output",
+    sentence="what the first output's gradient alone leads to: hand in all outputs, each with its own gradient",
+).replace("zip(outputs, gradients)", "zip(outputs[:1], gradients)")
 wrong("one-output", "may return a tuple").replace(
     "outputs = outputs if isinstance(outputs, tuple) else (outputs,)\n", ""
 ).replace("pairs = [(y, g) for y, g in zip(outputs, gradients) if y.requires_grad]\n", "").replace(
@@ -212,7 +233,11 @@ right("as-a-class").body("""
 """)
 
 wrong, right = ANSWERS.to("forward-in-segments")
-wrong("late-binding", "Bind them").body("""
+wrong(
+    "late-binding",
+    sentence="what you get if every segment runs the last segment's layers again: a function made in a loop looks up "
+    "its variables when it is called. Bind them: partial(run, segment)",
+).body("""
     for start in range(0, len(layers), k):
         segment = layers[start : start + k]
 
@@ -224,7 +249,9 @@ wrong("late-binding", "Bind them").body("""
         x = checkpoint(run, x)
     return x
 """)
-wrong("drops-the-rest", "may be shorter").replace("range(0, len(layers), k)", "range(0, len(layers) // k * k, k)")
+wrong("drops-the-rest", sentence="the output without the last layers: the last segment may be shorter").replace(
+    "range(0, len(layers), k)", "range(0, len(layers) // k * k, k)"
+)
 wrong("every-layer", "one for each layer", caught_by="memory").body("""
     for one in layers:
         x = checkpoint(one, x)
@@ -238,7 +265,9 @@ wrong("no-checkpoint", "hand each segment", caught_by="memory").body("""
 wrong("k-segments", "number of layers in each segment", caught_by="memory").replace(
     "range(0, len(layers), k)", "range(0, len(layers), -(-len(layers) // k))"
 ).replace("start + k", "start + -(-len(layers) // k)")
-wrong("each-from-x", "the output of the one before").body("""
+wrong(
+    "each-from-x", sentence="the last segment's output for x itself: each segment gets the output of the one before"
+).body("""
     def run(segment, x):
         for one in segment:
             x = one(x)
@@ -270,22 +299,44 @@ right("default-argument").body("""
 """)
 
 wrong, right = ANSWERS.to("peak-bytes")
-wrong("boundaries-only", "while a segment is recomputed").body("return -(-num_layers // k) * boundary")
-wrong("input-twice", "counts the segment's own input twice").body("""
+wrong(
+    "boundaries-only",
+    sentence="what is kept between forward and backward pass: while a segment is recomputed there is more",
+).body("return -(-num_layers // k) * boundary")
+wrong("input-twice", sentence="a sum that counts the segment's own input twice: its first layer keeps it").body("""
     starts = range(0, num_layers, k)
     return max((n + 1) * boundary + (min(start + k, num_layers) - start) * keeps for n, start in enumerate(starts))
 """)
-wrong("full-last", "last segment as long as").body("return (-(-num_layers // k) - 1) * boundary + k * keeps")
-wrong("last-only", "an earlier one may need more").body("""
+wrong(
+    "full-last",
+    sentence="what is alive with the last segment as long as the others: it may be shorter, and then an earlier one "
+    "may count",
+).body("return (-(-num_layers // k) - 1) * boundary + k * keeps")
+wrong(
+    "last-only",
+    sentence="what is alive in the last segment's backward pass: if that is shorter, an earlier one may need more",
+).body("""
     count = -(-num_layers // k)
     return (count - 1) * boundary + (num_layers - (count - 1) * k) * keeps
 """)
-wrong("no-checkpoints", "without checkpoints").body("return num_layers * keeps")
-wrong("without-its-input", "what a layer keeps includes it").replace("length * keeps", "length * keeps - boundary")
-wrong("one-segment", "are alive, too").body("return min(k, num_layers) * keeps")
-wrong("all-inputs-before", "the inputs of all layers before").replace("number * boundary", "start * boundary")
-wrong("one-layer-at-a-time", "recorded together").replace("length * keeps", "keeps")
-wrong("no-inputs", "no layer keeps its input").replace("length * keeps", "length * (keeps - boundary)")
+wrong("no-checkpoints", sentence="what everything takes without checkpoints").body("return num_layers * keeps")
+wrong("without-its-input", sentence="a sum without the segment's own input: what a layer keeps includes it").replace(
+    "length * keeps", "length * keeps - boundary"
+)
+wrong("one-segment", sentence="what one segment keeps: the inputs of the segments before it are alive, too").body(
+    "return min(k, num_layers) * keeps"
+)
+wrong(
+    "all-inputs-before",
+    sentence="a sum with the inputs of all layers before: a segment keeps the input of its first layer alone",
+).replace("number * boundary", "start * boundary")
+wrong(
+    "one-layer-at-a-time",
+    sentence="a sum with one layer recomputed at a time: all layers of a segment are recorded together",
+).replace("length * keeps", "keeps")
+wrong(
+    "no-inputs", sentence="a sum in which no layer keeps its input: only the segment's own would be counted twice"
+).replace("length * keeps", "length * (keeps - boundary)")
 right("goes-through-segments").body("""
     alive, most, left = 0, 0, num_layers
     while left > 0:
@@ -322,18 +373,36 @@ right("recursive").body("""
 """)
 
 wrong, right = ANSWERS.to("keep-expensive")
-wrong("opposite", "the opposite").replace(">= least", "< least").replace("op in first and", "op not in first or")
-wrong("above", "is enough").replace(">= least", "> least")
-wrong("bias-first", "in addmm it is the first argument").replace("aten.addmm.default: 1", "aten.addmm.default: 0")
-wrong("no-bmm", "without bmm").replace("torch.ops.aten.bmm.default: 0, ", "")
-wrong("no-addmm", "without addmm").replace(", torch.ops.aten.addmm.default: 1", "")
-wrong("columns", "the inner one counts").replace("args[first[op]].shape[-1]", "args[-1].shape[-1]")
-wrong("every-product", "by keeping every product").replace("args[first[op]].shape[-1] >= least", "True")
+wrong("opposite", sentence="the opposite: keep what is expensive").replace(">= least", "< least").replace(
+    "op in first and", "op not in first or"
+)
+wrong("above", sentence="wrong at the limit: an inner dimension of `least` is enough").replace(">= least", "> least")
+wrong("bias-first", sentence="what the bias leads to: in addmm it is the first argument").replace(
+    "aten.addmm.default: 1", "aten.addmm.default: 0"
+)
+wrong("no-bmm", sentence="what you get without bmm: it is a product, too").replace(
+    "torch.ops.aten.bmm.default: 0, ", ""
+)
+wrong("no-addmm", sentence="what you get without addmm: it is a product, too").replace(
+    ", torch.ops.aten.addmm.default: 1", ""
+)
+wrong("columns", sentence="what the last dimension of the result leads to: the inner one counts").replace(
+    "args[first[op]].shape[-1]", "args[-1].shape[-1]"
+)
+wrong(
+    "every-product", sentence="what you get by keeping every product: those with a small inner dimension are cheap"
+).replace("args[first[op]].shape[-1] >= least", "True")
 wrong("fixed-limit", "least = ", hidden=True).replace(">= least", ">= 128")
-wrong("cheap-products", "instead of the expensive ones").replace(">= least", "< least")
-wrong("first-dimension", "first dimension").replace("shape[-1]", "shape[0]")
-wrong("dimension-1", "in bmm").replace("shape[-1]", "shape[1]")
-wrong("any-operation", "only products").body("""
+wrong("cheap-products", sentence="what you get by keeping the cheap products instead of the expensive ones").replace(
+    ">= least", "< least"
+)
+wrong("first-dimension", sentence="what the left factor's first dimension leads to: the inner one is its last").replace(
+    "shape[-1]", "shape[0]"
+)
+wrong("dimension-1", sentence="what dimension 1 leads to: in bmm the inner dimension comes after it").replace(
+    "shape[-1]", "shape[1]"
+)
+wrong("any-operation", sentence="what you get by keeping other operations too: only products are expensive").body("""
     def policy(ctx, op, *args, **kwargs):
         left = args[1 if op == torch.ops.aten.addmm.default else 0] if args else None
         wide = isinstance(left, Tensor) and left.shape[-1] >= least
@@ -431,20 +500,43 @@ right("tensor-lists").body("""
 """)
 
 wrong, right = ANSWERS.to("stage-peak")
-wrong("gpipe", "that of GPipe").replace("min(num_stages - stage, microbatches)", "microbatches")
-wrong("all-stages", "only P - p").replace("num_stages - stage", "num_stages")
-wrong("first-has-least", "the first stage has most").replace("num_stages - stage", "stage + 1")
-wrong("one-too-few", "goes backward counts too").replace("num_stages - stage", "num_stages - stage - 1")
-wrong("more-than-there-are", "than there are").replace("min(num_stages - stage, microbatches)", "num_stages - stage")
-wrong("other-way-round", "the other value").replace("if recompute", "if not recompute")
-wrong("leaves-out", "leaves out the layer").replace(" + keeps - boundary", "")
-wrong("input-twice", "in it twice").replace(" + keeps - boundary", " + keeps")
-wrong("whole-stage", "a checkpoint of its own").replace("keeps - boundary", "num_layers * (keeps - boundary)")
-wrong("in-each-microbatch", "of each microbatch recomputed").body("""
+wrong("gpipe", sentence="that of GPipe: 1F1B has at most P - p microbatches in flight").replace(
+    "min(num_stages - stage, microbatches)", "microbatches"
+)
+wrong("all-stages", sentence="what P microbatches keep: stage p has only P - p of them in flight").replace(
+    "num_stages - stage", "num_stages"
+)
+wrong("first-has-least", sentence="what p + 1 microbatches keep: the first stage has most").replace(
+    "num_stages - stage", "stage + 1"
+)
+wrong("one-too-few", sentence="what P - p - 1 microbatches keep: the one that goes backward counts too").replace(
+    "num_stages - stage", "num_stages - stage - 1"
+)
+wrong("more-than-there-are", sentence="more microbatches than there are").replace(
+    "min(num_stages - stage, microbatches)", "num_stages - stage"
+)
+wrong("other-way-round", sentence="what the other value of recompute leads to").replace(
+    "if recompute", "if not recompute"
+)
+wrong("leaves-out", sentence="a number that leaves out the layer that is being recomputed").replace(
+    " + keeps - boundary", ""
+)
+wrong("input-twice", sentence="a sum with the recomputed layer's input in it twice").replace(
+    " + keeps - boundary", " + keeps"
+)
+wrong(
+    "whole-stage", sentence="a number with a whole stage recomputed at once: every layer is a checkpoint of its own"
+).replace("keeps - boundary", "num_layers * (keeps - boundary)")
+wrong(
+    "in-each-microbatch",
+    sentence="a sum with one layer of each microbatch recomputed: only one microbatch goes backward at a time",
+).body("""
     live = min(num_stages - stage, microbatches)
     return live * (num_layers * boundary + keeps - boundary) if recompute else live * num_layers * keeps
 """)
-wrong("one-input", "keeps its own").body("""
+wrong(
+    "one-input", sentence="a sum with one input for each microbatch: every layer is a checkpoint, and keeps its own"
+).body("""
     live = min(num_stages - stage, microbatches)
     return live * boundary + keeps - boundary if recompute else live * num_layers * keeps
 """)

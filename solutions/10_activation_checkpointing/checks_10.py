@@ -51,35 +51,9 @@ def hidden_peak_bytes(_: Draws, layers: int, k: int, boundary: int, keeps: int) 
         sum(boundary for other in starts if other < start) + sum(keeps for n in range(start, start + k) if n < layers)
         for start in starts
     ]
-    whole = -(-layers // k)
-    mistakes = {
-        "what is kept between forward and backward pass: while a segment is recomputed there is more": whole * boundary,
-        "what one segment keeps: the inputs of the segments before it are alive, too": min(k, layers) * keeps,
-        "a sum with the inputs of all layers before: a segment keeps the input of its first layer alone": max(
-            start * boundary + (min(start + k, layers) - start) * keeps for start in starts
-        ),
-        "a sum with one layer recomputed at a time: all layers of a segment are recorded together": (whole - 1)
-        * boundary
-        + keeps,
-        "a sum in which no layer keeps its input: only the segment's own would be counted twice": max(
-            n * boundary + (min(start + k, layers) - start) * (keeps - boundary) for n, start in enumerate(starts)
-        ),
-        "what is alive with the last segment as long as the others: it may be shorter, and then an earlier one may "
-        "count": (whole - 1) * boundary + k * keeps,
-        "what is alive in the last segment's backward pass: if that is shorter, an earlier one may need more": alive[
-            -1
-        ],
-        "what everything takes without checkpoints": layers * keeps,
-    }
-    if layers % k == 0:  # otherwise the two mistakes above it lead to the same
-        mistakes |= {
-            "a sum without the segment's own input: what a layer keeps includes it": max(alive) - boundary,
-            "a sum that counts the segment's own input twice: its first layer keeps it": max(alive) + boundary,
-        }
     return Case(
         [[layers], [k], [boundary], [keeps]],
         right=max(alive),
-        mistakes=mistakes,
         seen=f"for {layers} layers, k = {k}, boundary {boundary} and keeps {keeps} it returned",
     )
 
@@ -105,37 +79,11 @@ def hidden_stage_peak(
         alive = [sum(1 if isinstance(step, int) else -1 for step in in_flight[: n + 1]) for n in range(len(in_flight))]
         return max(alive)
 
-    def held(live: int, again: bool = recompute) -> int:
-        inside = sum(boundary if again else keeps for _ in range(layers))
-        return live * inside + (keeps - boundary if again else 0)
-
     live = most(min(stages - stage, microbatches) - 1)
-    mistakes = {
-        "that of GPipe: 1F1B has at most P - p microbatches in flight": held(microbatches),
-        "what P microbatches keep: stage p has only P - p of them in flight": held(min(stages, microbatches)),
-        "what p + 1 microbatches keep: the first stage has most": held(min(stage + 1, microbatches)),
-        "what P - p - 1 microbatches keep: the one that goes backward counts too": held(
-            min(stages - stage - 1, microbatches)
-        ),
-        "more microbatches than there are": held(stages - stage),
-        "what the other value of recompute leads to": held(live, not recompute),
-        "a number that leaves out the layer that is being recomputed": live * layers * boundary,
-        "a sum with the recomputed layer's input in it twice": live * layers * boundary + keeps,
-        "a sum with one layer of each microbatch recomputed: only one microbatch goes backward at a time": live
-        * (layers * boundary + keeps - boundary),
-        "a sum with one input for each microbatch: every layer is a checkpoint, and keeps its own": live * boundary
-        + keeps
-        - boundary,
-        "a number with a whole stage recomputed at once: every layer is a checkpoint of its own": (
-            live * layers * boundary + layers * (keeps - boundary)
-        ),
-    }
-    if not recompute:
-        mistakes = dict(list(mistakes.items())[:6])
+    inside = layers * (boundary if recompute else keeps)
     return Case(
         [[stage], [stages], [microbatches], [layers], [boundary], [keeps], [recompute]],
-        right=held(live),
-        mistakes=mistakes,
+        right=live * inside + (keeps - boundary) * recompute,
         seen=f"for stage {stage} of {stages}, {microbatches} microbatches, {layers} layers, boundary {boundary}, keeps "
         f"{keeps}, recompute {recompute} it returned",
     )
@@ -190,10 +138,8 @@ def view_of_input(x: Tensor, w: Tensor) -> Tensor:
 Piece = Callable[[Tensor, Tensor], Tensor]
 
 
-def notes(piece: Piece, x: Tensor, w: Tensor) -> list[tuple[int, int, int, int, bool]]:
-    """(memory, bytes of the tensor, bytes of the memory, bytes of one number, whether it is a leaf with a gradient) of
-    each tensor that is saved, in order.
-    """
+def notes(piece: Piece, x: Tensor, w: Tensor) -> dict[int, int]:
+    """{address: bytes} of the memory of each tensor that is saved, in order."""
     saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
@@ -204,10 +150,7 @@ def notes(piece: Piece, x: Tensor, w: Tensor) -> list[tuple[int, int, int, int, 
         output = piece(x, w)
     places = [x.untyped_storage() for x in saved]
     del output
-    return [
-        (place.data_ptr(), x.nbytes, place.nbytes(), x.itemsize, x.is_leaf and x.requires_grad)
-        for place, x in zip(places, saved, strict=True)
-    ]
+    return {place.data_ptr(): place.nbytes() for place in places}
 
 
 def call_with_grad(function: Callable[..., Any], x: Tensor, w: Tensor, piece: Piece) -> dict[str, Any]:
@@ -218,44 +161,17 @@ def call_with_grad(function: Callable[..., Any], x: Tensor, w: Tensor, piece: Pi
 def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int) -> Case:
     x, w = normal(draws, rows, dim), normal(draws, dim, dim, seed=1)
     leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
-    every = notes(piece, *leaves)
     given = [leaf.untyped_storage().data_ptr() for leaf in leaves]
-    first = dict.fromkeys(place for place, *_ in every)
-    of_place = {place: whole for place, _, whole, _, _ in reversed(every)}
-    own = {place: mine for place, mine, *_ in reversed(every)}
-    numbers = {place: whole // size for place, _, whole, size, _ in reversed(every)}
-    parameters = {place for place, *_, parameter in every if parameter}
-    inside = [place for place in first if place not in given]
+    right = [nbytes for place, nbytes in notes(piece, *leaves).items() if place not in given]
     return Case(
         [[x], [w]],
         same={"piece": piece},
         through=call_with_grad,
-        right={"the list": [[of_place[place] for place in inside]]},
+        right={"the list": [right]},
         mistakes={
             "the list": {
-                "every saved tensor: memory that several of them share counts once": [
-                    [whole for place, _, whole, *_ in every if place not in given]
-                ],
-                "a list with the inputs in it: those would be there anyway": [[of_place[place] for place in first]],
-                "every saved tensor, the inputs too": [[whole for _, _, whole, *_ in every]],
-                "the bytes of the tensors: a slice keeps all of the memory behind it": [
-                    [own[place] for place in inside]
-                ],
-                "a list with the memory of a later input in it: none of the inputs counts": [
-                    [of_place[place] for place in first if place != given[0]]
-                ],
-                "a list in which each size stands once: pieces of memory are told apart by their address": [
-                    list(dict.fromkeys(of_place[place] for place in inside))
-                ],
-                "the sum: return one entry for each piece of memory": [[sum(of_place[place] for place in inside)]],
-                "a list with four bytes for each number: dtypes differ, and memory knows its own .nbytes()": [
-                    [4 * numbers[place] for place in inside]
-                ],
-                "a list without a weight that isn't among the inputs: only the inputs' memory doesn't count": [
-                    [of_place[place] for place in inside if place not in parameters]
-                ],
                 "a list in a different order: they come as they are saved": lambda got: (
-                    isinstance(got, list) and sorted(got) == sorted(of_place[place] for place in inside)
+                    isinstance(got, list) and sorted(got) == sorted(right)
                 ),
             }
         },
@@ -315,12 +231,6 @@ ADVICE = {
 }
 
 
-def first_alone(piece: Callable[..., Any], *given: Any) -> Any:
-    """A usual mistake: only the first result's gradient goes backward."""
-    results = piece(*given)
-    return (results[0], *(one.detach() for one in results[1:])) if isinstance(results, tuple) else results
-
-
 def none_at_all(got: Any) -> bool:
     return got["the gradient of x"] is got["the gradient of w"] is None
 
@@ -339,8 +249,6 @@ def checkpoint(
 ) -> Case:
     x, w, gradient = pieces_gone_through(draws, piece, rows, dim, dtype)
     plain = through_backward(plainly, x, w, gradient, piece)
-    first_only = through_backward(first_alone, x, w, gradient, piece)
-    one_gradient = "what the first output's gradient alone leads to: hand in all outputs, each with its own gradient"
     most = {"nested": x.nbytes, "frozen": x.nbytes + 8 * rows}.get(piece.__name__, 0)  # arguments that are not leaves
 
     def memory(answer: Answer) -> str:
@@ -364,12 +272,10 @@ def checkpoint(
                 "inside torch.enable_grad()?": none_at_all,
             },
             "the gradient of x": {
-                one_gradient: first_only["the gradient of x"],
                 "no gradient at all: do the detached inputs require one where the originals do, and does `backward` "
                 "return their .grad, each at its place?": no_gradient,
             },
             "the gradient of w": {
-                one_gradient: first_only["the gradient of w"],
                 "no gradient at all: torch.autograd.backward reaches weights that aren't arguments, "
                 "torch.autograd.grad does not": no_gradient,
             },
@@ -433,11 +339,7 @@ def replayable(
     }
     new_mask = "a result with another mask: later calls must start from the random state of the first"
     made = "a result with the mask of the random state in which the wrapper was made: note the state at the first call"
-
-    def another_mask(got: Any) -> bool:
-        mask = right["the result of call 1"] == 0
-        return isinstance(got, Tensor) and got.shape == (rows, rows) and not torch.equal(got == 0, mask)
-
+    another_mask = masked_otherwise(right["the result of call 1"])
     return Case(
         [[x]],
         same={"seed": seed, "first": first, "later": later, "rate": rate, "dtype": dtype},
@@ -491,6 +393,10 @@ hidden_replayable = vary(
 ### END HIDDEN TESTS
 
 
+def masked_otherwise(right: Tensor) -> Callable[[Any], bool]:
+    return lambda got: isinstance(got, Tensor) and got.shape == right.shape and not torch.equal(got == 0, right == 0)
+
+
 def on(whether: bool) -> str:
     return "on" if whether else "off"
 
@@ -529,7 +435,6 @@ def forward_in_segments(draws: Draws, layers: int, k: int, dim: int = 4) -> Case
 
     plain = through_segments(apart, x, gradient, weights, k)
     parts = ("the output", *(f"the gradient of weight {number}" for number in range(layers)), "the gradient of x")
-    late = through_segments(late_binding, x, gradient, weights, k)
 
     def memory(answer: Answer) -> str:
         return expect_segments(answer.results[0], lengths, layers, (len(lengths) - 1) * x.nbytes)
@@ -539,23 +444,6 @@ def forward_in_segments(draws: Draws, layers: int, k: int, dim: int = 4) -> Case
         same={"k": k},
         through=through_segments,
         right={part: plain[part] for part in parts},
-        mistakes={
-            "the output": {
-                "the output without the last layers: the last segment may be shorter": [
-                    through_segments(without_rest, x, gradient, weights, k)["the output"]
-                ],
-                "the last segment's output for x itself: each segment gets the output of the one before": [
-                    through_segments(from_x, x, gradient, weights, k)["the output"]
-                ],
-            },
-            **{
-                part: {
-                    "what you get if every segment runs the last segment's layers again: a function made in a loop "
-                    "looks up its variables when it is called. Bind them: partial(run, segment)": late[part]
-                }
-                for part in parts[1:]
-            },
-        },
         seen=f"{layers} layers, k = {k}: {{part}} is",
         values_first=True,
         memory=memory,
@@ -567,34 +455,6 @@ hidden_forward_in_segments = vary(
     forward_in_segments, values=[(1, 1), (5, 7), (7, 3), (6, 3)], memory=[(5, 1), (5, 5), (8, 3)]
 )
 ### END HIDDEN TESTS
-
-
-def late_binding(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
-    """A usual mistake."""
-    for start in range(0, len(layers), k):
-        segment = layers[start : start + k]
-
-        def run(x: Tensor) -> Tensor:
-            for layer in segment:  # noqa: B023 - the mistake
-                x = layer(x)
-            return x
-
-        x = checkpoint(run, x)
-    return x
-
-
-def without_rest(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
-    """A usual mistake."""
-    for layer in layers[: len(layers) // k * k]:
-        x = layer(x)
-    return x
-
-
-def from_x(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
-    """A usual mistake."""
-    for layer in layers[(len(layers) - 1) // k * k :]:
-        x = layer(x)
-    return x
 
 
 def expect_segments(result: dict[str, Any], lengths: list[int], layers: int, kept: int) -> str:
@@ -682,7 +542,7 @@ def expect_starts(starts: Any, count: int) -> None:
 # ---- selective checkpoints
 
 Asked = tuple[str, list[tuple[int, ...]]]  # an operation's name, and the shapes of its arguments
-PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1}  # the place of the left factor among the arguments
+PRODUCTS = ("mm", "bmm", "addmm")
 
 
 def products(least: int) -> list[Asked]:
@@ -700,54 +560,14 @@ def products(least: int) -> list[Asked]:
 def keep_expensive(_: Draws, least: int) -> Case:
     asked = products(least)
 
-    def decided(keeps: Callable[[str, list[tuple[int, ...]]], bool]) -> dict[str, str]:
-        return {words_for(*one): "keep" if keeps(*one) else "recompute" for one in asked}
-
-    def by_dimension(place: int) -> dict[str, str]:
-        """The left factor's dimension `place` in place of its last one."""
-        return decided(lambda name, shapes: name in PRODUCTS and shapes[PRODUCTS[name]][place] >= least)
-
-    right = decided(lambda name, shapes: name in PRODUCTS and shapes[-1][-2] >= least)
-    usual = {
-        "the opposite: keep what is expensive": decided(
-            lambda name, shapes: not (name in PRODUCTS and shapes[-1][-2] >= least)
-        ),
-        "wrong at the limit: an inner dimension of `least` is enough": decided(
-            lambda name, shapes: name in PRODUCTS and shapes[-1][-2] > least
-        ),
-        "what the bias leads to: in addmm it is the first argument": decided(
-            lambda name, shapes: name in PRODUCTS and shapes[-1 if name == "addmm" else 0][-1] >= least
-        ),
-        "what you get without bmm: it is a product, too": decided(
-            lambda name, shapes: name in PRODUCTS and name != "bmm" and shapes[-1][-2] >= least
-        ),
-        "what you get without addmm: it is a product, too": decided(
-            lambda name, shapes: name in PRODUCTS and name != "addmm" and shapes[-1][-2] >= least
-        ),
-        "what the last dimension of the result leads to: the inner one counts": decided(
-            lambda name, shapes: name in PRODUCTS and shapes[-1][-1] >= least
-        ),
-        "what you get by keeping the cheap products instead of the expensive ones": decided(
-            lambda name, shapes: name in PRODUCTS and shapes[-1][-2] < least
-        ),
-        "what the left factor's first dimension leads to: the inner one is its last": by_dimension(0),
-        "what dimension 1 leads to: in bmm the inner dimension comes after it": by_dimension(1),
-        "what you get by keeping other operations too: only products are expensive": decided(
-            lambda name, shapes: bool(shapes) and shapes[PRODUCTS.get(name, 0)][-1] >= least
-        ),
-        "no CheckpointPolicy for some operations: return MUST_SAVE or PREFER_RECOMPUTE in each case": lambda got: any(
-            one not in ("keep", "recompute") for one in got.values()
-        ),
-        "what you get by keeping every product: those with a small inner dimension are cheap": decided(
-            lambda name, _: name in PRODUCTS
-        ),
-    }
+    keeps = [name in PRODUCTS and shapes[-1][-2] >= least for name, shapes in asked]
+    usual = "no CheckpointPolicy for some operations: return MUST_SAVE or PREFER_RECOMPUTE in each case"
     return Case(
         [[asked]],
         same={"least": least},
         through=decisions,
-        right=right,
-        mistakes={"": usual},
+        right={words_for(*one): "keep" if keep else "recompute" for one, keep in zip(asked, keeps, strict=True)},
+        mistakes={"": {usual: lambda got: not {"keep", "recompute"}.issuperset(got.values())}},
         seen=f"least = {least}, {{part}}: the policy said",
     )
 

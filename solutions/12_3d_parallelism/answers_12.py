@@ -115,12 +115,14 @@ wrong(
 wrong("always-the-first", sentence="with microbatch 0 each time: `number` says which one to take").replace(
     "microbatches[number]", "microbatches[0]"
 )
-wrong("divided-by-m-twice", sentence="divided by the number of microbatches once too often").replace(
-    "group=dp_group)", "group=dp_group)\nx /= num_microbatches"
-)
 wrong(
-    "divided-by-the-world", sentence="divided by the number of all ranks: the mean is that over the data axis"
-).replace("op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nx /= dist.get_world_size()")
+    "divided-by-m-twice",
+    sentence="divided by too much: by the number of microbatches twice, or by that of all ranks. Take the mean over "
+    "the data axis alone, of losses divided by num_microbatches once",
+).replace("group=dp_group)", "group=dp_group)\nx /= num_microbatches")
+wrong("divided-by-the-world", same_as="divided-by-m-twice").replace(
+    "op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nx /= dist.get_world_size()"
+)
 wrong("added-along-tp", sentence="added up along tp too: these ranks have different columns and rows").replace(
     "return loss, gradients", "for x in gradients:\n    dist.all_reduce(x, group=tp_group)\nreturn loss, gradients"
 )
@@ -593,15 +595,17 @@ wrong, right = ANSWERS.to("batch-rows")
 wrong("dealt", sentence="every P-th row of the batch: chunk dp_rank is wanted").replace(
     "[dp_rank * each : (dp_rank + 1) * each]", "[dp_rank::dp_size]"
 )
-wrong(
-    "own-part",
-    sentence="each rank's place in its own part of the data set: the batch then depends on the number of ranks",
-).body("""
+dealt_first = wrong("dealt-first", same_as="dealt")
+dealt_first.body("""
     epoch, place = divmod(step, num_samples // batch_size)
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
     each = batch_size // dp_size
     return order[dp_rank::dp_size][place * each : (place + 1) * each]
 """)
+wrong(
+    "own-part",
+    sentence="each rank's place in its own part of the data set: the batch then depends on the number of ranks",
+).like(dealt_first).replace("order[dp_rank::dp_size]", "order[dp_rank * num_samples // dp_size :]")
 wrong("never-reshuffled", sentence="the order of the first epoch: shuffle with seed + epoch").replace(
     "seed + epoch", "seed"
 )
@@ -616,7 +620,7 @@ wrong("new-order-each-step", sentence="a new order at each step: shuffle once fo
 )
 wrong(
     "uneven-epochs",
-    sentence="counted with an incomplete batch at the end of each epoch: samples left over are not used",
+    sentence="counted with samples that are left over at the end of an epoch: they are not used, and belong to no step",
     hidden=True,
 ).replace("num_samples // batch_size", "-(-num_samples // batch_size)")
 wrong("sorted", sentence="the right samples in a different order: a batch is in the order of the permutation").replace(
@@ -638,11 +642,9 @@ wrong(
 wrong("places-go-on", sentence="what is at step * batch_size: in each epoch, places begin at 0 again").replace(
     "place * batch_size : (place + 1)", "step * batch_size : (step + 1)"
 )
-wrong(
-    "epochs-of-all-samples",
-    sentence="what epochs of all samples would give: those left over are not used, and belong to no epoch",
-    hidden=True,
-).replace("order = torch", "epoch = step * batch_size // num_samples; order = torch")
+wrong("epochs-of-all-samples", same_as="uneven-epochs", hidden=True).replace(
+    "order = torch", "epoch = step * batch_size // num_samples; order = torch"
+)
 wrong(
     "permutes-less",
     sentence="an order of whole batches alone: permute all num_samples, and leave the last ones out",
@@ -667,7 +669,9 @@ wrong("reads-all", sentence="all that is in the file: only what is wanted should
 )
 wrong("needless-files", "you returned").replace("if all(first < end for first, end in common):", "if True:")
 wrong(
-    "one-dimension", sentence="files that overlap along one dimension only, too: they must overlap along all"
+    "one-dimension",
+    sentence="files that hold nothing of the wanted part, too: they must overlap with it along all dimensions, and "
+    "`end` is the first place behind",
 ).replace("if all(first < end", "if any(first < end")
 wrong(
     "places-to-read", sentence="what to read in places of the whole tensor: count from the start of the file"
@@ -675,9 +679,7 @@ wrong(
 wrong("lengths", sentence="(first, length) of each part: (first, end) is wanted").replace(
     "stop - first)", "stop - start)"
 )
-wrong("touching-boxes", sentence="files that only touch the wanted part, too: `end` is the first place behind").replace(
-    "first < end", "first <= end"
-)
+wrong("touching-boxes", same_as="one-dimension").replace("first < end", "first <= end")
 wrong(
     "both-in-wanted", sentence="places in the wanted part, both times: what to read is in places of the file"
 ).replace("(in_file, in_mine)", "(in_mine, in_mine)")
