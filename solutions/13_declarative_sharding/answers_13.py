@@ -313,7 +313,7 @@ wrong, right = ANSWERS.to("layer-bytes")
 wrong("no-backward", sentence="nothing in the backward pass: gradients are converted, too").replace(
     "return forward, backward", "return forward, 0"
 )
-wrong("same-backward", sentence="the same in both passes: the way back is that of the duals").replace(
+wrong("same-backward", sentence='the same in both passes: the gradient of a weight that is stored as "I" must become "I" again, by an all-reduce or a gather').replace(
     "return forward, backward", "return forward, forward"
 )
 wrong("back-without-duals", sentence="the way back of the values: gradients lie as the duals").replace(
@@ -327,7 +327,7 @@ wrong("weights-only", sentence="what the weight alone takes: x and y are convert
 )
 wrong("y-stays", sentence="without what y takes to become S0 again").replace(', (y, made, "S0")', "")
 wrong("x-stays", sentence="without what x takes to become what the label uses").replace('(x, "S0", use_x), ', "")
-wrong("i-as-r", sentence='with "I" as if it were "R": a gradient that arrives as "P" must become "I", by an all-reduce').replace(
+wrong("i-as-r", same_as="same-backward").replace(
     '"I": "I"', '"I": "P"'
 )
 right("by-hand").body("""
@@ -412,4 +412,99 @@ right("written-out").body("""
     h = spread(x_local, "x").redistribute(mesh, [at(a)]) @ spread(w1_local, "w1").redistribute(mesh, [at(b)])
     y = h.redistribute(mesh, [at(c)]).relu() @ spread(w2_local, "w2").redistribute(mesh, [at(d)])
     return y.redistribute(mesh, [at(stored["x"])]).to_local()
+""")
+
+wrong, right = ANSWERS.to("read-hlo")
+wrong("result-bytes", sentence="the bytes of the result: an all-gather's is n times what a device hands in, a reduce-scatter's the n-th part").replace(
+    '{"all-gather": nbytes // n, "reduce-scatter": nbytes * n}.get(call[2], nbytes)', "nbytes"
+)
+wrong("numbers", sentence="numbers, not bytes: bf16 has 2 bytes, f32 4, f64 8").replace("sizes[kind] * math.prod", "math.prod")
+wrong("four-bytes-each", sentence="counted with 4 bytes for every number: bf16 has 2, f64 8").replace("sizes[kind] *", "4 *")
+wrong("number-of-groups", sentence="the number of groups in [2,4]: the second number is the size of one").replace(
+    r"\[\d+,(\d+)\]", r"\[(\d+),\d+\]"
+)
+wrong("first-array-only", sentence="the first array of each tuple: add up all of them").replace("in arrays)", "in arrays[:1])")
+wrong("all-devices", sentence="all devices of the mesh as the group: the names in the last {...} say along which axes the groups lie").replace(
+    """re.findall(r"'(\\w+)'", re.search(r"\\{(.*?)\\}", groups)[1])""", "of_axis"
+)
+wrong("mentions", "you returned", varies=True).replace(
+    r'r"= (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all)\("', r'r"= (.*?)\b(all-gather|all-reduce|reduce-scatter|all-to-all)"'
+).replace('groups = line.split("replica_groups=")[1]', 'groups = (line.split("replica_groups=") + ["{{0}}"])[1]')
+wrong("listed-only", "IndexError").replace('elif groups[0] == "[":\n    n = int', 'elif groups[0] == "[":\n    n = [][0]; n = int')
+right("one-by-one").body(r'''
+    for line in text.split("\n"):
+        for op in ("all-gather", "all-reduce", "reduce-scatter", "all-to-all"):
+            if f" {op}(" not in line or "replica_groups" not in line:
+                continue
+            before, after = line.split(f" {op}(")
+            total = 0
+            for kind, dims in re.findall(r"(\w+)\[(.*?)\]", before.split("= ")[1]):
+                count = 1
+                for length in filter(None, dims.split(",")):
+                    count *= int(length)
+                total += count * sizes[kind]
+            groups = after.split("replica_groups=")[1]
+            if groups.startswith("{{"):
+                n = len(groups[2:groups.index("}")].split(","))
+            elif groups.startswith("["):
+                n = int(groups[1:groups.index("]")].split(",")[1])
+            else:
+                inside = groups[5:groups.index("]")]
+                known = {name.strip("'"): int(size) for name, size in (axis.split("=") for axis in inside.split(","))}
+                names = groups[groups.index("{") + 1 : groups.index("}")]
+                n = 1
+                for name in names.split(","):
+                    n *= known[name.strip("'")]
+            if op == "all-gather":
+                total //= n
+            if op == "reduce-scatter":
+                total *= n
+            found.append((op, total, n))
+''')
+
+wrong, right = ANSWERS.to("any-to-any")
+wrong("nothing-moves", "expected", caught_by="score").replace(
+    "x_local = any_conversion(x_local, old, new, together, groups[axis])", "pass"
+)
+wrong("through-whole", "times par", caught_by="score").body("""
+    for axis in reversed(range(len(mesh))):
+        if src[axis] != "R":
+            layout = ["R" if k >= axis else p for k, p in enumerate(src)]
+            together = local_shape(shape, layout, mesh, coordinates)
+            x_local = any_conversion(x_local, src[axis], "R", together, groups[axis])
+    return part(x_local, dst, mesh, coordinates).clone()
+""")
+wrong("one-step-less", "expected", caught_by="score").replace("in steps:", "in steps[:-1]:")
+right("direct").body("""
+    places = list(product(*map(range, mesh)))
+    me = places.index(tuple(coordinates))
+    positions = torch.arange(math.prod(shape)).view(shape)
+    had = [part(positions, src, mesh, place).flatten() for place in places]
+    wanted = [part(positions, dst, mesh, place).flatten() for place in places]
+    owners = torch.stack([torch.isin(positions.flatten(), numbers) for numbers in had])
+
+    def to_send(receiver):
+        numbers = wanted[receiver][~torch.isin(wanted[receiver], had[receiver])]
+        chosen = [owners[:, n].nonzero().flatten() for n in numbers]
+        senders = torch.tensor([int(o[(i + receiver) % len(o)]) for i, o in enumerate(chosen)], dtype=torch.long)
+        return numbers, senders
+
+    whole = torch.zeros(math.prod(shape), dtype=x_local.dtype)
+    whole[had[me]] = x_local.flatten()
+    calls, arriving = [], []
+    for other in range(len(places)):
+        numbers, senders = to_send(other)
+        leaving = numbers[senders == me]
+        if other != me and len(leaving):
+            calls.append(dist.isend(whole[leaving], dst=other))
+    numbers, senders = to_send(me)
+    for other in senders.unique().tolist():
+        buffer = torch.empty(int((senders == other).sum()), dtype=x_local.dtype)
+        calls.append(dist.irecv(buffer, src=other))
+        arriving.append((numbers[senders == other], buffer))
+    for call in calls:
+        call.wait()
+    for where, buffer in arriving:
+        whole[where] = buffer
+    return whole[wanted[me]].view(local_shape(shape, dst, mesh, coordinates))
 """)

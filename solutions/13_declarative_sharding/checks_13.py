@@ -19,8 +19,9 @@ from torch import Tensor
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.gradients import NO_GRADIENT, driven, expect_passes, serial
 from utils.checks.inputs import Draws
-from utils.checks.oracles import Case, oracle, vary
-from utils.checks.recorded import recorded
+from utils.checks.oracles import Case, every, oracle, vary
+from utils.checks.recorded import recorded, recorded_par
+from utils.checks.scores import Measure
 from utils.checks.traffic import in_turn
 from utils.kit.drivers.on_a_mesh import (
     count_model,
@@ -34,6 +35,7 @@ from utils.kit.drivers.on_a_mesh import (
 )
 from utils.kit.placements import USES, Layout, both_passes, cut_dim, local_shape, moved, part, turned
 from utils.kit.placements import convert as any_conversion
+from utils.report.traffic import Traffic
 
 ROOM = Path(__file__).parent
 DOUBLE = torch.float64
@@ -558,8 +560,124 @@ hidden_dtensor_mlp = vary(
 ### END HIDDEN TESTS
 
 
+# ---- JAX's compiled programs
+
+GROUPS = {
+    "{{0,1,2,3},{4,5,6,7}}": 4,
+    "[2,4]<=[8]": 4,
+    "mesh['x'=2,'y'=4] {'y'}": 4,
+    "mesh['axis_0'=4,'axis_1'=2], device_ids=([2,4]T(1,0)) {'axis_1'}": 2,
+    "{{0,4},{1,5},{2,6},{3,7}}": 2,
+    "[4,2]<=[2,4]T(1,0)": 2,
+    "mesh['x'=2,'y'=4] {'x','y'}": 8,
+    "mesh['data'=8] {'data'}": 8,
+    "[1,8]<=[8]": 8,
+}
+
+
+def hlo_line(name: str, op: str, arrays: Sequence[tuple[str, Shape]], groups: str) -> str:
+    types = [f"{kind}[{','.join(map(str, shape))}]{{{','.join('10'[-len(shape) :])}}}" for kind, shape in arrays]
+    result = types[0] if len(types) == 1 else f"({', '.join(types)})"
+    return f"  %{name} = {result} {op}(%operand), channel_id=1, replica_groups={groups}, dimensions={{0}}"
+
+
+@oracle(values=[(groups,) for groups in list(GROUPS)[:6]])
+def read_hlo(draws: Draws, groups: str) -> Case:
+    n = GROUPS[groups]
+    rows = int(draws.integers((1,)).abs()) + 2
+    text = "\n".join(
+        [
+            "HloModule jit_step, num_partitions=8",
+            "ENTRY %main_spmd (param: f32[8,4]) -> f32[8,4] {",
+            hlo_line("all-gather", "all-gather", [("f32", (n * rows, 16))], groups),
+            "  %dot = f32[8,4]{1,0} dot(%x, %all-gather), lhs_contracting_dims={1}",
+            hlo_line("all-reduce.1", "all-reduce", [("bf16", (rows, 8)), ("f32", (rows,))], groups),
+            hlo_line("reduce-scatter", "reduce-scatter", [("f64", (rows, 8))], groups),
+            hlo_line("swapped", "all-to-all", [("f32", (rows, 2))] * n, groups),
+            "  ROOT %y = f32[8,4]{1,0} fusion(%all-reduce.1), calls=%computation",
+            "}",
+        ]
+    )
+    right = [
+        ("all-gather", 64 * rows, n),
+        ("all-reduce", 20 * rows, n),
+        ("reduce-scatter", 64 * rows * n, n),
+        ("all-to-all", 8 * rows * n, n),
+    ]
+    return Case([[text]], right=every(right), seen=f"replica_groups={groups}: you returned")
+
+
+### BEGIN HIDDEN TESTS
+hidden_read_hlo = vary(read_hlo, values=[(groups,) for groups in list(GROUPS)[3:]])
+### END HIDDEN TESTS
+
+
+# ---- the challenge
+
+
+def bytes_of(answer: Answer) -> float:
+    """What the busiest rank sends. An all-to-all counts with all that it is handed, since its parts may be uneven."""
+    traffic, ranks = answer.run.traffic(), range(answer.run.world_size)
+    handed = [sum(e.bytes for e in answer.events if (e.rank, e.op) == (rank, "all_to_all")) for rank in ranks]
+    without = [event for event in answer.events if event.op != "all_to_all"]
+    implied = Traffic(answer.run.world_size, without)
+    return max(traffic.sent(rank)[1] + implied.implied(rank) + handed[rank] for rank in ranks)
+
+
+SWAP = [(1, "S1", "R"), (0, "S0", "S1"), (1, "R", "S0")]  # of those with the fewest bytes
+
+
+@oracle(score=[((12, 12), ("S0", "S1"), ("S1", "S0"), SWAP, (3, 2))], par=recorded_par(ROOM, "any-to-any"))
+def any_to_any(
+    draws: Draws, shape: Shape, src: Layout, dst: Layout, steps: list[tuple[int, str, str]], mesh: Shape
+) -> Case:
+    whole, xs = spread(draws, shape, src, mesh)
+    right = parts(whole, dst, mesh)
+    positions = torch.arange(whole.numel()).view(shape)
+    had, wanted = parts(positions, src, mesh), parts(positions, dst, mesh)
+    lacking = [int((~torch.isin(new, old)).sum()) * whole.element_size() for old, new in zip(had, wanted, strict=True)]
+    return Case(
+        [xs],
+        same={"shape": shape, "src": src, "dst": dst, "steps": steps, "mesh": mesh},
+        right=right,
+        seen=f"{src} to {dst} of shape {shape} on a mesh {mesh}: rank {{rank}} has",
+        through=on_mesh,
+        score=Measure(bytes_of, "B", "sent by the busiest rank"),
+        limit=sum(lacking) / len(xs),
+    )
+
+
+### BEGIN HIDDEN TESTS
+
+
+def par_of_steps(
+    shape: Shape, src: Layout, dst: Layout, steps: list[tuple[int, str, str]], mesh: Shape
+) -> float:
+    """What the steps send; of an all-to-all, all that is handed in."""
+    layout, total = list(src), 0
+    for axis, old, new in steps:
+        layout[axis] = "R"
+        together = 8 * math.prod(local_shape(shape, layout, mesh, [0] * len(mesh)))
+        is_exchange = old[0] == new[0] == "S"
+        total += together // mesh[axis] if is_exchange else moved(together, old, new, mesh[axis])
+        layout[axis] = new
+    return float(total)
+
+
+hidden_any_to_any = vary(
+    any_to_any,
+    par=par_of_steps,
+    score=[
+        ((8, 16), ("S0", "S0"), ("R", "S1"), [(1, "S0", "S1"), (0, "S0", "R")], (2, 2)),
+        ((8, 8), ("S1", "R"), ("R", "S1"), [(1, "R", "S0"), (0, "S1", "R"), (1, "S0", "S1")], (2, 2)),
+    ],
+)
+### END HIDDEN TESTS
+
+
 ### BEGIN HIDDEN TESTS
 RECORDED = (
+    vary(any_to_any, par=par_of_steps),
     vary(hidden_conversion_bytes, values=[(240, src, dst, 4) for src, dst in PAIRS]),
     vary(
         hidden_cheapest_steps,
@@ -577,7 +695,8 @@ RECORDED = (
     ),
     vary(
         hidden_layer_bytes,
-        values=[(64, 16, 32, label, stored, 4) for label in "bfd" for stored in ("I", "S0", "S1")],
+        values=[(64, 16, 32, "f", "S1", 4), (64, 16, 32, "b", "S0", 4)]
+        + [(64, 16, 32, label, stored, 4) for label in "bfd" for stored in ("I", "S0", "S1")],
     ),
     vary(
         hidden_shard_model,

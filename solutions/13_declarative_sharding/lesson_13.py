@@ -11,14 +11,15 @@
 
 # %%
 import heapq
+import logging
 import math
 import re
+import warnings
 from functools import partial
 from itertools import product
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -28,10 +29,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from utils import figures, region, simulate, spawn
 from utils.checks import checks_for
 from utils.kit.functional_collectives import all_gather, all_reduce, all_to_all, reduce_scatter
-from utils.kit.placements import USES, both_passes, chunks, converter, cut_dim, local_shape, moved, pad_to
+from utils.kit.placements import USES, both_passes, chunks, converter, cut_dim, local_shape, moved, pad_to, part
+from utils.kit.placements import convert as any_conversion
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.stored_jax import from_jax
-from utils.report.traffic import Traffic
+from utils.report.traffic import Traffic, implied_bytes
 
 check = checks_for("13_declarative_sharding")
 # this lesson computes on the CPU, with or without GPUs
@@ -291,6 +293,8 @@ def sent_in(run, name):
 pairs = [(a, b) for a in ("P", "S0", "S1", "R") for b in ("R", "S0", "S1") if a != b]
 
 def all_pairs(rank, world_size):
+    # DTensor warns of what you'll see below, on each rank
+    logging.disable(logging.WARNING)
     mesh = init_device_mesh("cpu", (world_size,))
     for src, dst in pairs:
         mine = torch.ones(16 // (world_size if src == "S0" else 1), 16 // (world_size if src == "S1" else 1))
@@ -310,7 +314,8 @@ for src, dst in pairs:
 # %% [markdown]
 # Yours sends what the formula says, everywhere. DTensor does too, except from S0 to S1 and back: four times as much. On
 # a CPU it gathers everything and throws most of it away, because it takes Gloo for a backend without an all-to-all. (It
-# has had one since torch 2.12, and you have just used it.) On GPUs, it sends what the formula says.
+# has had one since torch 2.12, and you have just used it. DTensor prints a warning, which is switched off above.) On GPUs,
+# it uses one.
 
 # %% [markdown]
 # ## Uneven parts
@@ -1184,3 +1189,453 @@ check(dtensor_mlp, judges="values")
 
 # %% check="dtensor-mlp" judges="traffic" points=2
 check(dtensor_mlp, judges="traffic")
+
+# %% [markdown]
+# What does it save to say so? The same four ways, by your `sharded_mlp`, by your `dtensor_mlp`, and by DTensor when
+# nothing is said: three tensors that are cut as before, and `(x @ w1).relu() @ w2`.
+
+# %% tags=["notebook-only"]
+def nothing_said(x, w1, w2, stored, labels, mesh):
+    x, w1, w2 = (DTensor.from_local(v, mesh, [placement_of(p.replace("I", "R"))]) for v, p in zip((x, w1, w2), stored.values()))
+    return ((x @ w1).relu() @ w2).redistribute(placements=x.placements).to_local()
+
+def run_dtensor(rank, world_size, function, stored, labels):
+    logging.disable(logging.WARNING)
+    y = function(*local_zeros(stored, world_size), stored, labels, init_device_mesh("cpu", (world_size,)))
+    y.backward(torch.zeros_like(y))
+
+print("bytes from each rank:       by hand  DTensor, told  DTensor, not told")
+for name, way in WAYS.items():
+    told, not_told = (spawn(run_dtensor, 4, f, *way).traffic().implied(0) for f in (dtensor_mlp, nothing_said))
+    print(f"{name:27} {by_hand[name].traffic().implied(0):7,} {told:14,} {not_told:18,}")
+
+# %% [markdown]
+# Told, DTensor sends exactly what you do. Not told, it gathers activations where weights would have been less, and the
+# other way round. Only two of the four ways come out by themselves.
+
+# %% [markdown]
+# ## Stumbling blocks
+# What people run into, most of them more than once, each with torch's own words:
+
+# %% tags=["notebook-only"]
+def words_of(action):
+    try:
+        return str(action())
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+
+def stumbles(rank, world_size):
+    mesh = init_device_mesh("cpu", (world_size,))
+    x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(1)])
+    bias = nn.Parameter(torch.ones(4))
+    weight = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))
+    weight.grad, bias.grad = weight.detach().clone(), bias.detach().clone()
+    return {
+        "a mask that is a plain tensor": words_of(lambda: x * torch.ones(8, 8)),
+        "2 heads on 4 ranks": words_of(lambda: x.view(8, 2, 4)),
+        "asking for a partial sum": words_of(lambda: x.redistribute(placements=[Partial()])),
+        "clipping mixed gradients": words_of(lambda: nn.utils.clip_grad_norm_([weight, bias], 1.0)),
+    }
+
+for what, words in spawn(stumbles, 4).results[0].items():
+    print(f"{what}\n    {words}")
+
+# %% [markdown]
+# These raise errors, at least. This one doesn't: a replicated weight, `to_local()` to use it in a function that knows
+# no DTensors, and a part of the batch on each rank.
+
+# %% tags=["notebook-only"]
+def local_trap(rank, world_size):
+    mesh, gradients = init_device_mesh("cpu", (world_size,)), []
+    for options in ({}, {"grad_placements": [Partial()]}):
+        w = DTensor.from_local(torch.ones(2), mesh, [Replicate()]).requires_grad_()
+        x = torch.arange(2.0) + 10 * rank  # different tokens on each rank
+        (w.to_local(**options) * x).sum().backward()
+        gradients.append(f"{w.grad.placements[0]} {w.grad.to_local().tolist()}")
+    return gradients
+
+for rank, (plain, said) in enumerate(spawn(local_trap, 2).results):
+    print(f"rank {rank}: {plain}. With grad_placements: {said}")
+
+# %% [markdown]
+# The gradient says `Replicate`, and yet it differs from rank to rank: nobody has added it up. `to_local` has left the
+# world of placements, and with it the duals. You have to say what your use of the tensor makes of its gradient, here
+# `Partial()`. Four more, without a cell of their own:
+#
+# - `DTensor.from_local` of uneven parts assumes that the others have as much as this rank. Pass `shape=` and `stride=`.
+# - Softmax and layer norm along a cut dimension, and `x[0]` of a tensor cut along 0, gather everything, silently.
+# - On a CPU, `scaled_dot_product_attention` of DTensors cut by heads ran for more than 300 s without a result (torch
+#   2.13): it searches for a placement of everything inside. Use products and softmax, or `local_map`.
+# - `use_min_cost_redistribution_plan`, `ExplicitRedistributionContext` (an error for each conversion that you haven't
+#   asked for) and `DebugMode` (prints them) are useful, and in private modules of torch.
+
+# %% [markdown]
+# ## Two libraries on one mesh
+# `parallelize_module` cuts a module's weights for tensor parallelism, `fully_shard` for FSDP, both by making DTensors of
+# them. So both fit on one mesh of two axes. How do the rows of the first weight lie then?
+
+# %% tags=["notebook-only"]
+def make_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 64, bias=False), nn.ReLU(), nn.Linear(64, 16, bias=False)).double()
+
+batch = torch.randn(8, 16, dtype=double, generator=torch.Generator().manual_seed(1))
+
+def two_axes(rank, world_size):
+    warnings.simplefilter("ignore")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = make_model()
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    with region("step"):
+        model(batch.chunk(2)[mesh.get_coordinate()[0]]).square().mean().backward()
+    return model[0].weight.placements, model[0].weight.grad.to_local()
+
+run, whole = spawn(two_axes, 4), make_model()
+whole(batch).square().mean().backward()
+placements, gradient = run.results[1]  # dp 0, tp 1
+print(placements, calls_in(run, "step"))
+print("rows of rank 1:", [n for n, row in enumerate(whole[0].weight.grad) if any(torch.allclose(row, mine) for mine in gradient)])
+
+# %% [markdown]
+# On the mesh, dp is the first axis, so dp should cut first. But tp was applied first: rank (0, 1) has rows 32 to 47, the
+# first half of tp's second half. As `("S0", "S0")` it would have rows 16 to 31. So DTensor has a placement of its own for
+# that, `_StridedShard`. Take care with everything that looks at placements without knowing it.
+
+# %% [markdown]
+# # Part 8 · JAX
+# JAX was built around this idea. An array has a **sharding**, `jit` compiles the program for all devices at once, and
+# XLA's partitioner inserts the collectives, for the whole program instead of operation by operation.
+#
+# JAX is not among the packages of this course: `make jax` adds it. Without it, the four cells below show what it
+# gave when the lesson was built; nothing else depends on it. They run on 8 virtual devices of the CPU, in this kernel.
+#
+# | here | JAX |
+# | --- | --- |
+# | mesh | `jax.make_mesh((2, 4), ("x", "y"))` |
+# | `("S0", "S1")` | `P("x", "y")`: for each **dimension**, the axis that cuts it |
+# | `("S0", "S0")` | `P(("x", "y"), None)` |
+# | `("R", "R")` | `P(None, None)` |
+# | `redistribute` | `jax.reshard`, `out_shardings=`, or `with_sharding_constraint` |
+# | `"P"`, and its dual | `P(..., unreduced={"x"})` and `P(..., reduced={"x"})`, in new versions |
+#
+# Here is this lesson's first line again, on 2 x 4 devices: from `("R", "S0")` to `("S1", "S1")`. We don't run it; we look
+# at what XLA has compiled.
+
+# %% tags=["notebook-only", "nbval-ignore-output"]
+def collective_lines(compiled):
+    """The lines of a compiled program that hold a collective, shortened."""
+    kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+    lines = [line.strip() for line in compiled.as_text().splitlines() if re.search(rf" ({kinds})\(", line)]
+    return [re.sub(r", (metadata=\{.*?\}|use_global_device_ids=true|channel_id=\d+)", "", line) for line in lines]
+
+def opening(jax):
+    P, shardings = jax.P, partial(jax.NamedSharding, jax.make_mesh((2, 4), ("x", "y"), (jax.sharding.AxisType.Auto,) * 2))
+    move = jax.jit(lambda x: x, in_shardings=shardings(P("y", None)), out_shardings=shardings(P(None, ("x", "y"))))
+    return collective_lines(move.lower(jax.ShapeDtypeStruct((64, 64), "float32")).compile())
+
+from_jax(opening)
+
+# %% [markdown]
+# One all-to-all among groups of four: XLA took the cheap way at once. But to know how many bytes that are, you have to
+# read this.
+
+# %% [markdown]
+# ## Reading XLA's program
+#
+# Each line of a compiled program has a result with its type, an operation, and the operands. `f32[16,8]{1,0}` is an
+# array of 16 x 8 numbers of 4 bytes. If there are several, the type is a tuple in parentheses. That is the **result**:
+# an all-gather's is n times as large as what a device hands in, a reduce-scatter's the n-th part.
+#
+# `replica_groups` says who takes part, in one of three forms:
+#
+# - `{{0,1,2,3},{4,5,6,7}}`: all groups, one by one
+# - `[2,4]<=[8]`: 2 groups of 4
+# - `mesh['x'=2,'y'=4] {'y'}`: a mesh, and the axes along which the groups lie. Between the two there may be something
+#   like `, device_ids=([2,4]T(1,0))`.
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# A regular expression for each of three things: type and operation, arrays in a type, groups. Lines may also name a
+# collective among their operands, as in `fusion(%all-reduce.1)`; behind the name of an operation there is a `(`.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# `re.search(r"= (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all)\(", line)` has the type and the operation.
+# `re.findall(r"(bf16|f32|f64)\[([\d,]*)\]", type)` has all its arrays.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# The text behind `replica_groups=` begins with `{`, `[` or `m`. Count the numbers of the first group; or take the
+# second number in `[2,4]`; or look up the names in the last `{...}` among the sizes in `mesh[...]`, and multiply.
+# </details>
+
+# %% exercise="read-hlo" difficulty=3 minutes=15
+def read_hlo(text: str) -> list[tuple[str, int, int]]:
+    """(op, bytes that a device hands in, devices in a group) of each collective.
+
+    text: a compiled program. Collectives are all-gather, all-reduce, reduce-scatter and
+    all-to-all, in the order of the text; numbers are bf16, f32 or f64.
+    """
+    sizes, found = {"bf16": 2, "f32": 4, "f64": 8}, []
+    ### BEGIN SOLUTION
+    for line in text.splitlines():
+        call = re.search(r"= (.*?) (all-gather|all-reduce|reduce-scatter|all-to-all)\(", line)
+        if not call:
+            continue
+        arrays = re.findall(r"(bf16|f32|f64)\[([\d,]*)\]", call[1])
+        nbytes = sum(sizes[kind] * math.prod(int(n) for n in dims.split(",") if n) for kind, dims in arrays)
+        groups = line.split("replica_groups=")[1]
+        if groups[0] == "{":
+            n = groups.split("}")[0].count(",") + 1
+        elif groups[0] == "[":
+            n = int(re.match(r"\[\d+,(\d+)\]", groups)[1])
+        else:
+            of_axis = dict(re.findall(r"'(\w+)'=(\d+)", groups))
+            n = math.prod(int(of_axis[name]) for name in re.findall(r"'(\w+)'", re.search(r"\{(.*?)\}", groups)[1]))
+        found.append((call[2], {"all-gather": nbytes // n, "reduce-scatter": nbytes * n}.get(call[2], nbytes), n))
+    ### END SOLUTION
+    return found
+
+# %% check="read-hlo" judges="values" points=4
+check(read_hlo, judges="values")
+
+# %% [markdown]
+# With that, JAX's conversions beside yours. A 16 x 16 matrix on 4 devices, as in part 2, and the partial sum comes from
+# a sum over a cut dimension.
+
+# %% tags=["notebook-only", "nbval-ignore-output"]
+def bytes_sent(lines):
+    """Bytes that a device sends, by these lines."""
+    calls = read_hlo("\n".join(lines))
+    return sum(implied_bytes(op.replace("-", "_"), nbytes, 0, n, None) for op, nbytes, n in calls)
+
+def conversions(jax):
+    mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+    specs = {"R": (None, None), "S0": ("x", None), "S1": (None, "x"), "P": ("x", None, None)}
+    lines = {}
+    for src, dst in pairs:
+        before, after = (jax.NamedSharding(mesh, jax.P(*specs[p])) for p in (src, dst))
+        program = jax.jit(lambda x: x.sum(0) if x.ndim == 3 else x, in_shardings=before, out_shardings=after)
+        x = jax.ShapeDtypeStruct((4,) * (src == "P") + (16, 16), "float32")
+        lines[f"{src} {dst}"] = collective_lines(program.lower(x).compile())
+    return lines
+
+compiled = from_jax(conversions)
+for src, dst in pairs:
+    formula = conversion_bytes(4 * 256 // (4 if src[0] == "S" else 1), src, dst, 4)
+    calls = ", ".join(op for op, _, _ in read_hlo("\n".join(compiled[f"{src} {dst}"]))) or "nothing"
+    print(f"{src:>2} to {dst:<2} formula {formula[1]:5}  JAX {bytes_sent(compiled[f'{src} {dst}']):5}  {calls}")
+
+# %% [markdown]
+# Equal, except from P to S: there is an all-reduce, twice the bytes, instead of a reduce-scatter. That is the compiler
+# for **CPUs**, which makes an all-reduce and a slice; compilers for GPUs and TPUs turn such pairs into a
+# reduce-scatter. So on a CPU, an all-reduce whose result is only sliced counts as twice what it would be.
+#
+# ## FSDP and tensor parallelism in JAX
+# By default, the axes of `make_mesh` are **explicit**: the sharding belongs to the type of an array, and each operation
+# checks it, like your `einsum_rule`. If it would say "convert", or if there is a choice, JAX doesn't guess. It asks. The
+# MLP of part 5 then is:
+#
+# ```python
+# def data_parallel(x, w1, w2):     # x: P("t", None); w1, w2: P(None, None)
+#     return relu(x @ w1) @ w2
+#
+# def fsdp(x, w1, w2):              # x, w1, w2: P("t", None)
+#     return relu(x @ reshard(w1, P(None, None))) @ reshard(w2, P(None, None))
+#
+# def megatron(x, w1, w2):          # x: P(None, None), w1: P(None, "t"), w2: P("t", None)
+#     return jnp.matmul(relu(x @ w1), w2, out_sharding=P(None, None))
+# ```
+#
+# **Predict** how many collectives JAX compiles for data parallelism, both passes together. There are two weights.
+
+# %%
+predict("collectives in JAX's data parallelism", ...)
+
+# %% tags=["notebook-only", "nbval-ignore-output"]
+def strategies(jax):
+    P, relu, matmul = jax.P, jax.nn.relu, jax.numpy.matmul
+    cut, whole = P("t", None), P(None, None)
+    ways = {
+        "data parallel": (lambda x, w1, w2: relu(x @ w1) @ w2, (cut, whole, whole)),
+        "FSDP": (
+            lambda x, w1, w2: relu(x @ jax.reshard(w1, whole)) @ jax.reshard(w2, whole),
+            (cut, cut, cut),
+        ),
+        "Megatron": (lambda x, w1, w2: matmul(relu(x @ w1), w2, out_sharding=whole), (whole, P(None, "t"), cut)),
+        "Megatron, sequence parallel": (
+            lambda x, w1, w2: matmul(relu(jax.reshard(x, whole) @ w1), w2, out_sharding=cut),
+            (cut, P(None, "t"), cut),
+        ),
+    }
+    lines = {}
+    mesh = jax.make_mesh((4,), ("t",), devices=jax.devices()[:4])
+    with jax.set_mesh(mesh):
+        for name, (mlp, specs) in ways.items():
+            def both_ways(x, w1, w2, grad):
+                y, backward = jax.vjp(mlp, x, w1, w2)
+                return y, *backward(grad)
+
+            arrays = [
+                jax.ShapeDtypeStruct(shape, "float32", sharding=jax.NamedSharding(mesh, spec))
+                for shape, spec in zip((*SIZES.values(), SIZES["x"]), (*specs, specs[0]))
+            ]
+            lines[name] = collective_lines(jax.jit(both_ways).lower(*arrays).compile())
+    return lines
+
+in_jax = from_jax(strategies)
+print("bytes from each rank          torch    JAX")
+for name, run in by_hand.items():
+    calls = ", ".join(op for op, _, _ in read_hlo("\n".join(in_jax[name])))
+    print(f"{name:27} {run.traffic().implied(0):7,} {bytes_sent(in_jax[name]):6,}  {calls}")
+
+# %%
+reveal(
+    "collectives in JAX's data parallelism",
+    len(read_hlo("\n".join(in_jax["data parallel"]))),
+    why="XLA combines both gradients into one all-reduce, as DDP's buckets do: fewer calls, the same bytes.",
+)
+
+# %% [markdown]
+# Data parallelism and Megatron send the same bytes as yours. In the other two, the CPU's compiler has all-reduces again
+# where you have reduce-scatters: count those once, and these two are equal as well.
+#
+# If you do want a reduce-scatter on a CPU, you can write it: in `shard_map`, a function sees local arrays, and calls
+# collectives by itself, as in all other lessons. The last cell shows that, and what the types of explicit mode say about
+# partial sums and their gradients.
+
+# %% tags=["notebook-only", "nbval-ignore-output"]
+def types_and_errors(jax):
+    P, jnp, put = jax.P, jax.numpy, jax.device_put
+    said = {}
+    with jax.set_mesh(jax.make_mesh((8,), ("t",))):
+        a, b = put(jnp.ones((8, 8)), P(None, "t")), put(jnp.ones((8, 8)), P("t", None))
+        summands = jax.jit(lambda a, b: jnp.einsum("bd,df->bf", a, b, out_sharding=P(None, None, unreduced={"t"})))(a, b)
+        weight = jax.jit(lambda w: jax.reshard(w, P(None, None, reduced={"t"})))(put(jnp.ones((8, 8)), P(None, None)))
+        _, backward = jax.vjp(lambda w: b @ w, weight)
+        added = jax.shard_map(
+            lambda a, b: jax.lax.psum_scatter(a @ b, "t", tiled=True), in_specs=(P(None, "t"), P("t", None)), out_specs=P("t", None)
+        )
+        said["S1 and S0"] = f"{jax.typeof(a)} and {jax.typeof(b)}"
+        said["a @ b"] = words_of(lambda: a @ b)
+        said["asked for a partial sum"] = str(jax.typeof(summands))
+        said["its relu"] = words_of(lambda: jax.nn.relu(summands))
+        said["a weight, and its gradient"] = f"{jax.typeof(weight)} and {backward(b)[0].aval}"
+        said["7 rows on 8 devices"] = words_of(lambda: put(jnp.ones((7, 8)), P("t", None)))
+        said["psum_scatter in shard_map"] = collective_lines(jax.jit(added).lower(a, b).compile())[0]
+    return {name: words.split(". Got shape")[0] for name, words in said.items()}
+
+for name, words in from_jax(types_and_errors).items():
+    print(f"{name}:\n    {words}")
+
+# %% [markdown]
+# `{U:t}` is a partial sum (unreduced) along t, and `{R:t}` is its dual, "reduced": a replicated weight whose gradient
+# will be a partial sum. So duality is a rule of JAX's types. Some stumbling blocks:
+#
+# - `a @ b` with the contracted label cut in both is refused: is the result to be partial, cut or whole? `out_sharding=`
+#   says it.
+# - There are no uneven parts: sizes must be multiples of the axis.
+# - In auto mode, XLA may choose otherwise than you meant. If it warns of "involuntary full rematerialization", it has
+#   gathered everything to get from one layout to another: part 3's expensive way.
+# - A loop's collectives stand once in the text, but run in each round.
+# - Counts of calls mean little, as XLA combines collectives. Compare bytes.
+
+# %% [markdown]
+# ### How your predictions went
+
+# %%
+how_predictions_went()
+
+# %% [markdown]
+# # Recap
+# - A **layout** says how a tensor lies: replicated, cut, or a partial sum, along each axis of the mesh. The first axis
+#   cuts first, and only the innermost cut can be undone.
+# - **Conversions** are the collectives: all-gather, all-reduce, reduce-scatter, all-to-all, and two that are free. On
+#   several axes, the order of steps can matter by the number of GPUs.
+# - An operation on what each rank has is right if one label is cut wherever it occurs. A sum over it leaves a partial
+#   sum, which linear operations keep, and no others.
+# - A gradient's placement is the **dual** of its value's: R and P change places, S and I stay. All backward
+#   communication follows.
+# - Data parallelism, FSDP and Megatron are choices of one label for each layer, and of how weights are stored. A search
+#   finds them. With fewer tokens than F, move activations; with more, weights.
+# - DTensor and JAX decide what you don't say. Read what they decided, in the record or in the compiled program.
+#
+# **The libraries.** `torch.distributed.tensor` (`DTensor`, `distribute_tensor`, `parallelize_module`); in JAX `jax.P`,
+# `jax.NamedSharding`, `jax.reshard`, `jax.shard_map`. *How to Scale Your Model*, an online book, writes `A[I_X, J]`
+# for rows that are cut along X, and `{U_X}` for a partial sum.
+#
+# **The papers.** Xu and others: *GSPMD: General and Scalable Parallelization for ML Computation Graphs* (2021). Zheng and
+# others: *Alpa* (2022), for the search. Shazeer and others: *Mesh-TensorFlow* (2018). Rink and others:
+# *Memory-efficient array redistribution through portable collective communication* (2021), for part 3 and the challenge.
+
+# %% [markdown]
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## From any layout to any other
+# Part 3 asked for the fewest bytes if a tensor may only be converted along one axis at a time, by one collective. Nobody
+# has to do it that way. A rank lacks certain numbers, others have them. Any way of getting them is allowed.
+#
+# You get the cheapest steps, ready-made. To carry them out reaches par. The score is what the busiest rank sends: the bytes
+# of its messages, and what its collectives imply, but all that is handed to an all-to-all. The limit is what an average
+# rank lacks.
+#
+# <details><summary>Hint 1: where to look</summary>
+#
+# From `("S0", "S1")` to `("S1", "S0")` on 2 x 2 ranks, who has what rank (0, 1) lacks? How many numbers are that, and how
+# many do the steps send?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# `part(x, layout, mesh, place)` from the kit also works for a tensor of positions, `torch.arange(...).view(shape)`. So each
+# rank can find out by itself what all others have and want.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Several ranks may have the same numbers. If it is always the first one that sends them, it is the busiest rank, and the
+# others have nothing to do.
+# </details>
+
+# %% exercise="any-to-any" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def any_to_any(
+    x_local: Tensor,
+    shape: tuple[int, ...],
+    src: tuple[str, ...],
+    dst: tuple[str, ...],
+    steps: list[tuple[int, str, str]],
+    mesh: tuple[int, ...],
+    coordinates: tuple[int, ...],
+    groups: list[dist.ProcessGroup],
+) -> Tensor:
+    """What this rank has of a tensor once it lies as dst. Neither src nor dst has "P".
+
+    steps: the cheapest ones with one conversion each. groups: this rank's group along
+    each axis; rank numbers ascend along the last axis first. All parts are even.
+    """
+    ### BEGIN SOLUTION
+    layout = list(src)
+    for axis, old, new in steps:
+        layout[axis] = "R"
+        together = local_shape(shape, layout, mesh, coordinates)
+        x_local = any_conversion(x_local, old, new, together, groups[axis])
+        layout[axis] = new
+    return x_local
+    ### END SOLUTION
+
+# %% check="any-to-any" judges="score" points=3
+check(any_to_any, judges="score", extra_credit=3)
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

@@ -47,7 +47,13 @@ def local_shape(
     shape: Sequence[int], layout: Sequence[str], mesh: Sequence[int], coordinates: Sequence[int]
 ) -> tuple[int, ...]:
     """The shape of what the rank at these coordinates has of a tensor of this shape."""
-    return tuple(part(torch.empty(*shape, device="meta"), layout, mesh, coordinates).shape)
+    lengths = []
+    for dim, length in enumerate(shape):
+        along = torch.empty(length, device="meta")
+        for placement, n, place in zip(layout, mesh, coordinates, strict=True):
+            along = chunks(along, n, 0)[place] if cut_dim(placement) == dim else along
+        lengths.append(along.numel())
+    return tuple(lengths)
 
 
 def moved(size: int, old: str, new: str, n: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -102,7 +102,7 @@ def count_model(
     """What the layers that `function` has chosen, [(label, storage)], hold on each rank and send in both passes."""
     chosen = list(function(widths, tokens, n, budget))
     stored_here, total, lies = 0, 0, "S0"
-    for rows, columns, (label, storage) in zip(widths, widths[1:], chosen, strict=True):
+    for (rows, columns), (label, storage) in zip(pairwise(widths), chosen, strict=True):
         x, w, y = USES[label]
         stored_here += rows * columns // (1 if cut_dim(storage) is None else n)
         total += both_passes(tokens * rows, lies, x, n) + both_passes(rows * columns, storage, w, n)
