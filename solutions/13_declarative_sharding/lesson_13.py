@@ -1088,9 +1088,11 @@ reveal(
 
 # %%
 figures.time_curves(
-    {name: [(t, 4 * 2 * 7 / 8 * size(t)) for t in (1024, 4096, 16384, 65536, 262144)]
+    {name: [(t, 2 * 4 * 7 / 8 * size(t)) for t in (1024, 4096, 16384, 65536, 262144)]
      for name, size in {"Megatron": lambda t: t * D, "FSDP": lambda t: D * F_}.items()},
-    "bytes that a GPU sends for two layers, by tokens",
+    "what a GPU sends for two layers in bfloat16",
+    labels=("tokens", "bytes"),
+    units=("", "B"),
 )
 
 # %% [markdown]

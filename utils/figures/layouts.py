@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import product
 
+from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from ..kit.placements import moved
-from .picture import COLOURS, INK, KINDS, PAPER, TYPE, Picture
+from .curves import INKS
+from .picture import COLOURS, INK, PAPER, TYPE, Picture
 from .shardings import box, sheet
 
 
@@ -49,40 +52,50 @@ def box_of(
     return (*ends[0], *ends[1])
 
 
-def layout_ways(src: tuple[str, str], ways: Mapping[str, Sequence[tuple[int, str, str]]], mesh: tuple[int, int]) -> Picture:
-    """The map of a matrix's layouts on a mesh of two axes, and ways through it: what each step sends, of the whole.
+ROWS, COLUMNS = ("R", "S1", "S0"), ("S0", "R", "S1")  # neighbours in the order in which ways go
+
+
+def layout_ways(
+    src: tuple[str, str], ways: Mapping[str, Sequence[tuple[int, str, str]]], mesh: tuple[int, int]
+) -> Picture:
+    """The map of a matrix's layouts on a mesh of two axes, and ways through it: which part of all each step sends.
 
     ways: {name: steps (axis, old placement, new placement) from src on}
     """
-    names = ["R", "S0", "S1"]
-    picture = Picture(8.8, 4.2, "two ways between the same layouts")
-    panel = sheet(picture, 13.2, 6.4)
+    picture = Picture(8.8, 3.9, "two ways between the same layouts")
+    panel = sheet(picture, 13.2, 6.6)
     for row, column in product(range(3), repeat=2):
-        box(panel, 1.2 + 4 * column, 0.6 + 2 * row, 2.2, 0.9, PAPER, f"{names[row]}, {names[column]}")
+        box(panel, 1.2 + 4.2 * column, 0.2 + 2 * row, 2.4, 0.9, PAPER, f"{ROWS[row]}, {COLUMNS[column]}")
     for number, (name, steps) in enumerate(ways.items()):
-        at, colour = list(src), KINDS[(1, 5)[number]]
-        panel.text(0.6 + 6 * number, 6.2, f"— {name}", color=colour, fontsize=TYPE + 1, fontweight="bold")
+        colour, at = INKS[number], list(src)
+        panel.text(0.6 + 6 * number, 6.2, name, color=colour, fontsize=TYPE + 1, fontweight="bold")
         for axis, old, new in steps:
-            start = middle(names, at)
+            start = middle(at)
             at[axis] = "R"
-            held = 1.0
-            for placement, n in zip(at, mesh, strict=True):
-                held /= n if placement[0] == "S" else 1
+            together = math.prod(1 if placement == "R" else 1 / n for placement, n in zip(at, mesh, strict=True))
             at[axis] = new
-            end = middle(names, at)
-            straight_on = abs(start[0] - end[0]) + abs(start[1] - end[1]) < 5
-            bend = 0.0 if straight_on else -0.25
-            panel.add_patch(
-                FancyArrowPatch(
-                    start, end, arrowstyle="-|>", mutation_scale=14, shrinkA=26, shrinkB=26, color=colour, linewidth=2,
-                    connectionstyle=f"arc3,rad={bend}",
-                )
-            )
-            sent = moved(10_000, old, new, mesh[axis]) / 10_000 * held
-            beside = (start[0] + end[0]) / 2 + 0.15, (start[1] + end[1]) / 2 - 0.25
-            panel.text(*beside, f"{sent:.3f}" if sent else "nothing", color=INK, fontsize=TYPE)
+            sent = moved(10**6, old, new, mesh[axis]) / 10**6 * together
+            way(panel, start, middle(at), colour, f"{sent:.3f}" if sent else "nothing")
     return picture
 
 
-def middle(names: Sequence[str], layout: Sequence[str]) -> tuple[float, float]:
-    return 2.3 + 4 * names.index(layout[1]), 1.05 + 2 * names.index(layout[0])
+def middle(layout: Sequence[str]) -> tuple[float, float]:
+    return 2.4 + 4.2 * COLUMNS.index(layout[1]), 0.65 + 2 * ROWS.index(layout[0])
+
+
+def way(panel: Axes, start: tuple[float, float], end: tuple[float, float], colour: str, words: str) -> None:
+    """An arrow from one box to another, around the box in between if there is one."""
+    (x, y), (to_x, to_y) = start, end
+    far = abs(to_x - x) > 5
+    if far:
+        start, end = (x, y + 0.48), (to_x, to_y + 0.48)
+    elif x != to_x:
+        start, end = (x + math.copysign(1.25, to_x - x), y), (to_x - math.copysign(1.25, to_x - x), y)
+    else:
+        start, end = (x, y + 0.48), (x, to_y - 0.48)
+    style = f"arc3,rad={0.2 * far}"
+    panel.add_patch(
+        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=13, color=colour, lw=2, connectionstyle=style)
+    )
+    place = (x / 2 + to_x / 2, y + 0.85) if far else (x / 2 + to_x / 2 + (x == to_x) * 0.7, y / 2 + to_y / 2 - 0.25)
+    panel.text(*place, words, ha="center", va="center", color=INK, fontsize=TYPE)
