@@ -29,7 +29,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from utils import figures, region, simulate, spawn
 from utils.checks import checks_for
 from utils.kit.functional_collectives import all_gather, all_reduce, all_to_all, reduce_scatter
-from utils.kit.placements import USES, both_passes, chunks, converter, cut_dim, local_shape, moved, pad_to, part
+from utils.kit.placements import USES, both_passes, chunks, converter, cut_dim, local_shape, moved, pad_to
 from utils.kit.placements import convert as any_conversion
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.stored_jax import from_jax
@@ -62,8 +62,8 @@ print(f"each GPU has {by_torch.results[0]} at the end, {2 * math.prod(by_torch.r
 print(f"it sent {sent / 1e6:,.0f} MB, held {peak / 1e6:,.0f} MB, and took {by_torch.elapsed * 1e3:.1f} ms")
 
 # %% [markdown]
-# The values are right, and there is no warning. But to end up with 134 MB, each GPU has sent 7.5 GB, and for a moment it
-# held the whole matrix. By the end of part 3, your own program gets the same result with a tiny part of that.
+# The values are right, and there is no warning. But to end up with 134 MB, each GPU has sent 7.5 GB, and for a moment
+# it held the whole matrix. By the end of part 3, your own program gets the same result with a tiny part of that.
 #
 # The second surprise is worse. Two ranks, a vector that is cut in two, and its sum for the training log:
 
@@ -93,8 +93,8 @@ reveal(
 )
 
 # %% [markdown]
-# A library that decides for you can be asked what it has decided: both surprises were written in the **placements** of a
-# tensor. We start there.
+# A library that decides for you can be asked what it has decided: both surprises were written in the **placements** of
+# a tensor. We start there.
 
 # %% [markdown]
 # # Part 1 · Where a tensor lies
@@ -183,9 +183,9 @@ for place in product(range(2), range(3)):
 # %% [markdown]
 # ## What a conversion costs
 #
-# n ranks, each with `nbytes` bytes **before** the conversion. How many bytes does each of them have to send? Count as in
-# lesson 02, for the best algorithms: the ring's all-reduce, say. **Predict** first, for a partial sum on 8 ranks: how
-# many times the bytes of P to S does P to R take?
+# n ranks, each with `nbytes` bytes **before** the conversion. How many bytes does each of them have to send? Count as
+# in lesson 02, for the best algorithms: the ring's all-reduce, say. **Predict** first, for a partial sum on 8 ranks:
+# how many times the bytes of P to S does P to R take?
 
 # %%
 predict("P to R over P to S", ...)
@@ -277,8 +277,8 @@ check(convert, judges="values")
 check(convert, judges="traffic")
 
 # %% [markdown]
-# Is it the least? Here is every conversion of a 16 x 16 matrix on 4 ranks, with the bytes that your program sends, those
-# that your formula says, and DTensor's. The record counts them; DTensor's calls are in it as well.
+# Is it the least? Here is every conversion of a 16 x 16 matrix on 4 ranks, with the bytes that your program sends,
+# those that your formula says, and DTensor's. The record counts them; DTensor's calls are in it as well.
 
 # %% tags=["notebook-only"]
 def placement_of(text):
@@ -309,20 +309,21 @@ print("          formula  yours  DTensor")
 for src, dst in pairs:
     nbytes = 4 * 256 // (4 if src[0] == "S" else 1)
     formula = conversion_bytes(nbytes, src, dst, 4)[1]
-    print(f"{src:>2} to {dst:<2} {formula:9} {sent_in(run, f'{src} {dst}'):6} {sent_in(run, f'{src} {dst} by DTensor'):8}")
+    yours, theirs = sent_in(run, f"{src} {dst}"), sent_in(run, f"{src} {dst} by DTensor")
+    print(f"{src:>2} to {dst:<2} {formula:9} {yours:6} {theirs:8}")
 
 # %% [markdown]
 # Yours sends what the formula says, everywhere. DTensor does too, except from S0 to S1 and back: four times as much. On
 # a CPU it gathers everything and throws most of it away, because it takes Gloo for a backend without an all-to-all. (It
-# has had one since torch 2.12, and you have just used it. DTensor prints a warning, which is switched off above.) On GPUs,
-# it uses one.
+# has had one since torch 2.12, and you have just used it. DTensor prints a warning, which is switched off above.) On
+# GPUs, it uses one.
 
 # %% [markdown]
 # ## Uneven parts
 #
-# 7 rows on 4 ranks are 2, 2, 2 and 1; 5 rows are 2, 2, 1 and 0. In earlier lessons such cases were forbidden, or padded.
-# Here, values must come out right for any length, also where a rank has nothing at all. The collectives differ in what
-# they need:
+# 7 rows on 4 ranks are 2, 2, 2 and 1; 5 rows are 2, 2, 1 and 0. In earlier lessons such cases were forbidden, or
+# padded. Here, values must come out right for any length, also where a rank has nothing at all. The collectives differ
+# in what they need:
 #
 # - all-gather and reduce-scatter want parts of **equal** size: pad them with zeros to `ceil(length / n)`, and cut the
 #   rest off at the end.
@@ -339,8 +340,8 @@ for src, dst in pairs:
 # <details><summary>Hint 2: the idea</summary>
 #
 # Along a padded dimension, all zeros are at the end: the short parts are the last ones. So after an all-gather a single
-# `narrow` removes them. For a reduce-scatter, pad **before** you cut into equal parts, then remove the zeros of your own
-# part.
+# `narrow` removes them. For a reduce-scatter, pad **before** you cut into equal parts, then remove the zeros of your
+# own part.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -431,8 +432,8 @@ except RuntimeError as error:
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# For each step: a copy of the layout with "R" at `axis`, its local shape, `convert`, and the new placement goes into the
-# layout for the next step.
+# For each step: a copy of the layout with "R" at `axis`, its local shape, `convert`, and the new placement goes into
+# the layout for the next step.
 # </details>
 
 # %% exercise="redistribute" difficulty=3 minutes=15
@@ -467,8 +468,8 @@ check(redistribute, judges="values")
 
 # %% [markdown]
 # ## Which steps?
-# From `("S0", "S0")` to `("R", "S0")`, one step seems to be enough: undo the cut along the first axis. Let us try it on 8
-# rows and 2 x 2 ranks. Rank (0, 0) has rows 0 and 1, rank (0, 1) rows 2 and 3, and so on.
+# From `("S0", "S0")` to `("R", "S0")`, one step seems to be enough: undo the cut along the first axis. Let us try it
+# on 8 rows and 2 x 2 ranks. Rank (0, 0) has rows 0 and 1, rank (0, 1) rows 2 and 3, and so on.
 
 # %% tags=["notebook-only"]
 def undo_the_outer(rank, world_size):
@@ -490,9 +491,10 @@ spawn(undo_the_outer, 4).results
 # %% [markdown]
 # ## The cheapest steps
 #
-# Find the way with the fewest bytes: a shortest path. The nodes are layouts, the edges are possible steps, and an edge's
-# length is what a rank sends. `moved(size, old, new, n)` from the kit is your formula from exercise 2, but for the size
-# of what the n ranks have **together**, which is the whole tensor's size divided by the other axes that cut it.
+# Find the way with the fewest bytes: a shortest path. The nodes are layouts, the edges are possible steps, and an
+# edge's length is what a rank sends. `moved(size, old, new, n)` from the kit is your formula from exercise 2, but for
+# the size of what the n ranks have **together**, which is the whole tensor's size divided by the other axes that cut
+# it.
 #
 # **Predict** for the matrix at the start of this lesson, from `("R", "S0")` to `("S1", "S1")` on 8 x 8 GPUs: how many
 # times as much does DTensor's way send as the cheapest one?
@@ -516,7 +518,8 @@ predict("DTensor's bytes over the fewest", ...)
 # <details><summary>Hint 3: almost the code</summary>
 #
 # `together = math.prod(shape)`, divided by `mesh[other]` for each other axis that cuts. Push
-# `(cost + moved(together, old, new, mesh[axis]), layout[:axis] + (new,) + layout[axis + 1:], steps + [(axis, old, new)])`.
+# `(cost + moved(together, old, new, mesh[axis]), layout[:axis] + (new,) + layout[axis + 1:], steps + [(axis, old,
+# new)])`.
 # </details>
 
 # %% exercise="cheapest-steps" difficulty=4 minutes=20
@@ -568,7 +571,8 @@ def move_cheaply(rank, world_size, shape=(65536, 65536), src=("R", "S0"), dst=("
 by_us = simulate(move_cheaply, 64)
 sent_by_us, peak_by_us = by_us.traffic().implied(0), max(by_us.memory().peak)
 print("steps:", by_us.results[0][1])
-print(f"each GPU sent {sent_by_us / 1e6:,.0f} MB, held {peak_by_us / 1e6:,.0f} MB, and took {by_us.elapsed * 1e3:.2f} ms")
+print(f"each GPU sent {sent_by_us / 1e6:,.0f} MB, held {peak_by_us / 1e6:,.0f} MB")
+print(f"and took {by_us.elapsed * 1e3:.2f} ms")
 
 # %%
 reveal(
@@ -624,7 +628,8 @@ ways = [
     (numbers_sent(shape, a, default_steps(a, b), mesh), numbers_sent(shape, a, cheapest_steps(shape, a, b, mesh), mesh))
     for a, b in product(layouts, repeat=2)
 ]
-print(f"{sum(default > least for default, least in ways)} of {len(ways) - len(layouts)} pairs: more than the fewest bytes")
+more = sum(default > least for default, least in ways)
+print(f"{more} of {len(ways) - len(layouts)} pairs: more than the fewest bytes")
 print(f"in all, {sum(default for default, _ in ways) / sum(least for _, least in ways):.2f} times as many")
 
 # %% [markdown]
@@ -650,8 +655,8 @@ predict("S1 @ R", ..., choices=["R", "S0", "S1", "P", "convert"])
 # %% [markdown]
 # ## The rule of einsum
 #
-# An einsum multiplies, and sums over the labels that don't occur in its output. That is all that you need to know. Which
-# placements of the inputs fit together, and how does the output lie?
+# An einsum multiplies, and sums over the labels that don't occur in its output. That is all that you need to know.
+# Which placements of the inputs fit together, and how does the output lie?
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -660,15 +665,15 @@ predict("S1 @ R", ..., choices=["R", "S0", "S1", "P", "convert"])
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# If a label is cut, it must be cut in each input that has it, or the sizes don't match. Inputs without it must be whole.
-# And a product is linear in each of its inputs, but (a + b)(c + d) isn't ac + bd.
+# If a label is cut, it must be cut in each input that has it, or the sizes don't match. Inputs without it must be
+# whole. And a product is linear in each of its inputs, but (a + b)(c + d) isn't ac + bd.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# With the set of cut labels and the number of "P": no label, and no or one "P", is easy; more than one label, or a label
-# and a "P", or two "P" can't be computed. Else compare the placements with those that the one label would give each
-# input, and look for the label in the output.
+# With the set of cut labels and the number of "P": no label, and no or one "P", is easy; more than one label, or a
+# label and a "P", or two "P" can't be computed. Else compare the placements with those that the one label would give
+# each input, and look for the label in the output.
 # </details>
 
 # %% exercise="einsum-rule" difficulty=3 minutes=15
@@ -709,7 +714,8 @@ reveal("S1 @ S0", einsum_rule("bd,df->bf", "S1", "S0"), why="d is cut in both, a
 reveal(
     "S1 @ R",
     einsum_rule("bd,df->bf", "S1", "R"),
-    why="Some columns of x don't fit all rows of w. But R to S0 costs nothing, and then it is the case above: DTensor does that.",
+    why="Some columns of x don't fit all rows of w. But R to S0 costs nothing, and then it is the case above. "
+    "DTensor does that.",
 )
 
 # %% [markdown]
@@ -720,8 +726,8 @@ einsum_rule("bshd,bthd->bhst", "S2", "S2")
 
 # %% [markdown]
 # ### Partial sums and other functions
-# A partial sum stays one under everything that is **linear**: twice the sum is the sum of twice the summands. What about
-# the rest? `x` is a partial sum on two ranks. Which of these make DTensor send something first: `x * 2`, `x + x`,
+# A partial sum stays one under everything that is **linear**: twice the sum is the sum of twice the summands. What
+# about the rest? `x` is a partial sum on two ranks. Which of these make DTensor send something first: `x * 2`, `x + x`,
 # `x + 1`, `x.relu()`? **Predict** a list of four, True where something is sent.
 
 # %%
@@ -761,17 +767,17 @@ reveal(
 
 # %% [markdown]
 # # Part 5 · Backward passes
-# If a value lies somewhere, where does its **gradient** lie? Say x is replicated, and each rank does something different
-# with it, such as multiplying it by its own columns of w. Then each rank knows only its own contribution to the
-# gradient of x: a partial sum. So the gradient of `"R"` is `"P"`.
+# If a value lies somewhere, where does its **gradient** lie? Say x is replicated, and each rank does something
+# different with it, such as multiplying it by its own columns of w. Then each rank knows only its own contribution to
+# the gradient of x: a partial sum. So the gradient of `"R"` is `"P"`.
 #
 # The other way round: if y is a partial sum, each summand goes into y with factor 1, so each rank needs the whole
 # gradient of y. The gradient of `"P"` is `"R"`. And a part of a tensor has the matching part of the gradient: `"S0"`
 # goes with `"S0"`.
 #
 # Sometimes each rank has all of a tensor, and they all do the **same** with it, as with the weights of a layer norm on
-# replicated activations. Then each rank already has the whole gradient. That is a placement of its own, called `"I"` here,
-# for invariant. Forward, it is just like `"R"`; its gradient is `"I"` again.
+# replicated activations. Then each rank already has the whole gradient. That is a placement of its own, called `"I"`
+# here, for invariant. Forward, it is just like `"R"`; its gradient is `"I"` again.
 #
 # | value | `R` | `P` | `S0` | `I` |
 # | --- | --- | --- | --- | --- |
@@ -946,8 +952,8 @@ reveal(
 # %% [markdown]
 # ## The price of a layer
 #
-# One layer, `y = x @ w`, without anything before or after it. x comes cut by tokens, `"S0"`, and y must leave like that.
-# The label that is cut, and the placement of the stored weight, decide what is sent.
+# One layer, `y = x @ w`, without anything before or after it. x comes cut by tokens, `"S0"`, and y must leave like
+# that. The label that is cut, and the placement of the stored weight, decide what is sent.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -1001,8 +1007,8 @@ for label, stored in (("b", "I"), ("b", "S0"), ("f", "S1"), ("d", "S0")):
 # not make the cheapest model.
 #
 # There is a limit as well. On each rank, the stored weights may have no more than `budget` numbers; `"I"` stores all of
-# a weight, `"S0"` and `"S1"` an n-th. The activations come in as `"S0"` and leave as `"S0"`. Every layer must use one of
-# the three labels, so that each rank does an n-th of the work.
+# a weight, `"S0"` and `"S1"` an n-th. The activations come in as `"S0"` and leave as `"S0"`. Every layer must use one
+# of the three labels, so that each rank does an n-th of the work.
 #
 # `both_passes(size, old, new, n)` from the kit is what a conversion sends forward and backward together.
 #
@@ -1028,8 +1034,8 @@ predict("tokens from which on it changes", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `for choice in product(product("bfd", ("I", "S0", "S1")), repeat=len(widths) - 1):` skip it if it holds too much, add up
-# `both_passes(tokens * rows, now, use_x, n)` and `both_passes(rows * columns, stored, use_w, n)` for each layer, and
+# `for choice in product(product("bfd", ("I", "S0", "S1")), repeat=len(widths) - 1):` skip it if it holds too much, add
+# up `both_passes(tokens * rows, now, use_x, n)` and `both_passes(rows * columns, stored, use_w, n)` for each layer, and
 # the way back to "S0" at the end. Keep the best.
 # </details>
 
@@ -1078,13 +1084,13 @@ reveal("65,536 tokens", "Megatron" if shard_model([D, F_, D], 65536, n, weights 
 reveal(
     "tokens from which on it changes",
     next(t for t in range(16000, 17000) if shard_model([D, F_, D], t, n, weights // n)[0][0] == "b"),
-    why="Megatron's layers send 4 tokens x D x (n - 1) / n in both passes, FSDP's 4 D x F x (n - 1) / n. Equal at F tokens.",
+    why="In both passes, Megatron's layers send 4 tokens x D x (n - 1) / n, FSDP's 4 D x F x (n - 1) / n.",
 )
 
 # %% [markdown]
 # Nobody told the search about FSDP or Megatron. It found f then d with the weights cut as `S1` and `S0`, with
-# sequence parallelism around: Megatron. From F tokens on it found b and b, with cut weights: FSDP; and if there is room,
-# uncut ones: data parallelism. Either you move the activations, or you move the weights, whichever is less.
+# sequence parallelism around: Megatron. From F tokens on it found b and b, with cut weights: FSDP; and if there is
+# room, uncut ones: data parallelism. Either you move the activations, or you move the weights, whichever is less.
 
 # %%
 figures.time_curves(
@@ -1101,12 +1107,12 @@ figures.time_curves(
 # %% [markdown]
 # # Part 7 · DTensor
 # `torch.distributed.tensor` does in a library what you have written: a `DTensor` has a local tensor, a mesh and
-# placements. Every operation has a rule, as your einsum does. If the inputs don't fit, DTensor converts them, by its own
-# prices. That is convenient, and it is never announced.
+# placements. Every operation has a rule, as your einsum does. If the inputs don't fit, DTensor converts them, by its
+# own prices. That is convenient, and it is never announced.
 #
 # | here | DTensor |
 # | --- | --- |
-# | `my_part` | `distribute_tensor(x, mesh, [Shard(0)])`: rank 0 sends everyone their part. `src_data_rank=None` trusts that all have the same x, and sends nothing |
+# | `my_part` | `distribute_tensor(x, mesh, [Shard(0)])`: rank 0 sends everyone their part |
 # | the local tensor with a placement | `DTensor.from_local(x_local, mesh, [Shard(0)])` |
 # | `redistribute` | `x.redistribute(placements=[...])`, through which autograd goes |
 # | `"R"`, `"S0"`, `"P"` | `Replicate()`, `Shard(0)`, `Partial()`; there is no `"I"` |
@@ -1122,7 +1128,8 @@ def all_products(rank, world_size):
     mesh = init_device_mesh("cpu", (world_size,))
     found = {}
     for a, b in product(names, repeat=2):
-        x, w = (DTensor.from_local(torch.ones(local_shape((8, 8), (p,), (4,), (rank,))), mesh, [placement_of(p)]) for p in (a, b))
+        local = [torch.ones(local_shape((8, 8), (p,), (4,), (rank,))) for p in (a, b)]
+        x, w = (DTensor.from_local(v, mesh, [placement_of(p)]) for v, p in zip(local, (a, b)))
         with region(f"{a} @ {b}"):
             found[a, b] = str((x @ w).placements[0])
     return found
@@ -1143,9 +1150,9 @@ for a in names:
 # %% [markdown]
 # ## The MLP in DTensor
 #
-# Write the MLP from part 5 with DTensors: again one function for all four ways. Local tensors come in, and a local tensor
-# goes out. Convert with `redistribute` wherever a label asks for it, so that nothing is left for DTensor to decide. For
-# `"I"`, use `Replicate()`: `from_local` remembers how a tensor lay, and converts its gradient back to that.
+# Write the MLP from part 5 with DTensors: again one function for all four ways. Local tensors come in, and a local
+# tensor goes out. Convert with `redistribute` wherever a label asks for it, so that nothing is left for DTensor to
+# decide. For `"I"`, use `Replicate()`: `from_local` remembers how a tensor lay, and converts its gradient back to that.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -1198,7 +1205,8 @@ check(dtensor_mlp, judges="traffic")
 
 # %% tags=["notebook-only"]
 def nothing_said(x, w1, w2, stored, labels, mesh):
-    x, w1, w2 = (DTensor.from_local(v, mesh, [placement_of(p.replace("I", "R"))]) for v, p in zip((x, w1, w2), stored.values()))
+    places = [placement_of(p.replace("I", "R")) for p in stored.values()]
+    x, w1, w2 = (DTensor.from_local(v, mesh, [place]) for v, place in zip((x, w1, w2), places))
     return ((x @ w1).relu() @ w2).redistribute(placements=x.placements).to_local()
 
 def run_dtensor(rank, world_size, function, stored, labels):
@@ -1273,8 +1281,8 @@ for rank, (plain, said) in enumerate(spawn(local_trap, 2).results):
 
 # %% [markdown]
 # ## Two libraries on one mesh
-# `parallelize_module` cuts a module's weights for tensor parallelism, `fully_shard` for FSDP, both by making DTensors of
-# them. So both fit on one mesh of two axes. How do the rows of the first weight lie then?
+# `parallelize_module` cuts a module's weights for tensor parallelism, `fully_shard` for FSDP, both by making DTensors
+# of them. So both fit on one mesh of two axes. How do the rows of the first weight lie then?
 
 # %% tags=["notebook-only"]
 def make_model():
@@ -1297,12 +1305,13 @@ run, whole = spawn(two_axes, 4), make_model()
 whole(batch).square().mean().backward()
 placements, gradient = run.results[1]  # dp 0, tp 1
 print(placements, calls_in(run, "step"))
-print("rows of rank 1:", [n for n, row in enumerate(whole[0].weight.grad) if any(torch.allclose(row, mine) for mine in gradient)])
+rows = [n for n, row in enumerate(whole[0].weight.grad) if any(torch.allclose(row, mine) for mine in gradient)]
+print("rows of rank 1:", rows)
 
 # %% [markdown]
-# On the mesh, dp is the first axis, so dp should cut first. But tp was applied first: rank (0, 1) has rows 32 to 47, the
-# first half of tp's second half. As `("S0", "S0")` it would have rows 16 to 31. So DTensor has a placement of its own for
-# that, `_StridedShard`. Take care with everything that looks at placements without knowing it.
+# On the mesh, dp is the first axis, so dp should cut first. But tp was applied first: rank (0, 1) has rows 32 to 47,
+# the first half of tp's second half. As `("S0", "S0")` it would have rows 16 to 31. So DTensor has a placement of its
+# own for that, `_StridedShard`. Take care with everything that looks at placements without knowing it.
 
 # %% [markdown]
 # # Part 8 · JAX
@@ -1321,8 +1330,8 @@ print("rows of rank 1:", [n for n, row in enumerate(whole[0].weight.grad) if any
 # | `redistribute` | `jax.reshard`, `out_shardings=`, or `with_sharding_constraint` |
 # | `"P"`, and its dual | `P(..., unreduced={"x"})` and `P(..., reduced={"x"})`, in new versions |
 #
-# Here is this lesson's first line again, on 2 x 4 devices: from `("R", "S0")` to `("S1", "S1")`. We don't run it; we look
-# at what XLA has compiled.
+# Here is this lesson's first line again, on 2 x 4 devices: from `("R", "S0")` to `("S1", "S1")`. We don't run it; we
+# look at what XLA has compiled.
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
 def collective_lines(compiled):
@@ -1332,8 +1341,9 @@ def collective_lines(compiled):
     return [re.sub(r", (metadata=\{.*?\}|use_global_device_ids=true|channel_id=\d+)", "", line) for line in lines]
 
 def opening(jax):
-    P, shardings = jax.P, partial(jax.NamedSharding, jax.make_mesh((2, 4), ("x", "y"), (jax.sharding.AxisType.Auto,) * 2))
-    move = jax.jit(lambda x: x, in_shardings=shardings(P("y", None)), out_shardings=shardings(P(None, ("x", "y"))))
+    mesh = jax.make_mesh((2, 4), ("x", "y"), (jax.sharding.AxisType.Auto,) * 2)
+    rows, columns = (jax.NamedSharding(mesh, spec) for spec in (jax.P("y", None), jax.P(None, ("x", "y"))))
+    move = jax.jit(lambda x: x, in_shardings=rows, out_shardings=columns)
     return collective_lines(move.lower(jax.ShapeDtypeStruct((64, 64), "float32")).compile())
 
 from_jax(opening)
@@ -1438,8 +1448,8 @@ for src, dst in pairs:
 #
 # ## FSDP and tensor parallelism in JAX
 # By default, the axes of `make_mesh` are **explicit**: the sharding belongs to the type of an array, and each operation
-# checks it, like your `einsum_rule`. If it would say "convert", or if there is a choice, JAX doesn't guess. It asks. The
-# MLP of part 5 then is:
+# checks it, like your `einsum_rule`. If it would say "convert", or if there is a choice, JAX doesn't guess. It asks.
+# The MLP of part 5 then is:
 #
 # ```python
 # def data_parallel(x, w1, w2):     # x: P("t", None); w1, w2: P(None, None)
@@ -1477,7 +1487,7 @@ def strategies(jax):
     mesh = jax.make_mesh((4,), ("t",), devices=jax.devices()[:4])
     with jax.set_mesh(mesh):
         for name, (mlp, specs) in ways.items():
-            def both_ways(x, w1, w2, grad):
+            def both_ways(x, w1, w2, grad, mlp=mlp):
                 y, backward = jax.vjp(mlp, x, w1, w2)
                 return y, *backward(grad)
 
@@ -1506,8 +1516,8 @@ reveal(
 # where you have reduce-scatters: count those once, and these two are equal as well.
 #
 # If you do want a reduce-scatter on a CPU, you can write it: in `shard_map`, a function sees local arrays, and calls
-# collectives by itself, as in all other lessons. The last cell shows that, and what the types of explicit mode say about
-# partial sums and their gradients.
+# collectives by itself, as in all other lessons. The last cell shows that, and what the types of explicit mode say
+# about partial sums and their gradients.
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
 def types_and_errors(jax):
@@ -1515,11 +1525,14 @@ def types_and_errors(jax):
     said = {}
     with jax.set_mesh(jax.make_mesh((8,), ("t",))):
         a, b = put(jnp.ones((8, 8)), P(None, "t")), put(jnp.ones((8, 8)), P("t", None))
-        summands = jax.jit(lambda a, b: jnp.einsum("bd,df->bf", a, b, out_sharding=P(None, None, unreduced={"t"})))(a, b)
+        partial_sum = P(None, None, unreduced={"t"})
+        summands = jax.jit(lambda a, b: jnp.matmul(a, b, out_sharding=partial_sum))(a, b)
         weight = jax.jit(lambda w: jax.reshard(w, P(None, None, reduced={"t"})))(put(jnp.ones((8, 8)), P(None, None)))
         _, backward = jax.vjp(lambda w: b @ w, weight)
         added = jax.shard_map(
-            lambda a, b: jax.lax.psum_scatter(a @ b, "t", tiled=True), in_specs=(P(None, "t"), P("t", None)), out_specs=P("t", None)
+            lambda a, b: jax.lax.psum_scatter(a @ b, "t", tiled=True),
+            in_specs=(P(None, "t"), P("t", None)),
+            out_specs=P("t", None),
         )
         said["S1 and S0"] = f"{jax.typeof(a)} and {jax.typeof(b)}"
         said["a @ b"] = words_of(lambda: a @ b)
@@ -1569,9 +1582,10 @@ how_predictions_went()
 # `jax.NamedSharding`, `jax.reshard`, `jax.shard_map`. *How to Scale Your Model*, an online book, writes `A[I_X, J]`
 # for rows that are cut along X, and `{U_X}` for a partial sum.
 #
-# **The papers.** Xu and others: *GSPMD: General and Scalable Parallelization for ML Computation Graphs* (2021). Zheng and
-# others: *Alpa* (2022), for the search. Shazeer and others: *Mesh-TensorFlow* (2018). Rink and others:
-# *Memory-efficient array redistribution through portable collective communication* (2021), for part 3 and the challenge.
+# **The papers.** Xu and others: *GSPMD: General and Scalable Parallelization for ML Computation Graphs* (2021). Zheng
+# and others: *Alpa* (2022), for the search. Shazeer and others: *Mesh-TensorFlow* (2018). Rink and others:
+# *Memory-efficient array redistribution through portable collective communication* (2021), for part 3 and the
+# challenge.
 
 # %% [markdown]
 # # Challenge
@@ -1579,29 +1593,29 @@ how_predictions_went()
 
 # %% [markdown]
 # ## From any layout to any other
-# Part 3 asked for the fewest bytes if a tensor may only be converted along one axis at a time, by one collective. Nobody
-# has to do it that way. A rank lacks certain numbers, others have them. Any way of getting them is allowed.
+# Part 3 asked for the fewest bytes if a tensor may only be converted along one axis at a time, by one collective.
+# Nobody has to do it that way. A rank lacks certain numbers, others have them. Any way of getting them is allowed.
 #
-# You get the cheapest steps, ready-made. To carry them out reaches par. The score is what the busiest rank sends: the bytes
-# of its messages, and what its collectives imply, but all that is handed to an all-to-all. The limit is what an average
-# rank lacks.
+# You get the cheapest steps, ready-made. To carry them out reaches par. The score is what the busiest rank sends: the
+# bytes of its messages, and what its collectives imply, but all that is handed to an all-to-all. The limit is what an
+# average rank lacks.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# From `("S0", "S1")` to `("S1", "S0")` on 2 x 2 ranks, who has what rank (0, 1) lacks? How many numbers are that, and how
-# many do the steps send?
+# From `("S0", "S1")` to `("S1", "S0")` on 2 x 2 ranks, who has what rank (0, 1) lacks? How many numbers are that, and
+# how many do the steps send?
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# `part(x, layout, mesh, place)` from the kit also works for a tensor of positions, `torch.arange(...).view(shape)`. So each
-# rank can find out by itself what all others have and want.
+# `part(x, layout, mesh, place)` from utils/kit/placements.py also works for a tensor of positions,
+# `torch.arange(...).view(shape)`. So each rank can find out by itself what all others have and want.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Several ranks may have the same numbers. If it is always the first one that sends them, it is the busiest rank, and the
-# others have nothing to do.
+# Several ranks may have the same numbers. If it is always the first one that sends them, it is the busiest rank, and
+# the others have nothing to do.
 # </details>
 
 # %% exercise="any-to-any" difficulty=5 minutes=20

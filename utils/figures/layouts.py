@@ -49,7 +49,8 @@ def box_of(
         if placement[0] == "S":
             first, last = ends[int(placement[1:])]
             ends[int(placement[1:])] = [first + (last - first) * at // n, first + (last - first) * (at + 1) // n]
-    return (*ends[0], *ends[1])
+    (top, bottom), (left, right) = ends
+    return top, bottom, left, right
 
 
 ROWS, COLUMNS = ("R", "S1", "S0"), ("S0", "R", "S1")  # neighbours in the order in which ways go

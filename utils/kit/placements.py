@@ -20,7 +20,7 @@ from torch import Tensor
 from .functional_collectives import all_gather, all_reduce, all_to_all, reduce_scatter
 
 Layout = tuple[str, ...]
-# How x, w and y of y = x @ w lie if one of its labels is cut: b (rows of x), f (columns of w) or d, which is summed over.
+# How x, w and y of y = x @ w lie if a label is cut: b (rows of x), f (columns of w) or d, which is summed over.
 USES = {"b": ("S0", "R", "S0"), "f": ("R", "S1", "S1"), "d": ("S1", "S0", "P")}
 
 
@@ -73,9 +73,7 @@ def both_passes(size: int, old: str, new: str, n: int) -> int:
     return moved(size, old, new, n) + moved(size, turned(new), turned(old), n)
 
 
-def convert(
-    x: Tensor, old: str, new: str, shape: Sequence[int], group: dist.ProcessGroup | None = None
-) -> Tensor:
+def convert(x: Tensor, old: str, new: str, shape: Sequence[int], group: dist.ProcessGroup | None = None) -> Tensor:
     """What this rank has if the tensor that the group shares goes from one placement to the other.
 
     shape: of the tensor that the group has together; parts may be uneven. At most one collective.
@@ -133,7 +131,8 @@ class Conversion(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return convert(grads[0], *ctx.back, ctx.shape, ctx.group), None, None, None, None
+        old, new = ctx.back
+        return convert(grads[0], old, new, ctx.shape, ctx.group), None, None, None, None
 
 
 def turned(placement: str) -> str:
@@ -147,7 +146,7 @@ def converter(group: dist.ProcessGroup | None = None) -> Callable[[Tensor, str, 
 
     def to(x: Tensor, old: str, new: str) -> Tensor:
         shape = [length * (n if d == cut_dim(old) else 1) for d, length in enumerate(x.shape)]
-        converted: Tensor = Conversion.apply(x, old, new, shape, group)
+        converted: Tensor = Conversion.apply(x, old, new, shape, group)  # type: ignore[no-untyped-call]
         return converted
 
     return to

@@ -25,7 +25,7 @@ def from_jax(compute: Callable[[Any], Any]) -> Any:
     if find_spec("jax") is None:
         print(f"JAX is not installed: this is what version {stored['version']} gave. To run it, install it: make jax")
         return stored[compute.__name__]
-    import jax
+    import jax  # type: ignore[import-not-found, unused-ignore]
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)

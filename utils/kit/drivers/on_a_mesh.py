@@ -96,9 +96,7 @@ def on_device_mesh(
     return drive(partial(function, mesh=init_device_mesh("cpu", (world_size,))), given, grad, rank, world_size, **same)
 
 
-def count_model(
-    function: Callable[..., Any], widths: list[int], tokens: int, n: int, budget: int
-) -> dict[str, Any]:
+def count_model(function: Callable[..., Any], widths: list[int], tokens: int, n: int, budget: int) -> dict[str, Any]:
     """What the layers that `function` has chosen, [(label, storage)], hold on each rank and send in both passes."""
     chosen = list(function(widths, tokens, n, budget))
     stored_here, total, lies = 0, 0, "S0"
