@@ -13,7 +13,7 @@ run = "$(VENV)/bin/python"
 unexport PYTHONHOME VIRTUAL_ENV $(if $(SYSTEM_SITE),,PYTHONPATH)      # may belong to another environment
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test quick thorough graded try build grade release dist kernel script lock versions lint format \
+.PHONY: help system env jax lab test quick thorough graded try build grade release dist kernel script lock versions lint format \
   bench accuracy gpu book clean distclean
 
 help: ## list the verbs
@@ -26,6 +26,11 @@ needs-%:
 	@$(PYTHON) setup_env.py $* --venv "$(VENV)" --uv "$(UV)" $(if $(SYSTEM_SITE),--system-site)
 
 env: needs-$(or $(GROUP),course) ## only install: what students need, or more: make GROUP=developer env
+
+jax: needs-course ## add JAX, which four cells of lesson 13 can use
+	@$(run) -m pip install --quiet --constraint requirements.txt "$(jax)"
+
+jax = $(shell sed -n 's/^jax = \["\(.*\)"\].*/\1/p' pyproject.toml)
 
 lab: needs-$(if $(COURSE),instructor,course) ## open the lessons in JupyterLab, or a course's folder with its formgrader: make COURSE=../spring lab
 	@bin="$$(cd "$(VENV)/bin" && pwd)" && cd "$(or $(COURSE),.)" && PATH="$$bin:$$PATH" "$$bin/python" -m jupyterlab \

@@ -31,6 +31,7 @@ zero_stages(world_size=4)                        what each stage of ZeRO leaves 
                                                  flat tensor is cut; gather_compute_free: when weights have memory
 dispatch([[[0, 2], [1, 3]]] * 2, num_experts=4)  which rows of a mixture of experts go where
 memory_and_time({"every k": [("1", 1e9, 1.3)]}, "")  what recomputing saves in memory and costs in time
+layouts(["S0 R", "S0 S1"], mesh=(2, 3))          which rank of a mesh has which part of a matrix
 rank_grid({"dp": 2, "pp": 2, "tp": 3})           which ranks of a grid share a group, for each axis
 ring_blocks({"zigzag": [[0, 3], [1, 2]]})        who computes which block of a causal mask, at which hop of a ring
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
@@ -46,6 +47,7 @@ from .data_parallel import buckets, data_parallel_step, norms, overlap
 from .experts import dispatch
 from .grids import rank_grid, ring_blocks
 from .heatmaps import heatmap, traffic
+from .layouts import layout_ways, layouts
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
 from .picture import COLOURS, KINDS, Picture
@@ -79,6 +81,8 @@ __all__ = [
     "halving",
     "heatmap",
     "layer_doors",
+    "layout_ways",
+    "layouts",
     "live_bytes",
     "memory_and_time",
     "norms",

@@ -13,10 +13,17 @@ MARKERS = "osD^vPX"
 INKS = [KINDS[number] for number in (0, 1, 2, 4, 5, 6)]  # without yellow: too light for a thin line
 
 
-def time_curves(curves: dict[str, list[tuple[float, float]]], title: str, dots: str = "") -> Picture:
+def time_curves(
+    curves: dict[str, list[tuple[float, float]]],
+    title: str,
+    dots: str = "",
+    labels: tuple[str, str] = ("bytes", "time"),
+    units: tuple[str, str] = ("B", "s"),
+) -> Picture:
     """A line for each of {name: [(bytes, seconds), ...]}, except for the one named `dots`, which gets only dots.
 
-    All curves have the same sizes. A dotted vertical line marks each size at which the fastest changes.
+    All curves have the same sizes. A dotted vertical line marks each size at which the fastest changes. For other
+    things than bytes and seconds: their labels and units.
     """
     picture = Picture(7.2, 4.2, title)
     panel = picture.add_axes((0.13, 0.13, 0.84, 0.76))
@@ -27,13 +34,13 @@ def time_curves(curves: dict[str, list[tuple[float, float]]], title: str, dots: 
     if dots:
         style = {"linestyle": "", "marker": "o", "markersize": 11, "markerfacecolor": "none", "color": INK}
         panel.plot(*zip(*curves[dots], strict=True), label=dots, **style)
-    panel.set(xscale="log", yscale="log", xlabel="bytes", ylabel="time")
+    panel.set(xscale="log", yscale="log", xlabel=labels[0], ylabel=labels[1])
     for x, left, right in crossings(lines):
         panel.axvline(x, color=GREY, linestyle=":", linewidth=1.2)
-        words = f"{left} | {right}\n{quantity(x, 'B')}"
+        words = f"{left} | {right}\n{quantity(x, units[0])}"
         panel.annotate(words, (x, 0.03), (4, 0), ("data", "axes fraction"), "offset points", color=INK, fontsize=9)
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "B")))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "s")))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, units[0])))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, units[1])))
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_locator(LogLocator(numticks=20))
         axis.set_minor_locator(NullLocator())
