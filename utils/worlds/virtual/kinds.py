@@ -13,8 +13,8 @@ from .alike import Representatives, why_not
 from .gpu import total
 
 if TYPE_CHECKING:
+    from ...cluster.hardware import Cluster
     from .rank import VirtualRank
-    from .simulated_world import SimulatedWorld
 
 WORTH_A_REMARK = 100_000  # operations and calls of all ranks together: some ten seconds
 Numbers = npt.NDArray[np.int64]
@@ -37,21 +37,20 @@ class Axis(NamedTuple):
         return np.arange(world_size) // self.stride % self.size
 
 
-def about_kinds(world: SimulatedWorld) -> str:
+def about_kinds(cluster: Cluster, device: str, ranks: Sequence[VirtualRank]) -> str:
     """A remark on a program that was slow because all ranks ran, with the argument spelled out; "" if there is none."""
-    if world.representatives.runs_as is not None or why_not(world.cluster, world.request.device):
+    work = sum(len(rank.calls) + sum(rank.times.values()) for rank in ranks)
+    ended_well = all(rank.finished and rank.failure is None for rank in ranks)
+    if work < WORTH_A_REMARK or not ended_well or why_not(cluster, device):
         return ""
-    work = sum(len(rank.calls) + sum(rank.times.values()) for rank in world.ranks)
-    if work < WORTH_A_REMARK or not all(rank.finished and rank.failure is None for rank in world.ranks):
-        return ""
-    looks = looks_of(world.ranks)
-    for axes in grids(world.size):
-        kinds = numbers_in(axes, world.size)
+    size, looks = len(ranks), looks_of(ranks)
+    for axes in grids(size):
+        kinds = numbers_in(axes, size)
         first = np.unique(kinds, return_index=True)[1]
         runs_as = first[kinds]
-        stand_ins = Representatives(world.cluster, world.size, tuple(runs_as.tolist()))
-        if (looks == looks[runs_as]).all() and can_stand_for_all(stand_ins, world.ranks):
-            return remark(axes, world.size, len(first))
+        stand_ins = Representatives(cluster, size, tuple(runs_as.tolist()))
+        if (looks == looks[runs_as]).all() and can_stand_for_all(stand_ins, ranks):
+            return remark(axes, size, len(first))
     return ""
 
 

@@ -406,7 +406,8 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     try:
         world.run()
         world.say_once("patches", about_patches())
-        world.say_once("kinds", about_kinds(world))
+        if request.alike is None:
+            world.say_once("kinds", about_kinds(world.cluster, request.device, world.ranks))
         world.prints.flush()
         outcome = world.outcome()
     except TooManyRanks as error:
