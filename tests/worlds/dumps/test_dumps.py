@@ -25,6 +25,10 @@ def leaves_a_dump(rank, world_size):
     dist.all_reduce(x)
     if rank == 0:
         work = dist.all_reduce(x, async_op=True)
+    enqueued, completed = 0, 0
+    while not enqueued or completed != enqueued - (rank == 0):  # Gloo notes the end of a call a moment after it
+        [status] = pickle.loads(_dump_fr_trace())["pg_status"].values()
+        enqueued, completed = status["last_enqueued_collective"], status["last_completed_collective"]
     both = _dump_fr_trace(), _dump_fr_trace_json()
     if rank == 0:
         dist.send(token, 1)
@@ -122,6 +126,21 @@ def test_what_another_version_lacks_is_left_open(tmp_path):
     for rank, entries in enumerate((bare, [])):
         (tmp_path / f"dump{rank}").write_bytes(pickle.dumps({"version": "1.1", "entries": entries}))
     assert "rank 0  waits in all_reduce" in explain(tmp_path)
+
+
+def test_gloos_groups_have_the_ranks_that_called_something_on_them(tmp_path):
+    """Their `pg_config` is empty, and `pg_status` goes by numbers that each rank gives out itself."""
+    calls = [[("1", 0)], [("1", 0), ("2", 1)], [("2", 0)]]
+    for rank, groups in enumerate(calls):
+        name = "gloo:broadcast" if rank == 2 else "gloo:all_reduce"
+        entries = [entry(1, name, "scheduled", process_group=[group, "undefined"], pg_id=i) for group, i in groups]
+        dump = {"pg_config": {"": {"name": "", "ranks": "[]"}}, "pg_status": {}, "entries": entries}
+        if rank < 2:
+            dump["pg_status"] = {"0": {"last_completed_collective": 1}}
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(dump))
+    said = explain(tmp_path)
+    assert "rank 0  has finished\n  rank 1  waits in all_reduce" in said
+    assert "rank 1 called all_reduce, rank 2 called broadcast." in said
 
 
 # --- reading

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from ...events.matching import Matching
 from ...events.rank_state import RankState
 from ...text.source_lines import place
 from .read import BadDump, read_folder
-from .states import states_of
+from .states import listed, states_of
 
 NO_MORE = (
     '"Has finished" means here that the dump holds no call of the rank that had not ended: the rank may have exited, '
@@ -23,6 +22,10 @@ NO_MORE = (
 ALL_ALIKE = (
     "All of them made the same calls, so what they wait for is a rank without a dump. It is the one to look at: its "
     "log ends with an error, or it hangs where it calls no collective."
+)
+NOBODY_ELSE = (
+    "All of them made the same calls. In a group other than the whole world, a rank that never called anything may be "
+    "what they wait for: Gloo's dumps don't say who is in a group."
 )
 LIVE = """\
 To have a job leave dumps, set these before it starts, on every machine:
@@ -76,7 +79,7 @@ def report(states: list[RankState], missing: list[int]) -> str:
     if said is not None:
         return said
     lines = ["  " + line for line in describe_ranks(states)]
-    return "\n".join([*lines, "", ALL_ALIKE if missing else "All ranks made the same calls: nothing keeps them apart."])
+    return "\n".join([*lines, "", ALL_ALIKE if missing else NOBODY_ELSE])
 
 
 def all_ranks(dumps: dict[int, dict[str, Any]]) -> set[int]:
@@ -84,8 +87,7 @@ def all_ranks(dumps: dict[int, dict[str, Any]]) -> set[int]:
     found: set[int] = set()
     for dump in dumps.values():
         for group in (dump.get("pg_config") or {}).values():
-            ranks = group.get("ranks") or "[]"
-            found |= {int(rank) for rank in (ast.literal_eval(ranks) if isinstance(ranks, str) else ranks)}
+            found |= set(listed(group))
     return found
 
 

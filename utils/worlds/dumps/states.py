@@ -79,7 +79,11 @@ def states_of(dumps: dict[int, Dump]) -> dict[int, RankState]:
     """The record of each rank that left a dump. The groups of its calls hold only ranks that left one."""
     entries = {rank: read_entries(dump) for rank, dump in dumps.items()}
     first = first_in_all(entries)
-    return {rank: state_of(rank, dumps, mine, first) for rank, mine in entries.items()}
+    callers: dict[str, set[int]] = defaultdict(set)
+    for rank, mine in entries.items():
+        for entry in mine:
+            callers[entry.group].add(rank)
+    return {rank: state_of(rank, dumps, mine, first, callers) for rank, mine in entries.items()}
 
 
 def read_entries(dump: Dump) -> list[Entry]:
@@ -100,7 +104,9 @@ def first_in_all(entries: dict[int, list[Entry]]) -> dict[str, int]:
     return {group: max(numbers) for group, numbers in begins.items()}
 
 
-def state_of(rank: int, dumps: dict[int, Dump], entries: list[Entry], first: dict[str, int]) -> RankState:
+def state_of(
+    rank: int, dumps: dict[int, Dump], entries: list[Entry], first: dict[str, int], callers: dict[str, set[int]]
+) -> RankState:
     done, waits = last_completed(dumps[rank]), False
     events: list[Event] = []
     for entry in entries:
@@ -108,12 +114,12 @@ def state_of(rank: int, dumps: dict[int, Dump], entries: list[Entry], first: dic
         if not ended if entry.is_message else entry.number >= first[entry.group]:
             is_async = waits and not ended  # it waits for the first; what follows was started and is in flight
             waits = waits or not ended
-            events.append(event_of(rank, len(events), entry, members_of(entry, dumps), ended, is_async))
+            events.append(event_of(rank, len(events), entry, members_of(entry, dumps, callers), ended, is_async))
     return RankState(rank, events, finished=not waits)
 
 
 def event_of(rank: int, index: int, entry: Entry, members: tuple[int, ...], ended: bool, is_async: bool) -> Event:
-    group = "world" if entry.description == "default_pg" or entry.group in ("", "0") else entry.group
+    group = "world" if is_world(entry) else entry.group
     peer = members[entry.peer] if entry.is_message and entry.peer is not None and entry.peer < len(members) else None
     return Event(
         rank,
@@ -139,24 +145,35 @@ def is_completed(entry: Entry, done: dict[str, int]) -> bool:
     """Whether the call had ended. Gloo's entries say it late, so the group's last completed number counts as well."""
     if entry.fields.get("state") == "completed":
         return True
-    return not entry.is_message and entry.number <= done.get(entry.group, -1)
+    return not entry.is_message and entry.number <= done.get(str(entry.fields.get("pg_id", entry.group)), -1)
 
 
 def last_completed(dump: Dump) -> dict[str, int]:
-    """{group: the number of its last collective that has ended}."""
+    """{this rank's own number of a group: that of the group's last collective that has ended}."""
     status = dump.get("pg_status") or {}
     return {str(group): int(one.get("last_completed_collective", -1)) for group, one in status.items()}
 
 
-def members_of(entry: Entry, dumps: dict[int, Dump]) -> tuple[int, ...]:
-    """The global ranks of a call's group that left a dump, in the group's order."""
+def members_of(entry: Entry, dumps: dict[int, Dump], callers: dict[str, set[int]]) -> tuple[int, ...]:
+    """The global ranks of a call's group that left a dump, in the group's order.
+
+    callers   {group: those who called something on it}: Gloo's dumps don't name the members of a group
+    """
     for dump in dumps.values():
         for name, group in (dump.get("pg_config") or {}).items():
-            if str(group.get("name", name)) == entry.group or str(name) == entry.group:
-                ranks = group.get("ranks") or "[]"
-                listed = ast.literal_eval(ranks) if isinstance(ranks, str) else ranks
-                return tuple(rank for rank in map(int, listed) if rank in dumps)
-    return tuple(sorted(dumps))
+            if entry.group in (str(name), str(group.get("name", name))) and (ranks := listed(group)):
+                return tuple(rank for rank in ranks if rank in dumps)
+    return tuple(sorted(dumps if is_world(entry) else callers[entry.group]))
+
+
+def listed(group: dict[str, Any]) -> list[int]:
+    """The ranks that an entry of `pg_config` names."""
+    ranks = group.get("ranks") or "[]"
+    return [int(rank) for rank in (ast.literal_eval(ranks) if isinstance(ranks, str) else ranks)]
+
+
+def is_world(entry: Entry) -> bool:
+    return entry.description == "default_pg" or entry.group in ("", "0")
 
 
 def caller(frames: list[dict[str, Any]]) -> tuple[str, str]:
