@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...recording.torch_private import let_fused_optimizers_take, take_for
 from .rank import World
+from .virtual_accelerator import patch_accelerator
 
 MAKE_TENSORS = """
     tensor as_tensor empty zeros ones full eye arange linspace rand randn randint randperm
@@ -143,9 +144,8 @@ def patch_cuda(world: World) -> None:
     stay_where_they_are()
     leave_out_device_ids()
     leave_out_compiling(world)
-    if world.only_sizes:
-        torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign]
-    else:
+    patch_accelerator()
+    if not world.only_sizes:
         autocast_on_cpu()
 
 
@@ -183,6 +183,7 @@ def without_gpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     def made(*args: Any, **kwargs: Any) -> torch.Tensor:
         if "device" in kwargs and is_gpu(kwargs["device"]):
             kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+        kwargs.pop("pin_memory", None)
         return make(*args, **kwargs)
 
     return made

@@ -29,15 +29,23 @@ from ..real.process_world import ProcessWorld
 from ..real.watchdog import run_world
 from .alike import Representatives, RunsAs
 
-MOST_SECONDS = 600  # real time
 PATIENCE = 5  # seconds for the process to say where its ranks are
 
 
 def run_virtually(
-    world_size: int, cluster: Cluster, device: str, item_as_nan: bool, alike: RunsAs | None, program: bytes
+    world_size: int,
+    cluster: Cluster,
+    device: str,
+    item_as_nan: bool,
+    alike: RunsAs | None,
+    program: bytes,
+    timeout: float,
 ) -> Run:
-    """Run `program` on virtual ranks, from their start to their end. Raises the report of what went wrong."""
-    return run_world(lambda: VirtualWorld(world_size, cluster, device, item_as_nan, alike, program), MOST_SECONDS)
+    """Run `program` on virtual ranks, from their start to their end, at most for `timeout` seconds of real time.
+
+    Raises the report of what went wrong.
+    """
+    return run_world(lambda: VirtualWorld(world_size, cluster, device, item_as_nan, alike, program), timeout)
 
 
 class VirtualWorld(ProcessWorld):
@@ -115,7 +123,8 @@ class VirtualWorld(ProcessWorld):
         return RankTimeout(
             f"the virtual cluster has not finished after {timeout:g} s of real time.\n"
             + "\n".join(lines)
-            + "\n\nIs there an endless loop? If not, simulate fewer ranks, layers or steps."
+            + "\n\nIs there an endless loop? If not, simulate fewer ranks, layers or steps, or say how long it may take: "
+            f"simulate(..., timeout={max(3600, round(5 * timeout))})."
         )
 
     def interrupted(self) -> Interrupted:
