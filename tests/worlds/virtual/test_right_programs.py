@@ -335,7 +335,7 @@ def test_fsdp_on_a_mesh_of_gpus_runs_without_values():
         model(torch.ones(3, 5)).sum().backward()
         return [tuple(parameter.grad.to_local().shape) for parameter in model.parameters()]
 
-    assert simulate(program, 2).results[0] == [(3, 5), (3,), (3, 6), (2,)]
+    assert simulate(program, 2).results[0] == [(3, 5), (3,), (2, 6), (2,)]
 
 
 @both

@@ -13,6 +13,7 @@ from ...cluster.hardware import Cluster
 from ...diagnosis import deadlock
 from ...diagnosis.errors import Interrupted, RankCrashed, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import how_it_died, report_failures
+from ...diagnosis.nccl_order import nccl_remark
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...events.computed import Computed
 from ...events.event import Event, Region
@@ -188,6 +189,8 @@ class VirtualWorld(ProcessWorld):
 
     def run_of(self, records: list[RankRecord], outcome: VirtualOutcome) -> Run:
         events = [event for state in self.states for event in state.events]
+        if remark := nccl_remark(events):
+            print(remark)
         regions = [region for state in self.states for region in state.regions]
         if not regions:  # the program names none: then show when each GPU was busy
             running = zip(self.representatives.running, records, strict=True)
