@@ -130,15 +130,19 @@ with needed():
     from torch._C import _get_dispatch_mode as get_dispatch_mode
     from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_hooks
     from torch._C._distributed_c10d import Backend, FakeProcessGroup, ProcessGroupGloo, Work
-    from torch._C._dynamo.eval_frame import (
-        _FrameAction as FrameAction,
-        _FrameExecStrategy as FrameExecStrategy,
-        set_code_exec_strategy,
-    )
+    from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
     from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
         _set_thread_isolation_mode as set_thread_isolation_mode,
     )
-    from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
+    from torch._C._dynamo.eval_frame import (
+        _FrameAction as FrameAction,
+    )
+    from torch._C._dynamo.eval_frame import (
+        _FrameExecStrategy as FrameExecStrategy,
+    )
+    from torch._C._dynamo.eval_frame import (
+        set_code_exec_strategy,
+    )
     from torch._ops import OpOverload
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._tensor import _rebuild_from_type_v2 as rebuild_from_type

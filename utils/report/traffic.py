@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..events.collectives import COLLECTIVES, NOBODY, POINT_TO_POINT, ROOT
 from ..events.event import DTENSORS_EXCHANGE, Event
 from ..text import tables
-from ..text.source_lines import place
 from ..text.rank_sets import format_ranks, group_alike
+from ..text.source_lines import place
 
 if TYPE_CHECKING:
     from ..figures import Picture
@@ -78,8 +78,8 @@ def gathered_exchanges(events: list[Event]) -> str:
     where = f" ({', '.join(lines[:3])}{', ...' if len(lines) > 3 else ''})" if lines else ""
     times = " or ".join(map(str, sizes))
     return (
-        f"{len(found)} of these all-gathers{where} stand for all-to-alls: on a mesh of \"cpu\", DTensor gathers the "
-        f"whole tensor and each rank cuts out its part, which sends {times} times the bytes. On a mesh of \"cuda\" it "
+        f'{len(found)} of these all-gathers{where} stand for all-to-alls: on a mesh of "cpu", DTensor gathers the '
+        f'whole tensor and each rank cuts out its part, which sends {times} times the bytes. On a mesh of "cuda" it '
         "calls all_to_all."
     )
 

@@ -97,7 +97,9 @@ def every_output(rank, world_size, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_outputs_of_any_layout_hold_what_gloo_writes(layout):
     """A transposed output held zeros, in silence; one with gaps broke the virtual cluster itself."""
-    for real, ours in zip(spawn(every_output, 2, layout).results, virtual(every_output, 2, layout).results, strict=True):
+    for real, ours in zip(
+        spawn(every_output, 2, layout).results, virtual(every_output, 2, layout).results, strict=True
+    ):
         for one, other in zip(real, ours, strict=True):
             assert torch.equal(one, other)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ...recording.torch_private import is_on
+from ...recording.torch_private import is_leaf, is_on
 
 
 def words(text: str) -> frozenset[str]:

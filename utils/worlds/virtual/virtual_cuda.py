@@ -138,7 +138,9 @@ def patch_cuda(world: World) -> None:
     for name, answer in answers.items():
         setattr(cuda, name, answer)
     cuda.Stream, cuda.Event = VirtualStream, event_class(world)  # type: ignore[misc,assignment]
-    vars(torch)["meta"] = cuda  # where FSDP looks for the streams of tensors without values, by the name of their device
+    vars(torch)["meta"] = (
+        cuda  # where FSDP looks for the streams of tensors without values, by the name of their device
+    )
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     let_fused_optimizers_take("meta")
     stay_where_they_are()

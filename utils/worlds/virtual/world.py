@@ -124,7 +124,7 @@ class VirtualWorld(ProcessWorld):
         return RankTimeout(
             f"the virtual cluster has not finished after {timeout:g} s of real time.\n"
             + "\n".join(lines)
-            + "\n\nIs there an endless loop? If not, simulate fewer ranks, layers or steps, or say how long it may take: "
+            + "\n\nIs there an endless loop? If not, simulate fewer ranks, layers or steps, or allow it more time: "
             f"simulate(..., timeout={max(3600, round(5 * timeout))})."
         )
 
