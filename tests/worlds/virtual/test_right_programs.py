@@ -1,5 +1,7 @@
 """Programs that are right on real ranks give the same on virtual ones: values, errors, and what is recorded."""
 
+import itertools
+import math
 from functools import partial
 
 import pytest
@@ -7,7 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
 
 from utils import RankFailed, simulate, spawn
 
@@ -92,7 +97,9 @@ def every_output(rank, world_size, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_outputs_of_any_layout_hold_what_gloo_writes(layout):
     """A transposed output held zeros, in silence; one with gaps broke the virtual cluster itself."""
-    for real, ours in zip(spawn(every_output, 2, layout).results, virtual(every_output, 2, layout).results, strict=True):
+    for real, ours in zip(
+        spawn(every_output, 2, layout).results, virtual(every_output, 2, layout).results, strict=True
+    ):
         for one, other in zip(real, ours, strict=True):
             assert torch.equal(one, other)
 
@@ -220,3 +227,151 @@ def test_an_operator_that_reads_other_gpus_memory_is_refused_rather_than_free(la
 
     with pytest.raises(RankFailed, match="memory of other GPUs"):
         launch(program, 2)
+
+
+# --- torch.compile
+
+
+@torch.compile(backend="eager", fullgraph=True, dynamic=False)
+def doubled(x):
+    return 2 * x
+
+
+halved = torch.compile(nn.Linear(2, 1, bias=False), backend="eager")
+
+
+@both
+def test_what_a_module_has_compiled_can_be_sent(world):
+    def program(rank, world_size):
+        with torch.no_grad():
+            halved.weight.fill_(0.5)
+        return doubled(torch.ones(1) + rank).item(), halved(torch.ones(2)).item()
+
+    assert world(program, 2).results == [(2.0, 1.0), (4.0, 1.0)]
+
+
+def test_a_compiled_function_is_sent_with_what_was_asked_for():
+    from utils.worlds.common.compiled import reduce_compiled
+
+    for wanted in ({"backend": "eager", "dynamic": True}, {"options": {"max_autotune": True}, "fullgraph": True}, {}):
+        _, (function, asked) = reduce_compiled(torch.compile(expected_of, **wanted))
+        assert function is expected_of
+        assert {name: value for name, value in asked.items() if value} == wanted
+
+
+@both
+def test_a_compiled_ddp_model_trains(world):
+    def program(rank, world_size):
+        torch.manual_seed(0)
+        model = torch.compile(DistributedDataParallel(nn.Linear(4, 1)), backend="eager")
+        for _ in range(2):
+            model(torch.ones(2, 4) * (rank + 1)).sum().backward()
+        return [parameter.grad.tolist() for parameter in model.parameters()]
+
+    run = world(program, 2)
+    assert run.results == [[[[6.0] * 4], [4.0]]] * 2
+    assert sum(event.op == "all_reduce" for event in run.events if event.rank == 0) >= 2
+
+
+# --- what torch keeps once per process
+
+
+def conversions(rank, world_size, shape, mesh_shape, device):
+    """The values of a DTensor that doesn't divide evenly, converted between all pairs of placements."""
+    mesh = init_device_mesh(device, mesh_shape)
+    whole = torch.arange(float(torch.Size(shape).numel())).view(shape)
+    shards = [Replicate(), *(Shard(dim) for dim in range(len(shape)))]
+    got = {}
+    for source in itertools.product([*shards, Partial()], repeat=len(mesh_shape)):
+        if Partial() in source:
+            plain = [Replicate() if isinstance(place, Partial) else place for place in source]
+            local = distribute_tensor(whole, mesh, plain).to_local()
+            tensor = DTensor.from_local(local, mesh, source, shape=whole.shape, stride=whole.stride())
+        else:
+            tensor = distribute_tensor(whole, mesh, source)
+        for wanted in itertools.product(shards, repeat=len(mesh_shape)):
+            got[source, wanted] = tensor.redistribute(placements=wanted).to_local()
+    return got
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("shape", "mesh"), [((7,), (2, 2)), ((7, 10), (2, 2)), ((5, 7), (2, 3)), ((3, 2), (4,)), ((5,), (2, 2, 2))]
+)
+def test_a_dtensor_that_does_not_divide_evenly_is_converted_as_on_real_ranks(shape, mesh):
+    """torch keeps the plans of conversions per process, with the shapes of the rank that made them."""
+    size = math.prod(mesh)
+    real = spawn(conversions, size, shape, mesh, "cpu", timeout=200).results
+    for device in ("cpu", "cuda"):
+        for one, other in zip(real, virtual(conversions, size, shape, mesh, device).results, strict=True):
+            assert one.keys() == other.keys()
+            assert all(torch.equal(one[pair], other[pair]) for pair in one)
+
+
+def two_dimensional(rank, world_size):
+    """Tensor parallelism inside FSDP2, of layers whose sizes don't divide evenly: _StridedShard, three axes of plans."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+    parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh["data"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(3, 5) * (step + 1 + rank // 2)).square().sum().backward()
+        optimizer.step()
+    return [parameter.full_tensor().detach() for parameter in model.parameters()]
+
+
+@pytest.mark.long
+def test_tensor_parallelism_inside_fsdp_of_uneven_layers_trains_as_on_real_ranks():
+    for one, other in zip(spawn(two_dimensional, 4).results, virtual(two_dimensional, 4).results, strict=True):
+        assert all(map(torch.allclose, one, other))
+
+
+def test_fsdp_on_a_mesh_of_gpus_runs_without_values():
+    def program(rank, world_size):
+        model = nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 3))
+        fully_shard(model, mesh=init_device_mesh("cuda", (world_size,)))
+        model(torch.ones(3, 5)).sum().backward()
+        return [tuple(parameter.grad.to_local().shape) for parameter in model.parameters()]
+
+    assert simulate(program, 2).results[0] == [(3, 5), (3,), (2, 6), (2,)]
+
+
+@both
+def test_a_switch_of_torchs_holds_for_the_rank_that_set_it(world):
+    def program(rank, world_size):
+        from torch.distributed.tensor import _redistribute
+
+        with _redistribute.use_min_cost_redistribution_plan(rank == 0):
+            dist.barrier()
+            inside = _redistribute._FORCE_MIN_COST_REDISTRIBUTION_PLAN
+            if rank:
+                dist.barrier()
+        if not rank:
+            dist.barrier()
+        return inside, _redistribute._FORCE_MIN_COST_REDISTRIBUTION_PLAN
+
+    assert world(program, 2).results == [(True, None), (False, None)]
+
+
+@both
+def test_plans_of_checkpoints_are_each_ranks_own(world, tmp_path):
+    """With cached plans, DefaultSavePlanner keeps them in its class, by the class's name."""
+
+    def program(rank, world_size, folder):
+        from torch.distributed import checkpoint
+
+        mesh = init_device_mesh("cpu", (world_size,))
+        for step in range(3):
+            tensor = distribute_tensor(torch.arange(7.0) + 100 * step, mesh, [Shard(0)])
+            planner = checkpoint.DefaultSavePlanner(enable_plan_caching=True)
+            checkpoint.save({"x": tensor}, checkpoint_id=f"{folder}/{step}", planner=planner)
+        loaded = {"x": distribute_tensor(torch.zeros(7), mesh, [Shard(0)])}
+        checkpoint.load(loaded, checkpoint_id=f"{folder}/2")
+        return loaded["x"].full_tensor().tolist()
+
+    wanted = [200.0 + number for number in range(7)]
+    assert world(program, 3, str(tmp_path)).results == [wanted] * 3

@@ -47,10 +47,10 @@ def check_world_size(world_size: Any, most: int | None = MAX_PROCESSES, caller: 
     return size
 
 
-def check_timeout(timeout: float | None) -> float:
+def check_timeout(timeout: float | None, default: float = DEFAULT_TIMEOUT) -> float:
     """`timeout` in seconds, or the default for None. Raises ValueError unless it is a number above 0."""
     if timeout is None:
-        return DEFAULT_TIMEOUT
+        return default
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise ValueError(f"timeout is in seconds and must be more than 0; got {timeout!r}.")
     return float(timeout)

@@ -12,12 +12,12 @@ from typing import Any
 
 # Private names of torch, which can't be looked up before a program has called torch.compile: importing the compiler
 # takes a second. recording/torch_private.py has the others.
-MARK, CONTEXT = "_is_torch_compile", "dynamo_ctx"  # a compiled module shares the first with the one inside
+MARK, CONTEXT = "_is_torch_compile", "dynamo_ctx"  # of a function; of a module
 
 
 def is_compiled(value: object) -> bool:
     held = getattr(value, "__dict__", ())
-    return MARK in held and (CONTEXT in held or isinstance(value, FunctionType))
+    return CONTEXT in held or (MARK in held and isinstance(value, FunctionType))
 
 
 def reduce_compiled(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -11,6 +11,7 @@ from typing import Any
 from ...diagnosis import deadlock
 from ...diagnosis.errors import Interrupted, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import GIVES_UP, LAST_WORDS, is_innocent, report_crash, report_failures
+from ...diagnosis.nccl_order import nccl_remark
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...diagnosis.words import ranks_text
 from ...events.failure import Failure
@@ -214,13 +215,16 @@ class RealWorld(ProcessWorld):
         bound_by_receives(self.states)
         if error := silent_mistake(self.states):
             raise error
+        events = [event for state in self.states for event in state.events]
+        if self.placement.backend == "gloo" and (remark := nccl_remark(events)):
+            print(remark)
         return Run(
             world_size=self.world_size,
             world="spawn",
             backend=self.placement.backend,
             results=self.results(),
             output=self.printed(),
-            events=[event for state in self.states for event in state.events],
+            events=events,
             elapsed=self.seconds(),
             regions=[region for state in self.states for region in state.regions],
             memory_notes=[read_memory(record.notes) for record in self.records],

@@ -3,12 +3,12 @@
 Their kernels for the CPU call the process group; those for tensors without values don't, which would make them free. So
 each is called by the kernel that does, or replaced by operators of which that is true:
 
-    _c10d_functional             its kernel for the CPU, whatever the tensors are. Of those that write to `out`, C++
-                                 calls the backend behind the process group: they become a call without `out`, and a copy
+    _c10d_functional             its kernel for the CPU, whatever the tensors are. For those that write to `out`, C++
+                                 calls the backend behind the group: they become a call without `out`, and a copy
     _c10d_functional_autograd    that of _c10d_functional with the same name, once autograd has done its part
     _dtensor                     its kernel for the CPU
-    symm_mem                     what torch itself puts together from a collective and a product, one after the other; an
-                                 all-reduce, whatever the algorithm; what reads other ranks' memory raises
+    symm_mem                     a fused one as a collective and a product, one after the other; an all-reduce by any
+                                 algorithm as all_reduce; what reads other ranks' memory raises
     c10d_functional              torch makes it of _c10d_functional
 """
 

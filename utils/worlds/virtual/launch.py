@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...report.run import Run
-from ..common.call_checks import check_program, check_world_size
+from ..common.call_checks import check_program, check_timeout, check_world_size
 from ..common.program import pickle_program
 from ..real.zygote.client import zygote
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...cluster.jitter import Jitter
 
 MAX_RANKS = 16384
+MOST_SECONDS = 600.0  # real time
 DEVICES = ("meta", "cpu")
 zygote.preload.append(f"{__package__}.simulated_world")
 
@@ -35,6 +36,7 @@ def simulate(
     jitter: Jitter | None = None,
     site: str | float | None = None,
     alike: Callable[[int], Hashable] | None = None,
+    timeout: float | None = None,
     **kwargs: Any,
 ) -> Run:
     """Run `fn(rank, world_size, *args, **kwargs)`, a rank program as for `spawn`, on virtual GPUs.
@@ -64,6 +66,8 @@ def simulate(
               and a step on thousands of GPUs takes seconds: with `lambda rank: rank // 8 % 16`, 16 ranks run for any
               number of them. Only for device="meta". docs/simulator.md says what is checked, and what isn't.
 
+    timeout   real seconds after which a simulation that has not finished is ended; 600 by default.
+
     The ranks are threads that take turns, and each has its own clock. Computing takes the time that the roofline model
     gives for the GPU, a message the time that the links between its ranks need, and a collective the time of the best
     algorithm for it. These are seconds of the virtual cluster, the same in every run. `run.elapsed` and the times of
@@ -77,6 +81,7 @@ def simulate(
     """
     check_program(fn, args, kwargs, "simulate")
     world_size = check_world_size(world_size, most=MAX_RANKS, caller="simulate")
+    timeout = check_timeout(timeout, default=MOST_SECONDS)
     if device not in DEVICES:
         raise ValueError(f'device is "meta" (sizes only) or "cpu" (values too); got {device!r}.')
     from ...cluster.presets import find_cluster, site_factor  # only now, so that importing the package is quick
@@ -94,4 +99,4 @@ def simulate(
     if representatives is not None and (reason := why_not(cluster, device)):
         raise ValueError(reason)
     program = pickle_program(fn, args, kwargs, world_size)
-    return run_virtually(world_size, cluster, device, item_as_nan, representatives, program)
+    return run_virtually(world_size, cluster, device, item_as_nan, representatives, program, timeout)

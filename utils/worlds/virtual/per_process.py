@@ -1,6 +1,6 @@
 """What torch.distributed keeps once per process, and therefore once for all virtual ranks, unless something is done.
 
-Each of these is decided here; a test goes through torch's modules and fails for anything that is not.
+Found by going through the modules of torch.distributed (2.13) for caches, containers, and globals that functions set.
 
     keyed by mesh   caches whose keys contain a DeviceMesh: plans of DTensor's redistribution, sharding strategies, the
                     metadata of results. Meshes of different ranks are equal, though a plan has the shapes of the rank
@@ -33,7 +33,9 @@ OWN = {
     ),
     "torch.distributed.fsdp._fsdp_extensions": "_extensions",
     "torch.distributed.fsdp._fully_shard._fully_shard": "_enable_fsdp_module_new_init",
-    "torch.distributed.fsdp.wrap": "_ConfigAutoWrap.in_autowrap_context _ConfigAutoWrap.wrapper_cls _ConfigAutoWrap.kwargs",
+    "torch.distributed.fsdp.wrap": (
+        "_ConfigAutoWrap.in_autowrap_context _ConfigAutoWrap.wrapper_cls _ConfigAutoWrap.kwargs"
+    ),
     "torch.distributed.tensor._random": "_rng_tracker",
     "torch.distributed.tensor._redistribute": (
         "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION _FORCE_MIN_COST_REDISTRIBUTION_PLAN"

@@ -26,6 +26,7 @@ from .turns import Turns
 from .waiting_threads import all_wait_for_locks, computed_by_other_threads
 
 LOOK_EVERY = 0.5  # seconds of the machine's clock
+LONG_TURN = 120  # looks: a minute
 NOTHING = 1e-3  # seconds of processor time: what all ranks together use between two looks if none can go on
 
 
@@ -59,6 +60,7 @@ class RankThread(threading.Thread):
         self.number, self.scheduler, self.surroundings = number, scheduler, surroundings
         self.clock = self.host = 0.0
         self.busy: list[list[float]] = []
+        self.read_at, self.reads = -1.0, 0  # how often the program has read the clock since it reached that moment
         self.finished = False
         self.in_bookkeeping = False  # the scheduler's flag, kept here while another rank runs
         self.turn = threading.Lock()  # released to resume the rank
@@ -120,6 +122,8 @@ class Scheduler(Turns[RankThread]):
         self.error: BaseException | None = None  # a mistake in the simulator itself
         self.deadline: float | None = None  # on the machine's clock: no rank gets another turn after that
         self.on_turn: Callable[[], None] = lambda: None
+        self.on_long_turn: Callable[[RankThread], None] = lambda rank: None
+        self.say_once: Callable[[str, str], None] = lambda about, text: None  # prints a remark
         self.turns = 0  # number of turns that have ended
         self.held_up: RankThread | None = None  # the rank that waits for a lock which nobody will release
 
@@ -145,7 +149,11 @@ class Scheduler(Turns[RankThread]):
         Threads are looked at one by one, and ranks take turns meanwhile: so nobody must have had a turn or computed.
         """
         turns, computed = self.turns, computed_by_other_threads()
+        looks = 0  # at the same turn
         while not self.done.wait(LOOK_EVERY):
+            looks = looks + 1 if self.turns == turns else 0
+            if looks == LONG_TURN and self.running is not None:
+                self.on_long_turn(self.running)
             locked = self.turns == turns and all_wait_for_locks()  # to look at a thousand threads takes long
             before, turns, computed = (turns, computed), self.turns, computed_by_other_threads()
             if locked and turns == before[0] and computed - before[1] < NOTHING:

@@ -12,6 +12,7 @@ import pickle
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import astuple, fields
 from datetime import timedelta
@@ -89,6 +90,8 @@ class SimulatedWorld:
         self.network = self.make_network()
         self.scheduler = self.make_scheduler()
         self.scheduler.on_turn = self.report_progress
+        self.scheduler.on_long_turn = self.report_long_turn
+        self.scheduler.say_once = self.say_once
         self.store = dist.HashStore()
         self.world_group_ranks = {rank: rank for rank in range(self.size)}  # global rank -> rank in the default group
         self.shared: dict[Any, Any] = {}
@@ -274,6 +277,16 @@ class SimulatedWorld:
             if running:
                 self.prints.news(f"{min(running):.9f} {self.network.calls} {len(self.ranks) - len(running)}")
 
+    def report_long_turn(self, rank: VirtualRank) -> None:
+        """Called on the main thread, while the rank goes on."""
+        line = source_lines.place(lines_of(self).get(rank.number, ""))
+        self.say_once(
+            "long turn",
+            f"rank {rank.number} has been running for a minute of real time{f' at {line}' if line else ''}, and the "
+            "other ranks wait for their turn. What torch computes on device='meta' takes none; loops in Python do.",
+        )
+        self.prints.flush()
+
     # --- at the end
 
     def outcome(self) -> VirtualOutcome:
@@ -338,6 +351,7 @@ class Prints(io.TextIOBase):
         self.scheduler = scheduler
         self.buffer = bytearray()
         self.speaker: int | None = None
+        self.lock = threading.RLock()  # the main thread may say something while a rank runs
 
     def writable(self) -> bool:
         return True
@@ -351,21 +365,23 @@ class Prints(io.TextIOBase):
         self.say(rank, SYNCHRONISED)
 
     def say(self, rank: int, data: bytes) -> None:
-        if rank != self.speaker:
-            self.speaker = rank
-            self.buffer += SPEAKS % rank
-        self.buffer += data
-        if len(self.buffer) > FLUSH:
-            self.flush()
+        with self.lock:
+            if rank != self.speaker:
+                self.speaker = rank
+                self.buffer += SPEAKS % rank
+            self.buffer += data
+            if len(self.buffer) > FLUSH:
+                self.flush()
 
     def news(self, text: str) -> None:
         self.buffer += NEWS_IS % text.encode()
         self.flush()
 
     def flush(self) -> None:
-        data, self.buffer = bytes(self.buffer), bytearray()
-        while data:
-            data = data[os.write(rank_environment.marks, data) :]
+        with self.lock:
+            data, self.buffer = bytes(self.buffer), bytearray()
+            while data:
+                data = data[os.write(rank_environment.marks, data) :]
 
 
 class VirtualRecorder:

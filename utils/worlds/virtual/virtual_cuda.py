@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...recording.torch_private import let_fused_optimizers_take, take_for
 from .rank import World
+from .virtual_accelerator import patch_accelerator
 
 MAKE_TENSORS = """
     tensor as_tensor empty zeros ones full eye arange linspace rand randn randint randperm
@@ -137,16 +138,13 @@ def patch_cuda(world: World) -> None:
     for name, answer in answers.items():
         setattr(cuda, name, answer)
     cuda.Stream, cuda.Event = VirtualStream, event_class(world)  # type: ignore[misc,assignment]
-    vars(torch)["meta"] = (
-        cuda  # where FSDP looks for the streams of tensors without values, by the name of their device
-    )
+    vars(torch)["meta"] = cuda  # where FSDP looks for streams, by the name of the device
     torch.cuda.amp.common.amp_definitely_not_available = lambda: False
     let_fused_optimizers_take("meta")
     stay_where_they_are()
     leave_out_device_ids()
-    if world.only_sizes:
-        torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign]
-    else:
+    patch_accelerator()
+    if not world.only_sizes:
         autocast_on_cpu()
 
 
@@ -184,6 +182,7 @@ def without_gpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     def made(*args: Any, **kwargs: Any) -> torch.Tensor:
         if "device" in kwargs and is_gpu(kwargs["device"]):
             kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+        kwargs.pop("pin_memory", None)
         return make(*args, **kwargs)
 
     return made

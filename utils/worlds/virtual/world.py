@@ -13,6 +13,7 @@ from ...cluster.hardware import Cluster
 from ...diagnosis import deadlock
 from ...diagnosis.errors import Interrupted, RankCrashed, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import how_it_died, report_failures
+from ...diagnosis.nccl_order import nccl_remark
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...events.computed import Computed
 from ...events.event import Event, Region
@@ -29,15 +30,23 @@ from ..real.process_world import ProcessWorld
 from ..real.watchdog import run_world
 from .alike import Representatives, RunsAs
 
-MOST_SECONDS = 600  # real time
 PATIENCE = 5  # seconds for the process to say where its ranks are
 
 
 def run_virtually(
-    world_size: int, cluster: Cluster, device: str, item_as_nan: bool, alike: RunsAs | None, program: bytes
+    world_size: int,
+    cluster: Cluster,
+    device: str,
+    item_as_nan: bool,
+    alike: RunsAs | None,
+    program: bytes,
+    timeout: float,
 ) -> Run:
-    """Run `program` on virtual ranks, from their start to their end. Raises the report of what went wrong."""
-    return run_world(lambda: VirtualWorld(world_size, cluster, device, item_as_nan, alike, program), MOST_SECONDS)
+    """Run `program` on virtual ranks, from their start to their end, at most for `timeout` seconds of real time.
+
+    Raises the report of what went wrong.
+    """
+    return run_world(lambda: VirtualWorld(world_size, cluster, device, item_as_nan, alike, program), timeout)
 
 
 class VirtualWorld(ProcessWorld):
@@ -115,7 +124,8 @@ class VirtualWorld(ProcessWorld):
         return RankTimeout(
             f"the virtual cluster has not finished after {timeout:g} s of real time.\n"
             + "\n".join(lines)
-            + "\n\nIs there an endless loop? If not, simulate fewer ranks, layers or steps."
+            + "\n\nIs there an endless loop? If not, simulate fewer ranks, layers or steps, or allow it more time: "
+            f"simulate(..., timeout={max(3600, round(5 * timeout))})."
         )
 
     def interrupted(self) -> Interrupted:
@@ -179,6 +189,8 @@ class VirtualWorld(ProcessWorld):
 
     def run_of(self, records: list[RankRecord], outcome: VirtualOutcome) -> Run:
         events = [event for state in self.states for event in state.events]
+        if remark := nccl_remark(events):
+            print(remark)
         regions = [region for state in self.states for region in state.regions]
         if not regions:  # the program names none: then show when each GPU was busy
             running = zip(self.representatives.running, records, strict=True)
