@@ -124,6 +124,22 @@ def test_the_program_may_ask_for_another_kernel():
     assert fused == second < composed
 
 
+def test_packed_sequences_are_charged_one_by_one():
+    def program(rank, world_size, causal):
+        from torch.nn.attention.varlen import varlen_attn
+
+        q, k, v = (torch.empty(1024, H, D, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        ends, made = torch.tensor([0, 512, 1024], dtype=torch.int32), []
+        window = (-1, 0) if causal else (-1, -1)
+        forward = lasts(lambda: made.append(varlen_attn(q, k, v, ends, ends, 512, 512, window_size=window)))
+        return forward, lasts(lambda: made[0].backward(torch.empty_like(made[0])))
+
+    full, causal = (simulate(program, 1, part, cluster=CLUSTER).results[0] for part in (False, True))
+    pairs = 2 * H * 2 * 512**2
+    assert full == pytest.approx((pairs * 2 * D / PEAK, pairs * 5 * D / (PEAK / 2)), rel=0.02)
+    assert causal == pytest.approx([took / 2 for took in full], rel=0.1)
+
+
 # ---- flex_attention
 
 
