@@ -92,14 +92,18 @@ def test_values_and_gradients_are_torchs_own():
 
 
 def test_inference_mode_makes_no_difference():
+    """Compound operations arrive there in one piece."""
+
     def program(rank, world_size):
-        with torch.no_grad():
-            expected = lasts(lambda: ATTEND(*tensors(2), enable_gqa=True))
-        with torch.inference_mode():
-            return expected, lasts(lambda: ATTEND(*tensors(2), enable_gqa=True))
+        layer, took = torch.nn.Linear(64, 64), []
+        for context in (torch.no_grad(), torch.inference_mode()):
+            with context:
+                x, inputs = torch.empty(4096, 64), tensors(2)
+                took.append((lasts(lambda x=x: layer(x)), lasts(lambda i=inputs: ATTEND(*i, enable_gqa=True))))
+        return took
 
     expected, found = simulate(program, 1, cluster=CLUSTER).results[0]
-    assert found == expected > 0
+    assert found == pytest.approx(expected)
 
 
 def test_the_program_may_ask_for_another_kernel():
@@ -118,6 +122,22 @@ def test_the_program_may_ask_for_another_kernel():
     assert fused < second < composed
     fused, second, composed = simulate(program, 1, cluster="dgx-a100").results[0]
     assert fused == second < composed
+
+
+def test_packed_sequences_are_charged_one_by_one():
+    def program(rank, world_size, causal):
+        from torch.nn.attention.varlen import varlen_attn
+
+        q, k, v = (torch.empty(1024, H, D, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+        ends, made = torch.tensor([0, 512, 1024], dtype=torch.int32), []
+        window = (-1, 0) if causal else (-1, -1)
+        forward = lasts(lambda: made.append(varlen_attn(q, k, v, ends, ends, 512, 512, window_size=window)))
+        return forward, lasts(lambda: made[0].backward(torch.empty_like(made[0])))
+
+    full, causal = (simulate(program, 1, part, cluster=CLUSTER).results[0] for part in (False, True))
+    pairs = 2 * H * 2 * 512**2
+    assert full == pytest.approx((pairs * 2 * D / PEAK, pairs * 5 * D / (PEAK / 2)), rel=0.02)
+    assert causal == pytest.approx([took / 2 for took in full], rel=0.1)
 
 
 # ---- flex_attention

@@ -177,9 +177,8 @@ class VirtualGpu(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             self.watch(args)
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
-        if function is sdpa:  # in inference mode autograd's part is left out, and with it what replaces this
-            with self:
-                return attention(self.rank.world, *args, **kwargs)
+        if torch.is_inference_mode_enabled() and (made := self.compose(function, args, kwargs)) is not NotImplemented:
+            return made
         if is_functional_collective(function):
             return self.functional_collective(function, args, kwargs)
         result, args, is_view = self.carry_out(function, args, kwargs)
@@ -187,6 +186,16 @@ class VirtualGpu(TorchDispatchMode):
         if not is_view:
             self.count(result)
         return result
+
+    def compose(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """In inference mode autograd, which makes compound operations of others, is left out: do so here.
+
+        Returns NotImplemented for an operation that isn't compound.
+        """
+        with self:
+            if function is sdpa:
+                return attention(self.rank.world, *args, **kwargs)
+            return function.decompose(*args, **kwargs)
 
     def carry_out(
         self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

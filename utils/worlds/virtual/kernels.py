@@ -22,6 +22,8 @@ aten = torch.ops.aten
 # Where the two factors of a matrix product are among the arguments.
 PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
 PRODUCTS |= dict.fromkeys(SCALED_PRODUCTS | GROUPED_PRODUCTS, 0)
+# Where torch.nn.attention.varlen has its operators: attention of several sequences, one after the other.
+VARIABLE_LENGTHS = "torch_attn"
 
 
 class Work(NamedTuple):
@@ -103,6 +105,10 @@ def kernel_of(
         causal = bool(argument(function, "is_causal", args, kwargs))
         part = causal_part(*query_and_key(function, args)) if causal else 1.0
         return Kernel(flops, moved, dtype, kind, needed=int(flops * part))
+    if function.namespace == VARIABLE_LENGTHS:
+        kind = "attention_backward" if "backward" in packet.__name__ else "attention"
+        causal = bool(argument(function, "is_causal", args, kwargs))
+        return Kernel(flops, moved, dtype, kind, needed=flops // 2 if causal else None)
     return Kernel(flops, moved, dtype)
 
 
