@@ -400,4 +400,21 @@ def all_reduces() -> list[Row]:
     return rows
 
 
+def nccl_tests() -> list[Row]:
+    """nccl-tests' own sweep on the same H200s. No rate was fitted to it."""
+    sizes = [2**20 << place for place in range(len(H200_NCCL_TESTS))]
+    return [
+        Row(
+            "all-reduce",
+            f"{nbytes >> 20} MiB on 8 x H200",
+            nbytes * 2 * 7 / 8 / (speed * 1e9),
+            "all_reduce",
+            nbytes=nbytes,
+            cluster="dgx-h100",
+            ranks=8,
+        )
+        for nbytes, speed in zip(sizes, H200_NCCL_TESTS, strict=True)
+    ]
+
+
 ROWS = [*megatron(), *korthikanti(), *megascale(), *llama(), *all_reduces()]

@@ -33,14 +33,29 @@ What is achieved (`rates="achieved"`) comes from measurements:
     InfiniBand        HDR 96 of 100 GB/s over four cards (nccl-tests, issue 119), NDR 46 to 48 of 50 (issue 290)
     latencies         start and steps of tuning.cc, except that the steps of LL are 0.8 µs and 6 µs, chosen as above:
                       8 x H200 in a node 18 µs, 2 x A100 on 2 nodes 19 µs, 16 nodes of H100 62 µs (nccl, issue 1469)
-    attention         A100: FlashAttention 2 (arXiv 2307.08691). H100 at 16,384 tokens and 128 numbers per head, forward
-                      and backward, of 989 TFLOP/s: FlashAttention 2 370 and 322, cuDNN 595 and 516, FlashAttention 3
-                      648 and 561 (arXiv 2407.08608, figures 5 and 6). On Hopper and Blackwell torch 2.13 takes cuDNN's
-                      kernel if cuDNN is newer than 9.15 (sdp_utils.cpp), else FlashAttention 2, as it always did
-                      before: replace(HOPPER, flash=2). A100 has 2 only
-    sustained, fill,  fitted to the training steps in tests/accuracy, to the half that is not reported
-    memory, rows
+    attention         H100 at 16,384 tokens and 128 numbers per head, forward and backward, of 989 TFLOP/s:
+                      FlashAttention 2 370 and 322, cuDNN 595 and 516, FlashAttention 3 648 and 561 (arXiv 2407.08608,
+                      figures 5 and 6). On Hopper and Blackwell torch 2.13 takes cuDNN's kernel if cuDNN is newer than
+                      9.15 (sdp_utils.cpp), else FlashAttention 2, as it always did before: replace(HOPPER, flash=2).
+                      A100 has 2 only, at most 0.65 (arXiv 2307.08691); what it reaches here is fitted
+    sustained, fill,  A100: fitted to the training steps in tests/accuracy (fill to an earlier, smaller set of them);
+    memory, rows      H100: `sustained` only, the rest as on A100
+    host              a call costs torch 2 to 7 µs before its kernel is launched (pytorch, issue 41383), and a launch
+                      2 to 5; programs that are bound by the host need more: 45 µs per kernel in sam2, issue 768
     beside            an ESTIMATE: NCCL keeps about a tenth of the multiprocessors busy
+    uncertainty       computing: in tests/accuracy, rates that were fitted to all other sources miss a source's rows by
+                      so much that 8 of 10 of the next one are expected within 12 % on A100 and H100 (fit.py); on
+                      H100, of which there are four sources, a little more is allowed. The other parts are ESTIMATES,
+                      and so is everything on B200 and GB200, of which there are no rows
+
+SITES are what a place adds to what its chips need, as a factor on matrix products and attention. The default is
+"benchmark", since that is what most published times are:
+
+    benchmark     nothing: a short run on a machine that somebody has just looked after
+    production    1.13: what MegaScale's baseline (256 to 12,288 A100s) and Llama 3 405B (8,192 and 16,384 H100s) need
+                  more than benchmarks, on average: stragglers, throttling, congestion. It is not the time that is lost
+                  to failures and restarts, which comes on top
+    500 W         1.12: an H100 that is limited to 500 of its 700 W, if power grows with the cube of the clock
 
 For B200 and GB200, kernels reach the same parts of the peak as on H100: an ESTIMATE. An H200 is an H100 with another
 memory. What Ethernet clouds achieve between nodes has not been published in a form that fits here, so they have no
@@ -60,7 +75,7 @@ from ..text.units import nearest
 from .achieved import KernelRates, LinkRates, Protocol, Uncertainty
 from .hardware import Cluster, Gpu, Link, check_count
 
-SITES = {"benchmark": 1.0, "production": 1.13, "500 W": 1.12}  # Cluster.site, by name
+SITES = {"benchmark": 1.0, "production": 1.13, "500 W": 1.12}  # Cluster.site by name: see above
 
 NVLINK_LATENCY, INFINIBAND_LATENCY, ETHERNET_LATENCY = 3e-6, 10e-6, 50e-6  # seconds; see above
 LAUNCH = 4e-6  # seconds; an estimate: CUDA's launch and torch's own work for one small operation

@@ -58,7 +58,7 @@ def simulate(
               of a kind are alike.
 
     site      what the place adds to what the chips need, at achieved rates: "benchmark" (the default: nothing),
-              "production" (stragglers, restarts, old software), or how many times as long matrix products and
+              "production" (stragglers, throttling, congestion), or how many times as long matrix products and
               attention take. SITES in cluster/presets.py has all names, with sources.
 
     alike     a function of a rank. You promise that ranks for which it returns the same value do the same: the same
