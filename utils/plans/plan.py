@@ -171,7 +171,7 @@ def plans(
         if tp > cluster.gpus_per_node:
             break
         for cp, pp in product(divisors(gpus // tp), divisors(gpus // tp)):
-            if cp > most_cp or gpus % (tp * cp * pp) or pp > model.layers + 1:
+            if cp > most_cp or gpus % (tp * cp * pp) or pp > model.layers + 2:
                 continue
             dp = gpus // (tp * cp * pp)
             if indivisible(Plan(dp, tp, pp, cp), model, batch):
