@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import product
 
-from ..cluster.hardware import Cluster
+from ...cluster.hardware import Cluster
 from .model import Model
 
 RECOMPUTE = ("none", "selective", "full")

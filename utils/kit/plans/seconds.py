@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from ..cluster.hardware import Cluster
+from ...cluster.hardware import Cluster
 from .memory import dense_parameters, parameters_of
 from .model import Model
 from .plan import Plan
@@ -70,7 +70,7 @@ def stage_seconds(plan: Plan, model: Model, cluster: Cluster) -> tuple[Pass, lis
 def message_seconds(plan: Plan, model: Model, count: int, behind: float, cluster: Cluster) -> float:
     """Activations and their gradients on the way from stage to stage while a stage waits for them.
 
-    While the pipeline fills and empties, someone waits for each. In between, they travel beside other chunks' computing.
+    While the pipeline fills and empties, someone waits for each. In between, they travel beside other chunks' work.
     With one chunk there is no time for that: each microbatch waits for 2 messages, less those of one stage in pp, and
     less what stages wait anyway for the one that has most to do (-behind).
     """

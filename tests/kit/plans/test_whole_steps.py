@@ -1,15 +1,15 @@
-"""The formulas of utils/plans against the program that carries a plan out."""
+"""The formulas of utils/kit/plans against the program that carries a plan out."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from utils import simulate
+from utils import RankFailed, simulate
 from utils.cluster import find_cluster
 from utils.kit.pipeline_schedule import problem
-from utils.plans import Model, Plan, alike, bytes_of, seconds_of, step
-from utils.plans.step import schedule
+from utils.kit.plans import Model, Plan, alike, bytes_of, seconds_of, step
+from utils.kit.plans.step import schedule
 
 DENSE = Model(4, 4096, 32, 4096, 32_000, key_heads=8, ffn=11_264, gated=True)
 GPT = Model(4, 4096, 32, 2048, 51_200, tied=True)
@@ -23,7 +23,7 @@ CASES = {
     "pipeline": (DENSE, Plan(pp=4), 8),
     "a smaller last stage": (replace(DENSE, layers=7), Plan(tp=4, pp=4), 8),
     "chunks": (replace(DENSE, layers=8), Plan(tp=2, pp=2, chunks=2), 4),
-    "chunks without layers at both ends": (replace(DENSE, layers=6), Plan(tp=2, pp=2, chunks=4), 4),
+    "chunks without layers at both ends": (replace(DENSE, layers=6), Plan(tp=2, pp=4, chunks=2), 4),
     "context": (DENSE, Plan(cp=4), 2),
     "a ring between nodes": (replace(DENSE, layers=2), Plan(tp=8, cp=2), 2),
     "all layers again": (DENSE, Plan(tp=2, pp=2, recompute="full"), 4),
@@ -49,7 +49,7 @@ def test_bytes_and_seconds_are_those_of_the_program(name):
     assert sum(parts.values()) == pytest.approx(run.elapsed, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["chunks", "everything"])
+@pytest.mark.parametrize("name", ["chunks", "tensor"])
 def test_seconds_are_those_of_the_program_at_the_datasheets_rates_too(name):
     model, plan, batch = CASES[name]
     cluster = find_cluster("dgx-h100", plan.gpus, rates="datasheet")
@@ -58,6 +58,11 @@ def test_seconds_are_those_of_the_program_at_the_datasheets_rates_too(name):
     assert sum(seconds_of(plan, model, batch, cluster).values()) == pytest.approx(run.elapsed, rel=0.05)
     achieved = sum(seconds_of(plan, model, batch, replace(cluster, rates="achieved")).values())
     assert achieved == sum(seconds_of(plan, model, batch, replace(cluster, rates=None)).values()) > run.elapsed
+
+
+def test_a_plan_that_breaks_a_rule_does_not_run():
+    with pytest.raises(RankFailed, match=r"chunks must divide the 3 layers of a stage"):
+        simulate(step, 2, replace(DENSE, layers=6), Plan(pp=2, chunks=2), 4, cluster="dgx-h100")
 
 
 def test_ranks_that_are_said_to_be_alike_are():

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from ..recording.regions import region
+from ...recording.regions import region
 from .attention import Place
 from .layers import Embeddings, Layer, Output, Piece
 from .model import Model
