@@ -730,7 +730,7 @@ wrong("deep-pipeline", "times par", caught_by="score").body(
 wrong("a-tuple", "a dict with", caught_by="score").body("return gpus // 64, 8, 8")
 right("searches").body("""
     from dataclasses import asdict
-    from utils.plans import plans
+    from utils.kit.plans import plans
     model = Model(layers, width, heads, length, vocabulary=0)
     cluster = find_cluster("dgx-h100", gpus, rates="datasheet")
     every = plans(model, batch, cluster, most_cp=2, most_micro=2, recompute=("none",))

@@ -29,7 +29,7 @@ from utils.kit.attention_blocks import attention_block, attention_block_backward
 from utils.kit.drivers.attention import count_scores
 from utils.kit.drivers.on_a_grid import use_groups
 from utils.kit.drivers.sharded import backward_in_groups, in_groups
-from utils.plans import Model, Plan, problem_of, seconds_of
+from utils.kit.plans import Model, Plan, problem_of, seconds_of
 
 ROOM = Path(__file__).parent
 DOUBLE = torch.float64

@@ -35,9 +35,9 @@ from utils.cluster import find_cluster
 from utils.kit import grid_transformer, mlp, transformer
 from utils.kit.attention_blocks import attention_block, attention_block_backward, causal_attention, flash_block
 from utils.kit.pipelined import pipelined
+from utils.kit.plans import Model, Plan, bytes_of, problem_of, seconds_of
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.sharded_regions import blocks_for
-from utils.plans import Model, Plan, bytes_of, problem_of, seconds_of
 
 check = checks_for("12_3d_parallelism")
 # this lesson computes on the CPU, with or without GPUs
@@ -1754,7 +1754,7 @@ run.timeline(ranks=[0, 8, 16, 24])
 # axis that begins when all backward passes are done; the breakdown says what each of these costs.
 #
 # For many grids, or a whole model, there is a shorter way: a closed form with the same costs, in
-# `utils/plans`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and
+# `utils/kit/plans`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and
 # what is exposed along dp. How far is it from such runs?
 
 # %%
@@ -1825,8 +1825,8 @@ how_predictions_went()
 # ## The best grid for 512 GPUs
 # A transformer of 100 billion parameters, 64 nodes with 8 H100s each, a batch of 1,024 sequences. Which grid? You
 # choose dp, tp, pp, cp, the number of sequences in a microbatch, how many chunks of layers a stage has (interleaving),
-# and what to recompute: a `Plan` from `utils/plans`. Of that package, `seconds_of` says how long a step takes, by the
-# costs that `simulate` charges, `bytes_of` what a GPU must hold, and `problem_of` whether a plan works and fits.
+# and what to recompute: a `Plan` from `utils/kit/plans`. Of that package, `seconds_of` says how long a step takes, by
+# the costs that `simulate` charges, `bytes_of` what a GPU must hold, and `problem_of` whether a plan works and fits.
 #
 # Par is what this lesson has taught: tensor parallelism over a node, the fewest stages that fit, one sequence per
 # microbatch. The limit is what 512 GPUs need if they do nothing but multiply matrices, at their peak.
@@ -1844,7 +1844,7 @@ how_predictions_went()
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# There are only some thousand plans, and `plans` from `utils.plans` lists them. `problem_of` says which don't fit.
+# There are only some thousand plans, and `plans` from `utils.kit.plans` lists them. `problem_of` says which don't fit.
 # </details>
 
 # %% exercise="best-grid" difficulty=5 minutes=20

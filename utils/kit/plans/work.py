@@ -10,11 +10,11 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..cluster.achieved import KernelRates
-from ..cluster.collective_costs import Layout, cost
-from ..cluster.hardware import Cluster, Gpu, Link
-from ..worlds.virtual.gpu import bound_by
-from ..worlds.virtual.kernels import Kernel, Product
+from ...cluster.achieved import KernelRates
+from ...cluster.collective_costs import Layout, cost
+from ...cluster.hardware import Cluster, Gpu, Link
+from ...worlds.virtual.gpu import bound_by
+from ...worlds.virtual.kernels import Kernel, Product
 from .model import Model
 from .plan import Plan
 

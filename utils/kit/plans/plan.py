@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import product
 
-from ..cluster.hardware import Cluster
+from ...cluster.hardware import Cluster
 from .model import Model
 
 RECOMPUTE = ("none", "selective", "full")
@@ -171,7 +171,7 @@ def plans(
         if tp > cluster.gpus_per_node:
             break
         for cp, pp in product(divisors(gpus // tp), divisors(gpus // tp)):
-            if cp > most_cp or gpus % (tp * cp * pp) or pp > model.layers + 1:
+            if cp > most_cp or gpus % (tp * cp * pp) or pp > model.layers + 2:
                 continue
             dp = gpus // (tp * cp * pp)
             if indivisible(Plan(dp, tp, pp, cp), model, batch):

@@ -8,8 +8,8 @@
     plans(model, 2048, cluster)                all there are
     simulate(step, plan.gpus, model, plan, 2048, cluster=cluster, alike=alike(plan))     the same carried out
 
-The formulas (memory.py, seconds.py, work.py) and the program (step.py, layers.py) describe the same step; tests hold one
-against the other.
+The formulas (memory.py, seconds.py, work.py) and the program (step.py, layers.py) describe the same step; tests hold
+one against the other.
 """
 
 from .memory import bytes_of, problem_of

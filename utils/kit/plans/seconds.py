@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from ..cluster.hardware import Cluster
+from ...cluster.hardware import Cluster
 from .memory import dense_parameters, parameters_of
 from .model import Model
 from .plan import Plan
@@ -70,7 +70,7 @@ def stage_seconds(plan: Plan, model: Model, cluster: Cluster) -> tuple[Pass, lis
 def message_seconds(plan: Plan, model: Model, count: int, behind: float, cluster: Cluster) -> float:
     """Activations and their gradients on the way from stage to stage while a stage waits for them.
 
-    While the pipeline fills and empties it always does. In between, messages travel beside other chunks' computing.
+    While the pipeline fills and empties, someone waits for each. In between, they travel beside other chunks' work.
     With one chunk there is no time for that: each microbatch waits for 2 messages, less those of one stage in pp, and
     less what stages wait anyway for the one that has most to do (-behind).
     """
@@ -79,7 +79,7 @@ def message_seconds(plan: Plan, model: Model, count: int, behind: float, cluster
     nbytes = 2 * plan.tokens(model) // plan.tp * model.width
     message = cluster.link(0, plan.tp * plan.replicas).seconds(nbytes)
     between = 0.0 if plan.chunks > 1 else max(0.0, 2 * (plan.pp - 1) / plan.pp * message + behind)
-    return 2 * (plan.pp - 1) * message + count * between
+    return 2 * (plan.pp * plan.chunks - 1) * message + count * between
 
 
 def exchange_seconds(plan: Plan, model: Model, layer: Pass, cluster: Cluster) -> float:

@@ -18,11 +18,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from ..recording.regions import region
+from ...recording.regions import region
 from .attention import Place
 from .layers import Embeddings, Layer, Output, Piece
 from .model import Model
-from .plan import Plan
+from .plan import Plan, bad_stages, indivisible
 from .products import DTYPE
 from .weights import update
 
@@ -37,7 +37,13 @@ def alike(plan: Plan) -> Callable[[int], tuple[int, int]]:
 
 
 def step(rank: int, world_size: int, model: Model, plan: Plan, batch: int) -> None:
-    """One step: forward and backward of all microbatches, then the optimizer. batch: sequences."""
+    """One step: forward and backward of all microbatches, then the optimizer. batch: sequences.
+
+    Raises ValueError for a plan that breaks a rule.
+    """
+    broken = "" if plan.gpus == world_size else f"dp x tp x pp x cp is {plan.gpus}, but there are {world_size} ranks"
+    if broken := broken or indivisible(plan, model, batch) or bad_stages(plan, model, batch):
+        raise ValueError(broken)
     mine = Stage(rank, model, plan, batch)
     with region("step"):
         mine.gather_parameters()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..cluster.hardware import Cluster
+from ...cluster.hardware import Cluster
 from .model import Model
 from .plan import Plan, rule_broken
 
