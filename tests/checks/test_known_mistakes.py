@@ -110,6 +110,13 @@ def test_a_value_that_is_right_in_another_type_has_no_mistake():
     assert sentences(answers, outcome(X * (1 + 2e-8), right=X)) == [], "nearly right: the check's own tolerance counts"
 
 
+def test_floats_that_another_processor_rounds_differently_are_named_where_a_check_is_exact():
+    answers = known(shifted=outcome(X, rtol=0, right=2 * X), whole=outcome([3, 1, 400_001, 5], rtol=0))
+    assert sentences(answers, outcome(X * (1 + TINY), rtol=0, right=2 * X)) == ["shifted"]
+    assert sentences(answers, outcome(X * (1 + TINY), rtol=0, right=X * (1 + 2 * TINY))) == [], "nearly right"
+    assert sentences(answers, outcome([3, 1, 400_000, 5], rtol=0)) == [], "whole numbers are exact"
+
+
 def test_what_differs_between_two_runs_tells_nothing():
     first = written_down(outcome(X, 2 * X))
     confirmed = first.confirmed_by(outcome(X, 3 * X))
