@@ -1102,7 +1102,8 @@ figures.time_curves(
 )
 
 # %% [markdown]
-# Alpa (2022) searches whole models that way, with time in place of bytes, and autoparallel, a project of PyTorch's, does so for DTensor.
+# Alpa (2022) searches whole models that way, with time in place of bytes. autoparallel, a project of PyTorch's, does so
+# for DTensor.
 
 # %% [markdown]
 # # Part 7 · DTensor
