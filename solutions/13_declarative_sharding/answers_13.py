@@ -543,6 +543,8 @@ wrong("nothing-moves", "expected", caught_by="score").replace(
     "x_local = any_conversion(x_local, old, new, together, groups[axis])", "pass"
 )
 wrong("through-whole", "times par", caught_by="score").body("""
+    from utils.kit.placements import part
+
     for axis in reversed(range(len(mesh))):
         if src[axis] != "R":
             layout = ["R" if k >= axis else p for k, p in enumerate(src)]
@@ -552,6 +554,8 @@ wrong("through-whole", "times par", caught_by="score").body("""
 """)
 wrong("one-step-less", "expected", caught_by="score").replace("in steps:", "in steps[:-1]:")
 right("direct").body("""
+    from utils.kit.placements import part
+
     places = list(product(*map(range, mesh)))
     me = places.index(tuple(coordinates))
     positions = torch.arange(math.prod(shape)).view(shape)

@@ -1102,7 +1102,8 @@ figures.time_curves(
 )
 
 # %% [markdown]
-# Alpa (2022) searches whole models that way, with time for bytes, and PyTorch's AutoParallel is doing it for DTensor.
+# Alpa (2022) searches whole models that way, with time in place of bytes. autoparallel, a project of PyTorch's, does so
+# for DTensor.
 
 # %% [markdown]
 # # Part 7 · DTensor
@@ -1270,10 +1271,12 @@ for rank, (plain, said) in enumerate(spawn(local_trap, 2).results):
 # %% [markdown]
 # The gradient says `Replicate`, and yet it differs from rank to rank: nobody has added it up. `to_local` has left the
 # world of placements, and with it the duals. You have to say what your use of the tensor makes of its gradient, here
-# `Partial()`. Four more, without a cell of their own:
+# `Partial()`. More, without a cell of their own:
 #
 # - `DTensor.from_local` of uneven parts assumes that the others have as much as this rank. Pass `shape=` and `stride=`.
 # - Softmax and layer norm along a cut dimension, and `x[0]` of a tensor cut along 0, gather everything, silently.
+# - DTensor's prices are those of NVLink, and an all-to-all has the price of a gather (pytorch issue 178175). So what it
+#   chooses need not be the least.
 # - On a CPU, `scaled_dot_product_attention` of DTensors cut by heads ran for more than 300 s without a result (torch
 #   2.13): it searches for a placement of everything inside. Use products and softmax, or `local_map`.
 # - `use_min_cost_redistribution_plan`, `ExplicitRedistributionContext` (an error for each conversion that you haven't
@@ -1445,7 +1448,8 @@ for src, dst in pairs:
 # Equal, except from P to S: there is an all-reduce, twice the bytes, instead of a reduce-scatter. That is the compiler
 # for **CPUs**, which makes an all-reduce and a slice; compilers for GPUs and TPUs turn such pairs into a
 # reduce-scatter. So on a CPU, an all-reduce whose result is only sliced counts as twice what it would be.
-#
+
+# %% [markdown]
 # ## FSDP and tensor parallelism in JAX
 # By default, the axes of `make_mesh` are **explicit**: the sharding belongs to the type of an array, and each operation
 # checks it, like your `einsum_rule`. If it would say "convert", or if there is a choice, JAX doesn't guess. It asks.
@@ -1556,6 +1560,7 @@ for name, words in from_jax(types_and_errors).items():
 # - In auto mode, XLA may choose otherwise than you meant. If it warns of "involuntary full rematerialization", it has
 #   gathered everything to get from one layout to another: part 3's expensive way.
 # - A loop's collectives stand once in the text, but run in each round.
+# - A donated buffer is only reused if the result has the same sharding. If XLA has inferred a different one, it isn't.
 # - Counts of calls mean little, as XLA combines collectives. Compare bytes.
 
 # %% [markdown]
