@@ -396,7 +396,7 @@ def groups_of_process() -> list[dist.ProcessGroup]:
 
 def group_named(name: str) -> dist.ProcessGroup:
     """The group of this process that torch's operators know by this name."""
-    return resolve_process_group(name)
+    return resolve_process_group(name)  # type: ignore[arg-type]
 
 
 def set_groups_of_process(groups: GroupsOfProcess) -> None:
@@ -556,7 +556,7 @@ def set_mesh_number(number: Callable[[], int]) -> None:
         mesh._thread_id  # noqa: B018, it must exist to be replaced
         mesh._thread_id, mesh._hash = number(), None
 
-    device_mesh.DeviceMesh.__init__ = make_numbered  # type: ignore[method-assign]
+    device_mesh.DeviceMesh.__init__ = make_numbered  # type: ignore[method-assign, assignment]
 
 
 def wrap_loss_parallel(around: Callable[[Switch, Switch], tuple[Switch, Switch]]) -> None:

@@ -212,6 +212,9 @@ class CompiledModule(nn.Module):
             setattr(self._orig_mod, name, value)
 
 
+FUSIONS: dict[VirtualRank, Fusion] = {}  # of the ranks that have called something compiled
+
+
 def patch_compile(world: World) -> None:
     """Make torch.compile a request for fusion, in this process only. `Module.compile` calls it, too."""
 
@@ -230,9 +233,8 @@ def fused(world: World, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         rank = world.running
-        if rank.fusion is None:
-            rank.fusion = Fusion(rank)
-        with rank.fusion.compiled_call():
+        fusion = FUSIONS[rank] = FUSIONS.get(rank) or Fusion(rank)
+        with fusion.compiled_call():
             return function(*args, **kwargs)
 
     return call

@@ -53,7 +53,7 @@ from ...recording.torch_private import (
 )
 from . import meta_tensors
 from .collective_operators import copied, is_collective, made_of_others
-from .compiled import Fusion
+from .compiled import FUSIONS, Fusion
 from .fused_attention import attention, nbytes
 from .kernel_names import kernel_name
 from .kernels import Kernel, Work, attention_flops, kernel_of, product_flops
@@ -198,7 +198,7 @@ class VirtualGpu(TorchDispatchMode):
         """Do an operation, and move the clock by what it costs: (its result, the arguments it got, is it a view?)."""
         plan, result, args = self.planned(function, args, kwargs)
         if plan.seconds:
-            fusion = self.rank.fusion
+            fusion = FUSIONS.get(self.rank)
             if fusion is not None and fusion.takes(function):
                 self.fuse(fusion, function, (*args, *kwargs.values()), result)
             else:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -36,9 +36,6 @@ from .calls import VirtualCall
 from .kernels import Kernel, Work
 from .scheduler import RankThread, Scheduler
 from .surroundings import Surroundings
-
-if TYPE_CHECKING:
-    from .compiled import Fusion
 
 
 class World(Protocol):
@@ -84,7 +81,6 @@ class VirtualRank(RankThread):
         self.times: dict[Work, int] = {}  # how often its GPU carried out operations of that cost
         self.starved = 0.0  # seconds that its GPU has waited for operations to be issued
         self.run_kernel: Callable[[Kernel], None]  # of its GPU
-        self.fusion: Fusion | None = None  # once it has called something compiled
         self.uneven: Unevenness | None = None  # its stragglers and late launches, if there are any
         self.result: bytes | None = None
         self.failure: Failure | None = None
