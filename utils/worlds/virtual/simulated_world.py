@@ -52,7 +52,7 @@ from .network import Network, NetworkInterface
 from .per_process import keep_apart
 from .process_group import VirtualGroup
 from .rank import VirtualRank
-from .scheduler import Scheduler, TooManyRanks
+from .scheduler import RankThread, Scheduler, TooManyRanks
 from .shared_libraries import about_import, about_patches
 from .stores import NAME_KEY, VirtualStore, share_stores
 from .surroundings import SeparateState, Surroundings
@@ -266,7 +266,7 @@ class SimulatedWorld:
             if running:
                 self.prints.news(f"{min(running):.9f} {self.network.calls} {len(self.ranks) - len(running)}")
 
-    def report_long_turn(self, rank: VirtualRank) -> None:
+    def report_long_turn(self, rank: RankThread) -> None:
         """Called on the main thread, while the rank goes on."""
         line = source_lines.place(lines_of(self).get(rank.number, ""))
         self.say_once(
