@@ -41,6 +41,7 @@ __all__ = [
     "FAKE",
     "FUNCTIONAL_COLLECTIVES",
     "GROUPED_PRODUCTS",
+    "OWN_OF_PROCESS",
     "PRINT_OPTIONS",
     "ROWS",
     "SCALED_PRODUCTS",
@@ -63,6 +64,7 @@ __all__ = [
     "before_batches",
     "call_kernel",
     "check_calls",
+    "compiled_from",
     "copy_as",
     "current_autograd_node",
     "current_graph_task_id",
@@ -351,6 +353,28 @@ def when_backward_ends(callback: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
+def compiled_from(value: Any) -> tuple[Any, dict[str, Any]]:
+    """What torch.compile was given, a function or a module, to make `value`: it, and the keywords."""
+    with needed():
+        from torch._dynamo.backends.registry import lookup_backend
+        from torch._dynamo.eval_frame import innermost_backend, innermost_fn
+
+    if isinstance(value, torch.nn.Module):
+        wrapped, context = value._orig_mod, value.dynamo_ctx
+    else:
+        wrapped = innermost_fn(value)
+        context = dict(zip(value.__code__.co_freevars, value.__closure__, strict=True))["self"].cell_contents
+    backend: Any = innermost_backend(context.callback)
+    wanted: dict[str, Any] = {"fullgraph": context.fullgraph, "dynamic": context._dynamic}
+    if backend.compiler_name == "inductor":
+        return wrapped, {**wanted, "options": backend.config or None}
+    try:
+        has_name = lookup_backend(backend.compiler_name) is backend.compiler_fn
+    except RuntimeError:  # torch's InvalidBackend
+        has_name = False
+    return wrapped, {**wanted, "backend": backend.compiler_name if has_name else backend.compiler_fn, **backend.kwargs}
+
+
 def leave_uncompiled(kind: type) -> None:
     """Have torch.compile run the methods of a class, and what they call, as they are."""
     for method in vars(kind).values():
@@ -485,6 +509,31 @@ def wrap_making_of_groups(around: Around) -> None:
     c10d._new_process_group_helper = wrapped_maker(c10d._new_process_group_helper, around)
 
 
+# What torch.distributed keeps for its process alone: {module: names in it, or "class.attribute"}. Most of the modules
+# are imported only when they are used. worlds/virtual/per_process.py says what the rest is.
+OWN_OF_PROCESS = {
+    "torch.distributed._shard.api": "_CURRENT_PROCESS_GROUP",
+    "torch.distributed._shard.sharded_tensor.api": "_sharded_tensor_current_id _sharded_tensor_map",
+    "torch.distributed._symmetric_memory": (
+        "_group_name_to_store _group_name_to_workspace_tensor _is_test_mode _mocked_group_names _use_implicit_mempool"
+    ),
+    "torch.distributed.checkpoint.planner": (
+        "SavePlanner._cached_save_plan SavePlanner._cached_final_save_plan SavePlanner._cached_all_plans "
+        "SavePlanner._cached_global_plan SavePlanner._cached_metadata"
+    ),
+    "torch.distributed.fsdp._fsdp_extensions": "_extensions",
+    "torch.distributed.fsdp._fully_shard._fully_shard": "_enable_fsdp_module_new_init",
+    "torch.distributed.fsdp.wrap": (
+        "_ConfigAutoWrap.in_autowrap_context _ConfigAutoWrap.wrapper_cls _ConfigAutoWrap.kwargs"
+    ),
+    "torch.distributed.tensor._random": "_rng_tracker",
+    "torch.distributed.tensor._redistribute": (
+        "_DISABLE_REDISTRIBUTE_TRANSFORM_OPTIMIZATION _FORCE_MIN_COST_REDISTRIBUTION_PLAN"
+    ),
+    "torch.distributed.tensor.experimental._context_parallel._attention": "_cp_options _dispatch_mode",
+}
+
+
 # --- torch's wrappers: most are only imported when they are used
 
 
@@ -556,7 +605,7 @@ def set_mesh_number(number: Callable[[], int]) -> None:
         mesh._thread_id  # noqa: B018, it must exist to be replaced
         mesh._thread_id, mesh._hash = number(), None
 
-    device_mesh.DeviceMesh.__init__ = make_numbered  # type: ignore[method-assign, assignment]
+    device_mesh.DeviceMesh.__init__ = make_numbered  # type: ignore[method-assign,assignment]
 
 
 def wrap_loss_parallel(around: Callable[[Switch, Switch], tuple[Switch, Switch]]) -> None:

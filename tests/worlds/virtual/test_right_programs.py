@@ -309,7 +309,7 @@ def test_a_dtensor_that_does_not_divide_evenly_is_converted_as_on_real_ranks(sha
 
 
 def two_dimensional(rank, world_size):
-    """Tensor parallelism inside FSDP2, of layers of uneven sizes: _StridedShard, three axes of plans."""
+    """Tensor parallelism inside FSDP2, of layers whose sizes don't divide evenly, and so _StridedShard."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))

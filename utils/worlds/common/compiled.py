@@ -10,9 +10,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-# Private names of torch, which can't be looked up before a program has called torch.compile: importing the compiler
-# takes a second. recording/torch_private.py has the others.
-MARK, CONTEXT = "_is_torch_compile", "dynamo_ctx"  # of a function; of a module
+MARK, CONTEXT = "_is_torch_compile", "dynamo_ctx"  # torch's, of a function; of a module
 
 
 def is_compiled(value: object) -> bool:
@@ -22,25 +20,9 @@ def is_compiled(value: object) -> bool:
 
 def reduce_compiled(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """A compiled function or module in the form that `__reduce__` returns."""
-    from torch._dynamo.backends.registry import lookup_backend
-    from torch._dynamo.eval_frame import innermost_backend, innermost_fn
+    from ...recording.torch_private import compiled_from  # imports torch
 
-    if hasattr(value, CONTEXT):
-        wrapped, context = value._orig_mod, value.dynamo_ctx
-    else:
-        wrapped = innermost_fn(value)
-        context = dict(zip(value.__code__.co_freevars, value.__closure__, strict=True))["self"].cell_contents
-    backend: Any = innermost_backend(context.callback)
-    wanted: dict[str, Any] = {"fullgraph": context.fullgraph, "dynamic": context._dynamic}
-    if backend.compiler_name == "inductor":
-        wanted["options"] = backend.config or None
-    else:
-        try:
-            has_name = lookup_backend(backend.compiler_name) is backend.compiler_fn
-        except RuntimeError:  # torch's InvalidBackend
-            has_name = False
-        wanted |= {"backend": backend.compiler_name if has_name else backend.compiler_fn, **backend.kwargs}
-    return compile_again, (wrapped, wanted)
+    return compile_again, compiled_from(value)
 
 
 def compile_again(wrapped: Any, wanted: dict[str, Any]) -> Any:

@@ -45,8 +45,15 @@ class VirtualStream:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda")
+
     def query(self) -> bool:
         return True
+
+    def is_capturing(self) -> bool:
+        return False
 
     def nothing(self, *_: Any) -> None:
         """Nothing to wait for."""
