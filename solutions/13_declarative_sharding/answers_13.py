@@ -38,6 +38,12 @@ wrong("every-nth", sentence="every n-th row: a part is contiguous").function("""
             cut[int(placement[1:])] = slice(place, None, n)
     return tuple(cut)
 """)
+wrong(
+    "from-the-start", sentence="counted from the start of the dimension: a part begins in what the axis before has left"
+).replace("first[dim] + place * each", "place * each")
+wrong("rows-only", sentence="cut along dimension 0 alone: any dimension can be cut").replace(
+    'if placement[0] == "S":', 'if placement == "S0":'
+)
 right("by-chunks").function("""
     ranges = [torch.arange(length) for length in shape]
     for placement, n, place in zip(layout, mesh, coordinates):
@@ -69,6 +75,9 @@ wrong("slice-is-sent", sentence="the bytes of an all-to-all: a rank that has eve
 )
 wrong("same-is-converted", sentence="a conversion to what the tensor is already").replace(
     'if src == dst or src == "R":', 'if src == "R":'
+)
+wrong("gather-of-one-part", sentence="one part: each rank's part travels to n - 1 others").replace(
+    '"all_gather", nbytes * (n - 1)', '"all_gather", nbytes'
 )
 right("table").body("""
     known = {"PR": ("all_reduce", 2), "PS": ("reduce_scatter", 1), "SR": ("all_gather", n), "SS": ("all_to_all", 1)}
@@ -228,6 +237,10 @@ wrong("always-of-the-whole", same_as="fewest-steps").replace(
     "math.prod(shape) // math.prod(others)", "math.prod(shape)"
 )
 wrong("no-steps", sentence="where it began: there are no steps").body("return []")
+wrong(
+    "earlier-axes",
+    sentence="a step that cuts or joins a dimension which a later axis cuts: it is the earlier axes that don't matter",
+).replace("layout[axis + 1 :]}", "layout[:axis]}")
 right("all-distances").body("""
     best = {src: (0, [])}
     changed = True
@@ -285,6 +298,9 @@ wrong(
     'return "convert" if partial_sums > 1 else "P" if partial_sums else "R"',
     'return "convert" if partial_sums else "R"',
 )
+wrong(
+    "summed-label-converts", sentence='"convert", but what each rank computes is a summand: that has a placement'
+).replace('if label in output else "P"', 'if label in output else "convert"')
 right("by-cases").body("""
     cut = [(k, term[int(p[1:])]) for k, (term, p) in enumerate(zip(terms, placements)) if p[0] == "S"]
     summands = sum(p == "P" for p in placements)
@@ -430,6 +446,9 @@ wrong("forward-only", sentence="the cheapest forward pass: the backward pass has
 )
 wrong("weights-for-free", same_as="always-fsdp").replace(" + both_passes(rows * columns, stored, use_w, n)", "")
 wrong("dearest", sentence="the most that the ranks can send").replace("sent < least", "(best is None or sent > least)")
+wrong("always-from-s0", sentence="more than is needed: a layer's x lies as the product before has made it").replace(
+    "now = made", "pass"
+)
 right("layer-after-layer").body("""
     states = {("S0", 0): (0, [])}
     for rows, columns in zip(widths, widths[1:]):
@@ -506,6 +525,9 @@ wrong("mentions", "you returned", varies=True).replace(
 ).replace('groups = line.split("replica_groups=")[1]', 'groups = (line.split("replica_groups=") + ["{{0}}"])[1]')
 wrong("listed-only", "IndexError").replace(
     'elif groups[0] == "[":\n    n = int', 'elif groups[0] == "[":\n    n = [][0]; n = int'
+)
+wrong("one-comma-less", sentence="with groups that lack a device: n numbers have n - 1 commas between them").replace(
+    'count(",") + 1', 'count(",")'
 )
 right("one-by-one").body(r"""
     for line in text.split("\n"):
