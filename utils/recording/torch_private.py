@@ -18,6 +18,7 @@ import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter, methodcaller
@@ -71,7 +72,13 @@ __all__ = [
     "dense_flex_attention",
     "fake_backend",
     "flash_attention",
+    "flash_backward",
+    "flash_forward",
+    "foreach_add",
+    "foreach_copy",
+    "foreach_norm",
     "functional_collectives",
+    "fused_adam",
     "get_dispatch_mode",
     "gradient_hooks_of",
     "group_named",
@@ -103,6 +110,7 @@ __all__ = [
     "set_sequence_number",
     "set_thread_isolation_mode",
     "set_timeout",
+    "softmax_to_32_bits",
     "source_rank_of",
     "state_of_object",
     "take_for",
@@ -275,6 +283,16 @@ with needed():
         aten._scaled_dot_product_efficient_attention_backward,
         aten._scaled_dot_product_cudnn_attention_backward,
     }
+
+
+# --- kernels that training frameworks call by themselves, which torch has under private names only
+
+with needed():
+    flash_forward: Any = aten._scaled_dot_product_flash_attention
+    flash_backward: Any = aten._scaled_dot_product_flash_attention_backward
+    softmax_to_32_bits: Any = partial(aten._softmax, half_to_float=True)  # (x, dim)
+    fused_adam: Any = torch._fused_adam_
+    foreach_add, foreach_copy, foreach_norm = torch._foreach_add_, torch._foreach_copy_, torch._foreach_norm
 
 
 # --- attributes, read at every operation and therefore in C

@@ -9,7 +9,7 @@ from utils import RankFailed, simulate
 from utils.cluster import find_cluster
 from utils.kit.pipeline_schedule import problem
 from utils.kit.plans import Model, Plan, alike, bytes_of, seconds_of, step
-from utils.kit.plans.step import schedule
+from utils.kit.plans.schedule import schedule
 
 DENSE = Model(4, 4096, 32, 4096, 32_000, key_heads=8, ffn=11_264, gated=True)
 GPT = Model(4, 4096, 32, 2048, 51_200, tied=True)
@@ -23,7 +23,7 @@ CASES = {
     "pipeline": (DENSE, Plan(pp=4), 8),
     "a smaller last stage": (replace(DENSE, layers=7), Plan(tp=4, pp=4), 8),
     "chunks": (replace(DENSE, layers=8), Plan(tp=2, pp=2, chunks=2), 4),
-    "chunks without layers at both ends": (replace(DENSE, layers=6), Plan(tp=2, pp=4, chunks=2), 4),
+    "chunks without layers at both ends": (replace(DENSE, layers=6), Plan(tp=2, pp=4, chunks=2), 16),
     "context": (DENSE, Plan(cp=4), 2),
     "a ring between nodes": (replace(DENSE, layers=2), Plan(tp=8, cp=2), 2),
     "all layers again": (DENSE, Plan(tp=2, pp=2, recompute="full"), 4),

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-aten = torch.ops.aten
+from ...recording.torch_private import flash_backward, flash_forward
 
 
 class Place(NamedTuple):
@@ -58,12 +58,12 @@ class Attention(Function):
         q, k, v = (heads.apart(part) for part in qkv.split([heads.queries, heads.keys, heads.keys], -1))
         if size > 1:
             coming = pass_on(qkv[:, heads.queries :].contiguous(), place)
-        out, lse, *rest = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)
+        out, lse, *rest = flash_forward(q, k, v, 0.0, True)
         for step in range(1, size):
             block = coming()
             if step < size - 1:
                 coming = pass_on(block, place)
-            more, its_lse, *_ = aten._scaled_dot_product_flash_attention(q, *first_half(block, heads), 0.0, False)
+            more, its_lse, *_ = flash_forward(q, *first_half(block, heads), 0.0, False)
             out.lerp_(more, its_lse.unsqueeze(-1).to(out.dtype))
         ctx.save_for_backward(qkv, out, lse)
         ctx.heads, ctx.place, ctx.size, ctx.rest = heads, place, size, rest
@@ -76,7 +76,7 @@ class Attention(Function):
         q, k, v = (heads.apart(part) for part in qkv.split([heads.queries, heads.keys, heads.keys], -1))
 
         def backward_of(causal: bool, k: Tensor, v: Tensor) -> list[Tensor]:
-            found: list[Tensor] = aten._scaled_dot_product_flash_attention_backward(
+            found: list[Tensor] = flash_backward(
                 heads.apart(grad), q, k, v, out, lse, *rest[:4], 0.0, causal, *rest[4:6]
             )
             return found

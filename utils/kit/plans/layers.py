@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
+from ...recording.torch_private import foreach_add, softmax_to_32_bits
 from .attention import Attention, Heads, Place
 from .model import Model
 from .plan import Plan
@@ -83,7 +84,7 @@ class Layer(Piece):
     def mixture(self, x: Tensor) -> Tensor:
         """Balanced: each expert gets as many tokens as any other."""
         scores = applied(RowProduct, x, self.values["router"], self.grads["router"])
-        weights = aten._softmax(scores, -1, True).topk(self.model.top, -1)[0]
+        weights = softmax_to_32_bits(scores, -1).topk(self.model.top, -1)[0]
         rows = applied(Exchange, applied(Dispatch, x, self.model.top, self.plan.rows(self.model)), self.place.ep)
         inner = self.product(rows, "experts_up")
         rows = applied(Sum, self.activated(inner, "experts_down"), self.place.tp)
@@ -138,7 +139,7 @@ class Norm(Function):
         dx, *of_weights = aten.native_layer_norm_backward(
             dy, x, x.shape[-1:], mean, deviation, scale, shift, [True] * 3
         )
-        torch._foreach_add_(list(ctx.grads), of_weights)
+        foreach_add(list(ctx.grads), of_weights)
         return dx, None, None, None, None
 
 
@@ -162,7 +163,7 @@ class Loss(Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, group: dist.ProcessGroup) -> Tensor:
-        chances = aten._softmax(logits, -1, True)  # to 32 bits
+        chances = softmax_to_32_bits(logits, -1)
         if dist.get_world_size(group) > 1:
             for _ in range(3):  # the largest logit, that of the target, the sum of exponentials
                 dist.all_reduce(torch.empty(len(logits)), group=group)

@@ -16,6 +16,7 @@ from functools import cache
 from ...cluster.hardware import Cluster
 from .model import Model
 from .plan import Plan, rule_broken
+from .schedule import most_alive
 
 
 def parameters_of(plan: Plan, model: Model, stage: int) -> tuple[int, int]:
@@ -103,9 +104,10 @@ def live_layers(plan: Plan, model: Model, batch: int, stage: int) -> int:
     if plan.chunks == 1:
         return min(count, plan.pp - stage) * mine
     under_way = min(count * plan.chunks, 2 * (plan.pp - stage - 1) + (plan.chunks - 1) * plan.pp + 1)
-    of_smaller = 1 if stage else plan.pp  # microbatches of a chunk with fewer layers, when there are fewest
     each = plan.layers(model)
-    return under_way * each // plan.chunks - of_smaller * (each - mine)
+    if mine < each and stage == 0:
+        return most_alive(0, plan.pp, count, tuple(plan.chunk_layers(model, 0)))
+    return under_way * each // plan.chunks - (each - mine)  # of the last stage's last chunk, one microbatch
 
 
 def working_bytes(plan: Plan, model: Model, stage: int) -> int:

@@ -42,10 +42,10 @@ def seconds_of(plan: Plan, model: Model, batch: int, cluster: Cluster) -> dict[s
     layer, stages = stage_seconds(alone, model, cluster)
     count = plan.microbatches(batch)
     most = max(stages, key=sum)
-    parts = most.times(count)._asdict()
-    others = sum(map(sum, stages)) + (plan.pp - len(stages)) * sum(stages[0]) - sum(most)
-    parts["pp"] = message_seconds(plan, model, count, others / max(1, plan.pp - 1) - sum(most), cluster)
-    parts["bubble"] = others / plan.chunks
+    parts = dict(zip(PARTS, most.times(count), strict=False))
+    bubble = bubble_seconds(plan, list(map(sum, stages)), plan.layers(model) * sum(layer.whole))
+    parts["pp"] = message_seconds(plan, model, count, bubble / max(1, plan.pp - 1) - sum(most), cluster)
+    parts["bubble"] = bubble
     parts["dp"] = exchange_seconds(plan, model, layer, cluster)
     dense, experts = max((parameters_of(plan, model, stage) for stage in (0, plan.pp - 1)), key=sum)
     parts["optimizer"] = optimizer_seconds((dense + experts * plan.ep) / plan.replicas, cluster)
@@ -65,6 +65,15 @@ def stage_seconds(plan: Plan, model: Model, cluster: Cluster) -> tuple[Pass, lis
         for place, piece in ((0, embedding_seconds), (-1, output_seconds)):
             ends[place] = ends[place].plus(piece(model, alone, cluster).whole)
     return layer, [each.times(plan.layers(model)), *ends] if plan.pp > 2 else ends
+
+
+def bubble_seconds(plan: Plan, stages: list[float], middle: float) -> float:
+    """How long the busiest stage waits: for the first chunk of each stage before it, and the last of each behind it.
+
+    stages: as stage_seconds has them; middle: one that has all its layers and nothing else
+    """
+    chunks = [stage - (1 - 1 / plan.chunks) * middle for stage in stages]  # that chunk of the first, of the last stage
+    return sum(chunks) + (plan.pp - len(stages)) * chunks[0] - max(chunks)
 
 
 def message_seconds(plan: Plan, model: Model, count: int, behind: float, cluster: Cluster) -> float:

@@ -24,9 +24,9 @@ from .layers import Embeddings, Layer, Output, Piece
 from .model import Model
 from .plan import Plan, bad_stages, indivisible
 from .products import DTYPE
+from .schedule import Task, schedule
 from .weights import update
 
-Task = tuple[bool, int, int]  # (whether it is a backward, chunk, microbatch)
 Kept = tuple[Tensor | None, GradientEdge | None]  # what went into a piece, and where its backward begins
 
 
@@ -50,23 +50,6 @@ def step(rank: int, world_size: int, model: Model, plan: Plan, batch: int) -> No
         mine.run(schedule(mine.stage, plan.pp, plan.microbatches(batch), plan.chunks))
         mine.finish_gradients()
         update([weights for chunk in mine.chunks for piece in chunk for weights in piece.weights])
-
-
-def schedule(stage: int, stages: int, microbatches: int, chunks: int) -> list[Task]:
-    """The interleaved 1F1B schedule: arXiv 2104.04473, section 2.2. Microbatches go in groups of `stages`."""
-    total = microbatches * chunks
-    ahead = min(total, (stages - stage - 1) * (2 if chunks > 1 else 1) + (chunks - 1) * stages)
-
-    def task(number: int, back: bool) -> Task:
-        if chunks == 1:
-            return back, 0, number
-        group, place = divmod(number, stages * chunks)
-        chunk, inside = divmod(place, stages)
-        return back, chunks - 1 - chunk if back else chunk, group * stages + inside
-
-    forwards, backwards = ([task(number, back) for number in range(total)] for back in (False, True))
-    steady = [both for pair in zip(forwards[ahead:], backwards, strict=False) for both in pair]
-    return forwards[:ahead] + steady + backwards[total - ahead :]
 
 
 def group_of(ranks: range) -> dist.ProcessGroup:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...recording.torch_private import foreach_copy, foreach_norm, fused_adam
 from .products import DTYPE, all_gather, reduce_scatter
 
 
@@ -53,9 +53,8 @@ def update(every: list[Weights]) -> None:
     """One step of Adam on this rank's parts: the gradients' norm, the update, and the 16-bit copy."""
     grads = [weights.gradients[: weights.each] for weights in every]
     parameters, first, second = (list(part) for part in zip(*(weights.state for weights in every), strict=True))
-    torch._foreach_norm(grads)
+    foreach_norm(grads)
     numbers = {"lr": 1e-4, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1, "eps": 1e-8}
     steps = [torch.ones(()) for _ in every]
-    fused_adam: Any = torch._fused_adam_
     fused_adam(parameters, grads, first, second, [], steps, **numbers, amsgrad=False, maximize=False)
-    torch._foreach_copy_([weights.buffer[: weights.each] for weights in every], parameters)
+    foreach_copy([weights.buffer[: weights.each] for weights in every], parameters)
