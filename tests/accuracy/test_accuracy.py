@@ -289,6 +289,7 @@ def test_a_whole_step_is_that_of_all_ranks_and_takes_what_is_derived():
 
 
 @pytest.mark.thorough
-def test_a_step_of_llama_3_on_16384_gpus_takes_about_what_was_published():
+def test_a_published_step_of_llama_3_on_16384_gpus_is_inside_the_range():
     [row] = [row for row in ROWS if row.name == "405B on 16384 GPUs"]
-    assert carried_out(row, "achieved").elapsed == pytest.approx(row.seconds, rel=0.05)
+    shortest, longest = carried_out(row, "achieved").range
+    assert shortest < row.seconds < longest
