@@ -65,7 +65,6 @@ __all__ = [
     "before_batches",
     "call_kernel",
     "check_calls",
-    "compiled_from",
     "copy_as",
     "current_autograd_node",
     "current_graph_task_id",
@@ -369,28 +368,6 @@ def call_kernel(function: OpOverload, key: DispatchKey, *args: Any, **kwargs: An
 def when_backward_ends(callback: Callable[[], None]) -> None:
     """Call `callback` when the backward pass that is running now ends."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
-
-
-def compiled_from(value: Any) -> tuple[Any, dict[str, Any]]:
-    """What torch.compile was given, a function or a module, to make `value`: it, and the keywords."""
-    with needed():
-        from torch._dynamo.backends.registry import lookup_backend
-        from torch._dynamo.eval_frame import innermost_backend, innermost_fn
-
-    if isinstance(value, torch.nn.Module):
-        wrapped, context = value._orig_mod, value.dynamo_ctx
-    else:
-        wrapped = innermost_fn(value)
-        context = dict(zip(value.__code__.co_freevars, value.__closure__, strict=True))["self"].cell_contents
-    backend: Any = innermost_backend(context.callback)
-    wanted: dict[str, Any] = {"fullgraph": context.fullgraph, "dynamic": context._dynamic}
-    if backend.compiler_name == "inductor":
-        return wrapped, {**wanted, "options": backend.config or None}
-    try:
-        has_name = lookup_backend(backend.compiler_name) is backend.compiler_fn
-    except RuntimeError:  # torch's InvalidBackend
-        has_name = False
-    return wrapped, {**wanted, "backend": backend.compiler_name if has_name else backend.compiler_fn, **backend.kwargs}
 
 
 def leave_uncompiled(kind: type) -> None:
