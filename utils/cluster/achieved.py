@@ -119,7 +119,7 @@ class KernelRates:
 
     def at_site(self, site: float) -> Self:
         """The rates where matrix products and attention take `site` times as long."""
-        return replace(self, sustained=self.sustained / site)
+        return self if site == 1 else replace(self, sustained=self.sustained / site)
 
     def attention_part(self, backward: bool, generation: int) -> float:
         """What fused attention of this generation reaches of the peak; 2 where the GPU doesn't have 3."""

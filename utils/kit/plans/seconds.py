@@ -23,7 +23,6 @@ from .work import (
     Seconds,
     collective_seconds,
     embedding_seconds,
-    kernel_rates,
     layer_seconds,
     optimizer_seconds,
     output_seconds,
@@ -98,7 +97,7 @@ def exchange_seconds(plan: Plan, model: Model, layer: Pass, cluster: Cluster) ->
     backward. A rank waits longest for the first layer's, or for the last layer's of the first or the last chunk.
     """
     table = model.vocabulary // plan.tp * model.width
-    layers, rates, seconds = plan.layers(model) // plan.chunks, kernel_rates(cluster), 0.0
+    layers, rates, seconds = plan.layers(model) // plan.chunks, cluster.kernel_rates, 0.0
     passes = zip(replica_seconds(model, plan.tp, plan.ep, plan.replicas, cluster), layer, strict=True)
     for (each, ends), computing in passes if plan.replicas > 1 else ():
         all_of_one = sum(computing)

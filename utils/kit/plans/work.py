@@ -10,7 +10,6 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...cluster.achieved import KernelRates
 from ...cluster.collective_costs import Layout, cost
 from ...cluster.hardware import Cluster, Gpu, Link
 from ...worlds.virtual.gpu import bound_by
@@ -48,11 +47,6 @@ class Pass(NamedTuple):
         return self.forward.plus(self.backward)
 
 
-def kernel_rates(cluster: Cluster) -> KernelRates | None:
-    """What kernels achieve; None at the datasheet's rates."""
-    return cluster.gpu.achieved if cluster.rates == "achieved" else None
-
-
 @lru_cache(maxsize=65536)
 def collective_seconds(op: str, nbytes: float, size: int, stride: int, cluster: Cluster) -> float:
     """Of one collective among `size` ranks, every `stride`-th; 0 for one rank. nbytes: as `cost` counts."""
@@ -67,7 +61,7 @@ class Ledger:
     def __init__(self, model: Model, plan: Plan, cluster: Cluster):
         self.model, self.plan, self.cluster = model, plan, cluster
         self.gpu: Gpu = cluster.gpu
-        self.rates = kernel_rates(cluster)
+        self.rates = cluster.kernel_rates
         self.compute = self.memory = self.tp = self.cp = self.ep = 0.0
         self.tokens, self.own = plan.tokens(model), plan.tokens(model) // plan.tp
         self.stream = 2 * self.own * model.width  # bytes of this rank's part of the residual stream
@@ -328,6 +322,6 @@ def output_seconds(model: Model, plan: Plan, cluster: Cluster) -> Pass:
 
 def optimizer_seconds(parameters: float, cluster: Cluster) -> float:
     """Adam on this many: the gradients' norm, the update, the 16-bit copy. Achieved rates count writing, too."""
-    gpu, rates = cluster.gpu, kernel_rates(cluster)
+    gpu, rates = cluster.gpu, cluster.kernel_rates
     moved = (4, 16, 6) if rates is None else (4, 28, 8)
     return math.fsum(bound_by(Kernel(0, nbytes * parameters), gpu, rates).seconds for nbytes in moved)

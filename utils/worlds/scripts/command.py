@@ -84,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--device", choices=DEVICES, default="meta", help="meta: sizes without values; cpu: values (default: meta)"
     )
     virtual.add_argument("--rates", choices=RATES, help="of the cluster (default: achieved, where they are known)")
-    keepsakes.add_options(parser.add_argument_group("what to keep of the run"))
+    keepsakes.add_options(parser)
     parser.add_argument("script", help="a file, or with -m a module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own")
     return parser

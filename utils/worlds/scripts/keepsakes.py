@@ -12,7 +12,8 @@ from ...report.run import Run
 PICTURES = (".html", ".png", ".pdf", ".svg")
 
 
-def add_options(group: argparse._ArgumentGroup) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what to keep of the run")
     group.add_argument("--timeline", metavar="FILE", type=Path, help=f"a picture of who did what when: {listed()}")
     group.add_argument("--trace", metavar="FILE", type=Path, help="a trace (JSON) for https://ui.perfetto.dev")
     group.add_argument("--traffic", action="store_true", help="a table of what each rank sent")
