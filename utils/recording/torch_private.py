@@ -87,6 +87,7 @@ __all__ = [
     "is_on",
     "kernels_of_optimizers",
     "leave_uncompiled",
+    "let_fsdp_compute_on",
     "let_fsdp_take_meta_parameters",
     "let_fused_optimizers_take",
     "local_scalar_dense",
@@ -507,6 +508,7 @@ def wrap_making_of_groups(around: Around) -> None:
 # What torch.distributed keeps for its process alone: {module: names in it, or "class.attribute"}. Most of the modules
 # are imported only when they are used. worlds/virtual/per_process.py says what the rest is.
 OWN_OF_PROCESS = {
+    "torch._subclasses.fake_tensor": "FakeTensorMode.cache",  # results name the device with its number
     "torch.distributed._shard.api": "_CURRENT_PROCESS_GROUP",
     "torch.distributed._shard.sharded_tensor.api": "_sharded_tensor_current_id _sharded_tensor_map",
     "torch.distributed._symmetric_memory": (
@@ -547,6 +549,16 @@ def async_collective_tensor() -> type[AsyncCollectiveTensor]:
         from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
         return AsyncCollectiveTensor
+
+
+def let_fsdp_compute_on(device: torch.device) -> None:
+    """From now on, FSDP takes the GPUs of every mesh for this device."""
+    with needed():
+        from torch.distributed.fsdp._fully_shard import _fsdp_init, _fully_shard
+
+        for module in (_fsdp_init, _fully_shard):
+            module._get_device_from_mesh  # noqa: B018, it must exist to be replaced
+            module._get_device_from_mesh = lambda mesh: device  # type: ignore[attr-defined]
 
 
 def let_fsdp_take_meta_parameters() -> None:

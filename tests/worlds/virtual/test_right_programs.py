@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from utils import RankFailed, simulate, spawn
@@ -330,14 +330,37 @@ def test_tensor_parallelism_inside_fsdp_of_uneven_layers_trains_as_on_real_ranks
         assert all(map(torch.allclose, one, other))
 
 
-def test_fsdp_on_a_mesh_of_gpus_runs_without_values():
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_fsdp_on_a_mesh_of_gpus_runs_with_values_and_without(device):
     def program(rank, world_size):
         model = nn.Sequential(nn.Linear(5, 6), nn.Linear(6, 3))
         fully_shard(model, mesh=init_device_mesh("cuda", (world_size,)))
         model(torch.ones(3, 5)).sum().backward()
         return [tuple(parameter.grad.to_local().shape) for parameter in model.parameters()]
 
-    assert simulate(program, 2).results[0] == [(3, 5), (3,), (2, 6), (2,)]
+    assert simulate(program, 2, device=device).results[0] == [(3, 5), (3,), (2, 6), (2,)]
+
+
+def on_gpus(rank, world_size):
+    """Tensor and sequence parallelism inside FSDP2, on a mesh of GPUs."""
+    mesh = init_device_mesh("cuda", (world_size // 2, 2), mesh_dim_names=("data", "tensor"))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.RMSNorm(4), nn.Linear(4, 8, bias=False), nn.Linear(8, 4, bias=False))
+    plan = {
+        "0": SequenceParallel(sequence_dim=0),
+        "1": ColwiseParallel(input_layouts=Shard(0)),
+        "2": RowwiseParallel(output_layouts=Shard(0)),
+    }
+    fully_shard(parallelize_module(model, mesh["tensor"], plan), mesh=mesh["data"])
+    model(torch.ones(3, 4) + rank).sum().backward()
+    return [parameter.grad.full_tensor() for parameter in model.parameters()]
+
+
+def test_results_of_dtensors_are_on_the_gpu_of_the_rank_that_asks():
+    """torch keeps what it has found out about fake tensors per process, with the number of a GPU."""
+    first, *others = simulate(on_gpus, 4, device="cpu").results
+    assert all(all(map(torch.equal, first, other)) for other in others)
+    assert [grad.shape for grad in simulate(on_gpus, 4).results[3]] == [grad.shape for grad in first]
 
 
 @both

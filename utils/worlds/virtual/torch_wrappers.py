@@ -17,6 +17,7 @@ from ...recording.torch_private import (
     FakeTensorMode,
     Future,
     Switch,
+    let_fsdp_compute_on,
     let_fsdp_take_meta_parameters,
     set_mesh_functions,
     set_profiler,
@@ -39,6 +40,8 @@ def patch_wrappers(world: World) -> None:
     keep_loss_parallel()
     leave_out_profiling(world)
     load_without_values(world)
+    if not world.only_sizes:
+        let_fsdp_compute_on(torch.device("cpu"))
 
 
 def patch_for_meta_tensors() -> None:
