@@ -24,9 +24,9 @@ wrong("remainder-first", sentence="spread as numpy.array_split does, the remaind
             end[dim] = first[dim] + sizes[place]
     return tuple(map(slice, first, end))
 """)
-wrong("all-is-cut", "slice").replace('if placement[0] == "S":', 'if placement != "R":').replace(
-    "dim = int(placement[1:])", "dim = int(placement[1:] or 0)"
-)
+wrong("all-is-cut", sentence='cut where it is a partial sum: "P" doesn\'t cut').replace(
+    'if placement[0] == "S":', 'if placement != "R":'
+).replace("dim = int(placement[1:])", "dim = int(placement[1:] or 0)")
 wrong(
     "beyond-the-end",
     sentence="with a part of a neighbour: no part goes beyond the end of what the axis before has left",
@@ -44,6 +44,10 @@ wrong(
 wrong("rows-only", sentence="cut along dimension 0 alone: any dimension can be cut").replace(
     'if placement[0] == "S":', 'if placement == "S0":'
 )
+wrong(
+    "axis-as-dimension",
+    sentence="cut as if axis k of the mesh always cut dimension k: the placement says which dimension an axis cuts",
+).replace("dim = int(placement[1:])", "dim = layout.index(placement)")
 right("by-chunks").function("""
     ranges = [torch.arange(length) for length in shape]
     for placement, n, place in zip(layout, mesh, coordinates):
@@ -79,6 +83,26 @@ wrong("same-is-converted", sentence="a conversion to what the tensor is already"
 wrong("gather-of-one-part", sentence="one part: each rank's part travels to n - 1 others").replace(
     '"all_gather", nbytes * (n - 1)', '"all_gather", nbytes'
 )
+wrong(
+    "everything-to-everyone",
+    sentence="the bytes of sending everything to every other rank: the ring's all-reduce sends each part twice",
+).replace("2 * each", "nbytes * (n - 1)")
+wrong(
+    "all-of-it-to-everyone",
+    sentence="the bytes of sending everything to every other rank: each of them only needs its own n-th",
+).replace('("reduce_scatter", each)', '("reduce_scatter", nbytes * (n - 1))')
+wrong("reduce-scatter-of-one-part", sentence="the bytes for one other rank: there are n - 1 of them").replace(
+    '("reduce_scatter", each)', '("reduce_scatter", nbytes // n)'
+)
+wrong("all-to-all-of-one-part", same_as="reduce-scatter-of-one-part").replace(
+    '("all_to_all", nbytes // n * (n - 1))', '("all_to_all", nbytes // n)'
+)
+wrong("all-to-all-with-own-part", same_as="own-part-too").replace(
+    '("all_to_all", nbytes // n * (n - 1))', '("all_to_all", nbytes)'
+)
+wrong(
+    "scatter-of-nothing", sentence='the right number with a name too many: where nothing is sent, return "", 0'
+).replace('return "", 0', 'return "scatter" if src == "R" and dst != "R" else "", 0')
 right("table").body("""
     known = {"PR": ("all_reduce", 2), "PS": ("reduce_scatter", 1), "SR": ("all_gather", n), "SS": ("all_to_all", 1)}
     op, share = known.get(src[0] + dst[0] if src != dst else "", ("", 0))
@@ -107,6 +131,16 @@ wrong(
 wrong(
     "gathers-dimension-0", sentence="joined along dimension 0: the parts were cut along the dimension in `src`"
 ).replace("all_gather(x_local, group, int(src[1:]))", "all_gather(x_local, group, 0)")
+wrong(
+    "gathers-last-dimension", sentence="joined along the last dimension, the default: `src` says which one was cut"
+).replace("all_gather(x_local, group, int(src[1:]))", "all_gather(x_local, group)")
+wrong("scatters-dimension-0", sentence="cut along dimension 0: `dst` says which dimension to cut").replace(
+    "reduce_scatter(x_local, group, to)", "reduce_scatter(x_local, group)"
+)
+wrong("chunks-dimension-0", same_as="scatters-dimension-0").replace(
+    "return x_local.chunk(n, to)[me]", "return x_local.chunk(n)[me]"
+)
+wrong("same-is-converted", "nothing to do").replace("if src == dst:\n    return x_local", "pass")
 wrong("strided", sentence="every n-th row or column: a part is contiguous, as torch.chunk cuts").replace(
     "return x_local.chunk(n, to)[me]", "return x_local.index_select(to, torch.arange(me, x_local.shape[to], n))"
 )
@@ -172,6 +206,12 @@ wrong("gathers-then-cuts", "throws most of that away", caught_by="traffic").repl
     "each = math.ceil(shape[before] / n)\nwhole = all_gather(pad_to(x_local, each, before), group, before)\nreturn "
     "chunks(whole.narrow(before, 0, shape[before]), n, after)[me]",
 )
+wrong("fewer-chunks", "always gives n").replace(
+    "return chunks(x_local, n, after)[me]", "return x_local.chunk(n, after)[me]"
+)
+wrong("fewer-pieces", "always gives n").replace(
+    "pieces, sizes = chunks(x_local, n, after)", "pieces, sizes = x_local.chunk(n, after)"
+)
 wrong("floor", "negative dimension").replace("each = math.ceil(shape[before] / n)", "each = max(1, shape[before] // n)")
 wrong("empty-returns-early", "rank", varies=True).replace(
     'if src == "R":', 'if not x_local.numel():\n    return x_local.new_empty(0)\nif src == "R":'
@@ -202,6 +242,14 @@ wrong("places-of-rank-0", "what the ranks of that axis have together").replace(
 )
 wrong("backwards", sentence="taken in reverse order: begin with the first step").replace("in steps:", "in steps[::-1]:")
 wrong("still-cut", "what the ranks of that axis have together").replace('layout[axis] = "R"\n', "")
+wrong("each-from-the-start", "what the previous step left").body("""
+    layout, x = list(src), x_local
+    for axis, old, new in steps:
+        layout[axis] = "R"
+        x = convert(x_local, old, new, local_shape(shape, layout, mesh, coordinates), groups[axis])
+        layout[axis] = new
+    x_local = x
+""")
 right("by-hand").body("""
     layout = src
     for axis, old, new in steps:
@@ -241,6 +289,19 @@ wrong(
     "earlier-axes",
     sentence="a step that cuts or joins a dimension which a later axis cuts: it is the earlier axes that don't matter",
 ).replace("layout[axis + 1 :]}", "layout[:axis]}")
+wrong(
+    "partial-sums-block",
+    sentence='more than is needed: "P" cuts nothing, so a later axis with "P" forbids no step',
+).replace("{cut_dim(p) for p in layout[axis + 1 :]} - {None}\n", "set(layout[axis + 1 :]) - {'R'}\n").replace(
+    "cut_dim(old) in later or cut_dim(new) in later", "old in later or new in later"
+)
+wrong(
+    "partial-sums-share", sentence='more than is needed: "P" cuts nothing, so it leaves the whole to convert'
+).replace("cut_dim(layout[k]) is not None", "layout[k] != 'R'")
+wrong(
+    "own-axis-too",
+    sentence="more than is needed: what the ranks of an axis have together isn't divided by their own number",
+).replace("if k != axis and cut_dim(layout[k]) is not None", "if cut_dim(layout[k]) is not None")
 right("all-distances").body("""
     best = {src: (0, [])}
     changed = True
@@ -282,6 +343,15 @@ wrong(
 ).replace("if partial_sums or len(labels) > 1:", "if partial_sums:").replace(
     "label = labels.pop()", 'label = sorted(labels)[0]\nif len(labels) > 1:\n    return f"S{output.index(label)}"'
 )
+wrong("last-label", same_as="any-label").replace("if partial_sums or len(labels) > 1:", "if partial_sums:").replace(
+    "label = labels.pop()", 'label = sorted(labels)[-1]\nif len(labels) > 1:\n    return f"S{output.index(label)}"'
+)
+wrong(
+    "all-inputs-cut", sentence='"convert", but an input that doesn\'t have the label is used whole, by every rank'
+).replace(
+    "label = labels.pop()",
+    'label = labels.pop()\nif label not in output and "R" in placements:\n    return "convert"',
+)
 wrong(
     "one-input-only", sentence='"P", but the label is cut in one input and whole in the other: the sizes don\'t match'
 ).replace('if list(placements) != [f"S{term.index(label)}" if label in term else "R" for term in terms]:', "if False:")
@@ -290,6 +360,12 @@ wrong(
     sentence="a placement, but each rank multiplies its own summand by its own part: nobody has the other products",
 ).replace("if partial_sums or len(labels) > 1:", "if len(labels) > 1:").replace(
     "if list(placements) != [", 'if partial_sums:\n    return "P"\nif list(placements) != ['
+)
+wrong("partial-is-ignored", same_as="partial-times-part").replace(
+    "if partial_sums or len(labels) > 1:", "if len(labels) > 1:"
+).replace(
+    "if list(placements) != [",
+    'if partial_sums:\n    return f"S{output.index(label)}" if label in output else "P"\nif list(placements) != [',
 )
 wrong(
     "partial-converts",

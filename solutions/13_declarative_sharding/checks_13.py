@@ -158,6 +158,12 @@ def words_of(calls: Sequence[tuple[str, int]]) -> str:
     return " and ".join(f"{op} with {nbytes:,} bytes" for op, nbytes in calls) or "nothing"
 
 
+ONE_PIECE = (
+    "A rank sends one piece to each rank: cut along the dimension in `dst`. If `src` is `dst`, there is nothing to do."
+)
+FEWER = "If some parts are empty, `x.chunk(n, dim)` gives fewer than n; the kit's `chunks(x, n, dim)` always gives n."
+
+
 def all_pairs(draws: Draws, n: int, whole_shape: Shape, pairs: Sequence[tuple[str, str]] = (), **more: Any) -> Case:
     """The case of all conversions of a tensor of this shape along one axis, or of these."""
     cuts = [f"S{dim}" for dim in range(len(whole_shape))]
@@ -192,7 +198,7 @@ EACH = [("P", "S0"), ("S1", "S0"), ("S1", "R"), ("R", "S1"), ("P", "R"), ("S1", 
     if_stuck=STUCK,
 )
 def convert(draws: Draws, n: int, shape: Shape, pairs: Sequence[tuple[str, str]] = ()) -> Case:
-    return all_pairs(draws, n, shape, pairs)
+    return replace(all_pairs(draws, n, shape, pairs), advice={"tensor list size": ONE_PIECE})
 
 
 ### BEGIN HIDDEN TESTS
@@ -210,7 +216,8 @@ hidden_convert = vary(
     if_stuck=STUCK + " A rank whose part is empty calls it, too.",
 )
 def convert_uneven(draws: Draws, n: int, shape: Shape, pairs: Sequence[tuple[str, str]] = ()) -> Case:
-    return all_pairs(draws, n, shape, pairs, shape=shape)
+    case = all_pairs(draws, n, shape, pairs, shape=shape)
+    return replace(case, advice={"out of range|splits not equal": FEWER})
 
 
 ### BEGIN HIDDEN TESTS
@@ -225,8 +232,9 @@ hidden_convert_uneven = vary(
 # ---- several axes
 
 WRONG_SHAPE = (
-    "A conversion gets a shape that is not what the ranks of that axis have together: that of the whole tensor, as the "
-    "other axes cut it at this moment, seen from this rank."
+    "A conversion gets a tensor and a shape that don't fit each other. The tensor is what the previous step left. The "
+    "shape is that of what the ranks of that axis have together: the whole tensor as the other axes cut it at this "
+    "moment, seen from this rank."
 )
 
 
@@ -354,6 +362,7 @@ def truth(draws: Draws, equation: str, placements: Layout, n: int = 2) -> str:
         (MATMUL, "S1", "R"),
         (MATMUL, "P", "S1"),
         ("bshd,bthd->bhst", "S2", "S2"),
+        ("ab,bc,cd->ad", "S1", "S0", "R"),
     ]
 )
 def einsum_rule(draws: Draws, equation: str, *placements: str) -> Case:
@@ -681,6 +690,9 @@ RECORDED = (
             ((12, 18), ("P", "S0"), ("R", "S1"), (2, 3)),
             ((8, 8), ("S0", "S0"), ("S1", "R"), (4, 2)),
             ((8, 8), ("P", "R"), ("R", "S0"), (2, 2)),
+            ((8, 8), ("P", "P"), ("S0", "S0"), (2, 2)),
+            ((8, 8), ("P", "S0"), ("S0", "R"), (4, 2)),
+            ((8, 8), ("R", "S0"), ("R", "R"), (4, 2)),
         ],
     ),
     vary(

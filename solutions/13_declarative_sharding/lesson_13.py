@@ -2,9 +2,9 @@
 # # Declarative sharding
 # *you need: lessons 07 (FSDP) and 08 (tensor parallelism). Lesson 12's groups help.*
 #
-# In all lessons so far, you wrote down what is sent: an all-reduce here, an all-gather there. Today's libraries let you
-# say something else instead: where each tensor **lies**. They work out what to send. PyTorch's DTensor does that, and
-# so does JAX, and data parallelism, FSDP and tensor parallelism become a few lines each.
+# In every lesson so far, you wrote down what to send: an all-reduce here, an all-gather there. Today's libraries let
+# you say something else instead: where each tensor **lies**. They work out what to send. PyTorch's DTensor does that,
+# and so does JAX, and data parallelism, FSDP and tensor parallelism become a few lines each.
 #
 # That is convenient until it is slow or wrong, and then you have to know what was decided on your behalf. So in this
 # lesson you write the part that decides. Then you compare it with both libraries, byte by byte.
@@ -44,9 +44,9 @@ double = torch.float64
 
 # %% [markdown]
 # ## Why: one innocent line
-# A matrix of 65,536 x 65,536 numbers in bfloat16 lies on 64 GPUs, an 8 x 8 mesh. Along the first axis, everyone has the
-# same. Along the second, it is cut by rows. A GPU holds an eighth of it, 1,074 MB. We would like it cut by columns
-# instead, along both axes, into 64 pieces of 134 MB. In DTensor that is one line:
+# A matrix of 65,536 x 65,536 numbers in bfloat16 lies on 64 GPUs, an 8 x 8 mesh. Along the first axis, all GPUs have
+# the same. Along the second, it is cut by rows. So a GPU holds an eighth of it, 1,074 MB. We would like it cut by
+# columns instead, along both axes, into 64 pieces of 134 MB. In DTensor that is one line:
 
 # %% tags=["notebook-only"]
 def move(rank, world_size):
@@ -63,7 +63,7 @@ print(f"it sent {sent / 1e6:,.0f} MB, held {peak / 1e6:,.0f} MB, and took {by_to
 
 # %% [markdown]
 # The values are right, and there is no warning. But to end up with 134 MB, each GPU has sent 7.5 GB, and for a moment
-# it held the whole matrix. By the end of part 3, your own program gets the same result with a tiny part of that.
+# it held the whole matrix. By the end of part 3, your own program will get the same result for a fraction of that.
 #
 # The second surprise is worse. Two ranks, a vector that is cut in two, and its sum for the training log:
 
@@ -88,18 +88,18 @@ print(sums)
 reveal(
     "rank 0's sum",
     sums[0],
-    why="x.sum() is a DTensor that lies as a partial sum: each rank has a summand. item() returns this rank's own one, "
-    "without a word. x.sum().full_tensor().item() is 28 on both.",
+    why="x.sum() is a DTensor that lies as a partial sum: each rank has a summand. item() returns only this rank's, "
+    "without a warning. x.sum().full_tensor().item() is 28 on both.",
 )
 
 # %% [markdown]
-# A library that decides for you can be asked what it has decided: both surprises were written in the **placements** of
+# You can ask a library that decides for you what it has decided: both surprises can be read off the **placements** of
 # a tensor. We start there.
 
 # %% [markdown]
 # # Part 1 · Where a tensor lies
 # Ranks form a **mesh**, a grid as in lesson 12. A **placement** says how a tensor lies along one axis of the mesh. In
-# this lesson it is a short text:
+# this lesson it is a short string:
 #
 # - `"R"`, **replicated**: each rank has all of it
 # - `"S0"`, `"S1"`, ..., **sharded**: it is cut along this dimension
@@ -107,7 +107,7 @@ reveal(
 #
 # A **layout** is a tuple with one placement for each axis. On a mesh of 2 x 3 ranks, a matrix as `("S0", "S1")` is cut
 # into two bands of rows along the first axis and into three of columns along the second. DTensor writes
-# `[Shard(0), Shard(1)]`, JAX `P("x", "y")` with the axes' names at the dimensions.
+# `[Shard(0), Shard(1)]`. JAX writes `P("x", "y")`: for each dimension, the name of the axis that cuts it.
 
 # %%
 figures.layouts(["R", "S0", "S1"], mesh=(3,))
@@ -117,14 +117,14 @@ figures.layouts(["S0 R", "S0 S1", "S1 S0", "S0 S0"], mesh=(2, 3))
 
 # %% [markdown]
 # In the last picture, both axes cut the same dimension. Then the **first axis cuts first**: the rows are cut in two,
-# and each half in three. Both libraries agree on that, and any other order would give each rank different rows.
+# and each half in three. Both libraries agree on that. The other order would give most ranks different rows.
 
 # %% [markdown]
-# ## The part of a rank
+# ## A rank's part
 #
-# Which part of a tensor is yours? Lengths need not be divisible. The rule is that of `torch.chunk`, which DTensor
-# follows as well: with n ranks, each part has `ceil(length / n)` rows until there are none left. So the last parts may
-# be shorter, or empty: 5 rows on 4 ranks are 2, 2, 1 and 0 rows.
+# Which part of a tensor is yours? Lengths need not divide evenly. The rule is that of `torch.chunk`, which DTensor also
+# follows: with n ranks, each part has `ceil(length / n)` rows until there are none left. So the last parts may be
+# shorter, or empty: 5 rows on 4 ranks become 2, 2, 1 and 0.
 
 # %% exercise="my-part" difficulty=2 minutes=10
 def my_part(
@@ -167,8 +167,8 @@ for place in product(range(2), range(3)):
 
 # %% [markdown]
 # # Part 2 · From one placement to another
-# To get a tensor from one placement to another along one axis is a **conversion**. There are few, and you know the
-# collective for each of them since lesson 01:
+# Taking a tensor from one placement to another along one axis is a **conversion**. There are only a few, and you have
+# known the collective for each of them since lesson 01:
 #
 # | from | to | how |
 # | --- | --- | --- |
@@ -178,14 +178,14 @@ for place in product(range(2), range(3)):
 # | `S0` | `S1` | all-to-all |
 # | `R` | `S` | nothing is sent: take your part |
 #
-# `P` is never asked for. It is what a computation leaves behind.
+# Nobody asks for `P`. It is what a computation leaves behind.
 
 # %% [markdown]
 # ## What a conversion costs
 #
-# n ranks, each with `nbytes` bytes **before** the conversion. How many bytes does each of them have to send? Count as
-# in lesson 02, for the best algorithms: the ring's all-reduce, say. **Predict** first, for a partial sum on 8 ranks:
-# how many times the bytes of P to S does P to R take?
+# Each of n ranks has `nbytes` bytes **before** the conversion. How many bytes must each of them send? Count as in
+# lesson 02, for the best algorithms: the ring's all-reduce, say. **Predict** first, for a partial sum on 8 ranks: how
+# many times as many bytes does P to R take as P to S?
 
 # %%
 predict("P to R over P to S", ...)
@@ -195,6 +195,7 @@ def conversion_bytes(nbytes: int, src: str, dst: str, n: int) -> tuple[str, int]
     """(collective, bytes that each rank sends) of a conversion along one axis.
 
     nbytes: of what a rank has before. src: "R", "P", "S0", ...; dst: "R", "S0", ...
+    They may be the same.
     Names as in torch.distributed: "all_gather", "all_reduce", "reduce_scatter",
     "all_to_all"; "" if nothing needs to be sent. All parts are equal.
     """
@@ -220,14 +221,14 @@ reveal(
 # %% [markdown]
 # ## One conversion, even parts
 #
-# Now carry them out. The lesson's imports have four collectives from the kit that return new tensors:
+# Now carry them out. The lesson imports three collectives from the kit that return new tensors:
 #
 # ```python
 # all_reduce(x, group)
 # all_gather(x_local, group, dim)          # concatenated along dim
 # reduce_scatter(x_partial, group, dim)    # this rank's part of the sum along dim
 # ```
-# For the fourth kind, `dist.all_to_all(arrived, pieces, group=group)` takes two lists of tensors of one shape.
+# For the fourth, `dist.all_to_all(arrived, pieces, group=group)` takes two lists of tensors, all of the same shape.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -250,8 +251,9 @@ reveal(
 def convert(x_local: Tensor, src: str, dst: str, group: dist.ProcessGroup) -> Tensor:
     """What this rank has once the tensor lies as `dst` along the ranks of `group`.
 
-    src: "R", "P", "S0", ...; dst: "R", "S0", ... All parts are equal. x_local is left
-    unchanged. At most one collective, the one that sends the least.
+    src: "R", "P", "S0", ...; dst: "R", "S0", ...; they may be the same. All parts are
+    equal. x_local is left unchanged. At most one collective, the one that sends the
+    least.
     """
     n, me = dist.get_world_size(group), dist.get_rank(group)
     ### BEGIN SOLUTION
@@ -277,8 +279,8 @@ check(convert, judges="values")
 check(convert, judges="traffic")
 
 # %% [markdown]
-# Is it the least? Here is every conversion of a 16 x 16 matrix on 4 ranks, with the bytes that your program sends,
-# those that your formula says, and DTensor's. The record counts them; DTensor's calls are in it as well.
+# Is it the least? Here is every conversion of a 16 x 16 matrix on 4 ranks, with the bytes that your formula gives, that
+# your program sends, and that DTensor sends. The run's record counts them all, those of DTensor's own calls included.
 
 # %% tags=["notebook-only"]
 def placement_of(text):
@@ -313,22 +315,22 @@ for src, dst in pairs:
     print(f"{src:>2} to {dst:<2} {formula:9} {yours:6} {theirs:8}")
 
 # %% [markdown]
-# Yours sends what the formula says, everywhere. DTensor does too, except from S0 to S1 and back: four times as much. On
-# a CPU it gathers everything and throws most of it away, because it takes Gloo for a backend without an all-to-all. (It
+# Yours always sends what the formula says. So does DTensor, except from S0 to S1 and back, where it sends four times as
+# much. On a CPU it gathers everything and throws most of it away, because it thinks that Gloo has no all-to-all. (Gloo
 # has had one since torch 2.12, and you have just used it. DTensor prints a warning, which is switched off above.) On
-# GPUs, it uses one.
+# GPUs, DTensor does use an all-to-all.
 
 # %% [markdown]
 # ## Uneven parts
 #
-# 7 rows on 4 ranks are 2, 2, 2 and 1; 5 rows are 2, 2, 1 and 0. In earlier lessons such cases were forbidden, or
-# padded. Here, values must come out right for any length, also where a rank has nothing at all. The collectives differ
+# 7 rows on 4 ranks become 2, 2, 2 and 1; 5 rows become 2, 2, 1 and 0. In earlier lessons such cases were forbidden, or
+# padded. Here, values must come out right for any length, even where a rank has nothing at all. The collectives differ
 # in what they need:
 #
-# - all-gather and reduce-scatter want parts of **equal** size: pad them with zeros to `ceil(length / n)`, and cut the
+# - all-gather and reduce-scatter need parts of **equal** size: pad them with zeros to `ceil(length / n)`, and cut the
 #   rest off at the end.
-# - all-to-all takes pieces of **any** size, so there is nothing to pad. But each rank has to know how much arrives from
-#   whom. The kit's `all_to_all(rows, send, receive, group)` does that for a flat tensor: it sends `send[k]` of its
+# - all-to-all takes pieces of **any** size, so there is nothing to pad. But each rank must know how much arrives from
+#   each rank. The kit's `all_to_all(rows, send, receive, group)` does that for a flat tensor: it sends `send[k]` of its
 #   numbers to rank k, those for rank 0 first, and returns `receive[k]` numbers from each.
 #
 # <details><summary>Hint 1: where to look</summary>
@@ -358,9 +360,8 @@ def convert_uneven(
     """As `convert`, for any length of the dimensions that are cut.
 
     shape: of the tensor that all ranks of the group have together. Parts are as
-    torch.chunk cuts; some may be empty. An all-gather sends parts that are padded to
-    the longest one, a reduce-scatter likewise, an all-to-all not a number more than
-    this rank has.
+    torch.chunk cuts; some may be empty. An all-gather or a reduce-scatter sends parts
+    that are padded to the length of the longest one, an all-to-all sends no padding.
     """
     n, me = dist.get_world_size(group), dist.get_rank(group)
     # dimensions; None where it isn't cut
@@ -396,7 +397,7 @@ check(convert_uneven, judges="traffic")
 
 # %% [markdown]
 # What if you forget to pad? Then ranks hand tensors of different shapes to one all-gather. With plain torch that hangs
-# or returns garbage; `spawn` says who brought what.
+# or returns garbage; `spawn` says which rank brought what.
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
 def without_padding(rank, world_size):
@@ -416,13 +417,13 @@ except RuntimeError as error:
 # ## A list of steps
 #
 # Carry out a list of steps `(axis, old, new)`. You get a correct `convert` for uneven parts, like the one that you have
-# just written. What is new is its argument `shape`: the ranks along one axis don't have the whole tensor together. They
-# have what the **other** axes leave them.
+# just written. The question is which `shape` to give it: the ranks along one axis don't have the whole tensor together.
+# They have what the **other** axes leave them.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# `local_shape(shape, layout, mesh, coordinates)` is the shape of what a rank has, by exercise 1. For which layout is it
-# the shape of what this rank's group has?
+# `local_shape(shape, layout, mesh, coordinates)` from the kit is the shape of what a rank has. For which layout is it
+# the shape of what this rank's group has together?
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
@@ -468,8 +469,8 @@ check(redistribute, judges="values")
 
 # %% [markdown]
 # ## Which steps?
-# From `("S0", "S0")` to `("R", "S0")`, one step seems to be enough: undo the cut along the first axis. Let us try it
-# on 8 rows and 2 x 2 ranks. Rank (0, 0) has rows 0 and 1, rank (0, 1) rows 2 and 3, and so on.
+# From `("S0", "S0")` to `("R", "S0")`, one step seems to be enough: undo the cut along the first axis. Let's try it on
+# 8 rows and 2 x 2 ranks. Rank (0, 0) has rows 0 and 1, rank (0, 1) rows 2 and 3, and so on.
 
 # %% tags=["notebook-only"]
 def undo_the_outer(rank, world_size):
@@ -485,7 +486,7 @@ spawn(undo_the_outer, 4).results
 # > Only the **innermost** cut of a dimension can be undone or added: a step may cut or join a dimension only if no
 # > later axis cuts it.
 #
-# That is the reason why DTensor's default plan is so expensive. To get to a layout in which two axes cut one dimension,
+# That is why DTensor's default plan is so expensive. To get to a layout in which two axes cut one dimension,
 # it first undoes the inner axis, with a gather of everything. Often there is a cheaper way round.
 
 # %% [markdown]
@@ -493,11 +494,11 @@ spawn(undo_the_outer, 4).results
 #
 # Find the way with the fewest bytes: a shortest path. The nodes are layouts, the edges are possible steps, and an
 # edge's length is what a rank sends. `moved(size, old, new, n)` from the kit is your formula from exercise 2, but for
-# the size of what the n ranks have **together**, which is the whole tensor's size divided by the other axes that cut
-# it.
+# the size of what the n ranks have **together**: the whole tensor's size, divided by the number of ranks along each
+# other axis that cuts it.
 #
 # **Predict** for the matrix at the start of this lesson, from `("R", "S0")` to `("S1", "S1")` on 8 x 8 GPUs: how many
-# times as much does DTensor's way send as the cheapest one?
+# times as many bytes does DTensor's way send as the cheapest one?
 
 # %%
 predict("DTensor's bytes over the fewest", ...)
@@ -512,7 +513,7 @@ predict("DTensor's bytes over the fewest", ...)
 # <details><summary>Hint 2: the idea</summary>
 #
 # From a layout, try each axis with each new placement. Skip a step that changes nothing, one to "P", and one in which a
-# later axis cuts the dimension that `old` cuts, or the one that `new` cuts. The rest has a cost.
+# later axis cuts the dimension that `old` cuts, or the one that `new` cuts. Each of the others has a cost.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -578,13 +579,13 @@ print(f"and took {by_us.elapsed * 1e3:.2f} ms")
 reveal(
     "DTensor's bytes over the fewest",
     sent / sent_by_us,
-    why="R to S1 along the first axis is free, and leaves an eighth. The other seven eighths of what remains are S0 to "
-    "S1 along the second axis, an all-to-all of small pieces. 64 is the number of GPUs.",
+    why="R to S1 along the first axis is free and leaves a GPU an eighth of its part. S0 to S1 along the second axis "
+    "sends seven eighths of that. DTensor's gather sends the whole part seven times: 64 times as much.",
 )
 
 # %% [markdown]
-# The two ways on the map of all layouts, which has the first axis's placement downwards and the second one's across.
-# The numbers are parts of the whole matrix that a GPU sends.
+# Here are the two ways on the map of all layouts, with the first axis's placement down the side and the second's along
+# the top. The numbers say which part of the whole matrix a GPU sends.
 
 # %%
 figures.layout_ways(
@@ -637,23 +638,23 @@ print(f"in all, {sum(default for default, _ in ways) / sum(least for _, least in
 # yourself, one `redistribute` after the other. To know where that pays, you need the map.
 
 # %% [markdown]
-# # Part 4 · What an operation makes of placements
-# So far, tensors were moved. Now we compute with them. Each rank applies the operation to what it has, and nothing is
-# sent. Is the result right, and how does it lie?
+# # Part 4 · Operations and placements
+# So far, we have only moved tensors. Now we compute with them. Each rank applies the operation to what it has, and
+# nothing is sent. Is the result right, and how does it lie?
 #
 # Take `y = x @ w`, in the notation of einsum `bd,df->bf`, along one axis of the mesh. Say b is cut: each rank has some
 # rows of x and all of w, and gets the same rows of y. Say d is cut, in x and in w: each rank multiplies some columns of
-# x by the matching rows of w. That is a summand of every number of y. So y is a partial sum.
+# x by the matching rows of w. That gives a summand of every number in y. So y is a partial sum.
 #
-# **Predict** how y lies if x is `"S1"` and w is `"S0"`, then if x is `"S1"` and w is `"R"`; "convert" if it can't be
-# computed without sending anything.
+# **Predict** how y lies if x is `"S1"` and w is `"S0"`, then if x is `"S1"` and w is `"R"`; "convert" if an input must
+# be converted first.
 
 # %%
 predict("S1 @ S0", ..., choices=["R", "S0", "S1", "P", "convert"])
 predict("S1 @ R", ..., choices=["R", "S0", "S1", "P", "convert"])
 
 # %% [markdown]
-# ## The rule of einsum
+# ## The einsum rule
 #
 # An einsum multiplies, and sums over the labels that don't occur in its output. That is all that you need to know.
 # Which placements of the inputs fit together, and how does the output lie?
@@ -671,8 +672,8 @@ predict("S1 @ R", ..., choices=["R", "S0", "S1", "P", "convert"])
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# With the set of cut labels and the number of "P": no label, and no or one "P", is easy; more than one label, or a
-# label and a "P", or two "P" can't be computed. Else compare the placements with those that the one label would give
+# Take the set of cut labels and the number of "P". No label and at most one "P" is easy. More than one label, a label
+# and a "P", or two "P" need a conversion. Otherwise compare the placements with those that the one label would give
 # each input, and look for the label in the output.
 # </details>
 
@@ -682,7 +683,7 @@ def einsum_rule(equation: str, *placements: str) -> str:
 
     equation: as for torch.einsum, such as "bd,df->bf"; no label twice in one input.
     placements: of the inputs, "R", "P", "S0", ... Returns "R", "P" or "S0", ...; or
-    "convert" if that doesn't give the right result for all numbers.
+    "convert" if the result isn't right whatever the numbers are.
     """
     inputs, output = equation.split("->")
     terms = inputs.split(",")
@@ -719,14 +720,14 @@ reveal(
 )
 
 # %% [markdown]
-# Attention is an einsum, too. Cut by heads, queries and keys give scores that are cut by heads:
+# Attention is an einsum too. Cut by heads, queries and keys give scores that are cut by heads:
 
 # %%
 einsum_rule("bshd,bthd->bhst", "S2", "S2")
 
 # %% [markdown]
 # ### Partial sums and other functions
-# A partial sum stays one under everything that is **linear**: twice the sum is the sum of twice the summands. What
+# A partial sum stays one under any **linear** function: twice the sum is the sum of twice the summands. What
 # about the rest? `x` is a partial sum on two ranks. Which of these make DTensor send something first: `x * 2`, `x + x`,
 # `x + 1`, `x.relu()`? **Predict** a list of four, True where something is sent.
 
@@ -757,7 +758,7 @@ for name, placement in run.results[0].items():
 reveal(
     "x * 2, x + x, x + 1, x.relu() send something",
     [sent_in(run, name) > 0 for name in operations],
-    why="If each rank added 1, the sum would get 2. And relu of a sum is not the sum of relus. DTensor adds up first.",
+    why="If each rank added 1, the sum would grow by 2. And relu of a sum is not the sum of relus. DTensor sums first.",
 )
 
 # %% [markdown]
