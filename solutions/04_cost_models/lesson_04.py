@@ -1090,8 +1090,8 @@ print("8192 x 8192 times itself:", ", ".join(f"{seconds * 1e3:.2f} ms" for secon
 
 # %% [markdown]
 # From 8 MB on, the achieved rates are within 5 %. At 0.5 MB both are a third to a half too slow: a model is as good as
-# the measurements that it was made from, and this size was not among them. The product takes almost twice as long as
-# the datasheet promises, because kernels never reach the peak, and a GPU under load for minutes lowers its clock.
+# the measurements that it was made from, and this size was not among them. The product takes two thirds longer than the
+# datasheet promises, because kernels never reach the peak, and a GPU under load for minutes lowers its clock.
 
 # %% [markdown]
 # # Part 6 · The roofline of communication

@@ -1,4 +1,4 @@
-# %% [markdown] question="If you only say where each tensor lies, who decides what is sent, and is it the least?"
+# %% [markdown] question="If you only say where each tensor lies, who decides what is sent, and could it be less?"
 # # Declarative sharding
 # *you need: lessons 07 (FSDP) and 08 (tensor parallelism). Lesson 12's groups help.*
 #

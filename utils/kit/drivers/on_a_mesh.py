@@ -60,7 +60,9 @@ def walk(
     function: Callable[..., Any], shape: tuple[int, ...], src: Layout, dst: Layout, mesh: tuple[int, ...]
 ) -> dict[str, Any]:
     """Take the steps that `function` returns, and count what each rank sends. The parts are even."""
-    steps, layout, sent = list(function(shape, src, dst, mesh)), list(src), 0
+    steps, layout, sent = function(shape, src, dst, mesh), list(src), 0
+    if steps is None:
+        return failed("there are no steps: your function returned None")
     for axis, old, new in steps:
         if layout[axis] != old:
             return failed(f"step {(axis, old, new)} starts from {old}, but axis {axis} is at {layout[axis]}")
