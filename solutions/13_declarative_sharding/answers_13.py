@@ -365,13 +365,13 @@ wrong(
 ).replace("x = to(x, now, use_x)", "before = x.relu() if name == 'w2' else x; x = to(before, now, use_x)").replace(
     "x = x.relu()", "pass"
 )
-wrong("relu-of-x-too", sentence="the result with another relu in front of the first product").replace(
+wrong("relu-of-x-too", sentence="the result with another relu before the first product").replace(
     'if name == "w2":', "if True:"
 )
-wrong("all-reduces-first", "times the bytes", caught_by="traffic").replace(
+wrong("all-reduces-first", "once on the way back", caught_by="traffic").replace(
     "x = to(x, now, use_x)", 'x = to(to(x, "P", "R"), "R", use_x) if now == "P" else to(x, now, use_x)'
 )
-wrong("relu-at-the-end-too", sentence="with another relu behind the second product").replace(
+wrong("relu-at-the-end-too", sentence="with another relu after the second product").replace(
     'return to(x, now, stored["x"])', 'return to(x, now, stored["x"]).relu()'
 )
 wrong("all-whole", "once on the way back", caught_by="traffic").body("""
@@ -514,7 +514,7 @@ wrong("full-tensor", sentence="the whole result on each rank: it must lie as x d
 )
 wrong("returns-a-dtensor", "DTensor", varies=True).replace(".to_local()", "")
 wrong("no-relu", sentence="the result without relu").replace("x = x.relu()", "pass")
-wrong("relu-of-a-partial-sum", "times the bytes", caught_by="traffic").body("""
+wrong("relu-of-a-partial-sum", "converted once", caught_by="traffic").body("""
     x = DTensor.from_local(x_local, mesh, [at(stored["x"])])
     for name, w_local, label in zip(("w1", "w2"), (w1_local, w2_local), labels):
         w = DTensor.from_local(w_local, mesh, [at(stored[name])])

@@ -594,20 +594,18 @@ def read_hlo(draws: Draws, groups: str) -> Case:
             "ENTRY %main_spmd (param: f32[8,4]) -> f32[8,4] {",
             hlo_line("all-gather", "all-gather", [("f32", (n * rows, 16))], groups),
             "  %dot = f32[8,4]{1,0} dot(%x, %all-gather), lhs_contracting_dims={1}",
-            hlo_line("all-reduce.1", "all-reduce", [("bf16", (rows, 8)), ("f32", (rows,))], groups),
+            hlo_line("all-reduce.1", "all-reduce", [("bf16", (rows, 8)), ("f32", (rows,)), ("f32", ())], groups),
             hlo_line("reduce-scatter", "reduce-scatter", [("f64", (rows, 8))], groups),
             hlo_line("swapped", "all-to-all", [("f32", (rows, 2))] * n, groups),
-            hlo_line("loss", "all-reduce", [("f32", ())], groups),
             "  ROOT %y = f32[8,4]{1,0} fusion(%all-reduce.1), calls=%computation",
             "}",
         ]
     )
     right = [
         ("all-gather", 64 * rows, n),
-        ("all-reduce", 20 * rows, n),
+        ("all-reduce", 20 * rows + 4, n),
         ("reduce-scatter", 64 * rows * n, n),
         ("all-to-all", 8 * rows * n, n),
-        ("all-reduce", 4, n),
     ]
     words = groups.replace("{", "{{").replace("}", "}}")
     return Case([[text]], right=every(right), seen=f"replica_groups={words}: you returned")
