@@ -1622,8 +1622,8 @@ how_predictions_went()
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# `part(x, layout, mesh, place)` from utils/kit/placements.py also works for a tensor of positions,
-# `torch.arange(...).view(shape)`. So each rank can find out by itself what all others have and want.
+# `part(x, layout, mesh, place)`, which you import from `utils.kit.placements` in your function, also works for a tensor
+# of positions, `torch.arange(...).view(shape)`. So each rank can find out by itself what all others have and want.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
