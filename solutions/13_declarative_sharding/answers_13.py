@@ -434,7 +434,20 @@ wrong(
     "forward",
 ).replace("x = to(x, now, use_x)", "pass")
 wrong("no-relu", sentence="the result without relu").replace("x = x.relu()", "pass")
-wrong("relu-at-the-end-too", sentence="with another relu behind the second product").replace(
+wrong(
+    "relu-of-summands",
+    sentence="the sum of the relus of all summands, not the relu of their sum: if the first product is a partial sum, "
+    "convert it before relu",
+).replace("x = to(x, now, use_x)", "before = x.relu() if name == 'w2' else x; x = to(before, now, use_x)").replace(
+    "x = x.relu()", "pass"
+)
+wrong("relu-of-x-too", sentence="the result with another relu before the first product").replace(
+    'if name == "w2":', "if True:"
+)
+wrong("all-reduces-first", "once on the way back", caught_by="traffic").replace(
+    "x = to(x, now, use_x)", 'x = to(to(x, "P", "R"), "R", use_x) if now == "P" else to(x, now, use_x)'
+)
+wrong("relu-at-the-end-too", sentence="with another relu after the second product").replace(
     'return to(x, now, stored["x"])', 'return to(x, now, stored["x"]).relu()'
 )
 wrong("all-whole", "once on the way back", caught_by="traffic").body("""
@@ -462,9 +475,21 @@ wrong(
     sentence='the same in both passes: the gradient of a weight that is stored as "I" must become "I" again, by an '
     "all-reduce or a gather",
 ).replace("return forward, backward", "return forward, forward")
-wrong("back-without-duals", sentence="the way back of the values: gradients lie as the duals").replace(
-    "moved(size, dual[new], dual[old], n)", "moved(size, new, old, n)"
+wrong(
+    "back-without-duals",
+    sentence="Your backward pass takes the values themselves from new to old, or their duals from old to new. A "
+    "gradient goes from the dual of new to the dual of old.",
+).replace("moved(size, dual[new], dual[old], n)", "moved(size, new, old, n)")
+wrong("duals-forward", same_as="back-without-duals").replace(
+    "moved(size, dual[new], dual[old], n)", "moved(size, dual[old], dual[new], n)"
 )
+wrong("always-stored-as-s0", sentence='what a weight stored as "S0" takes, whatever `stored` says').replace(
+    "(w, stored, use_w)", '(w, "S0", use_w)'
+)
+wrong(
+    "size-of-a-part",
+    sentence="an n-th of what is sent: `moved` takes the size of the tensor that all ranks have together",
+).replace("moved(size,", "moved(size // n,")
 wrong(
     "activations-only",
     sentence="without the weight: it is converted from how it is stored, and its gradient back to that",
@@ -525,6 +550,12 @@ wrong("dearest", sentence="the most that the ranks can send").replace("sent < le
 wrong("always-from-s0", sentence="more than is needed: a layer's x lies as the product before has made it").replace(
     "now = made", "pass"
 )
+wrong("budget-for-each-layer", sentence="more weights than a rank has room for", hidden=True).replace(
+    'held += rows * columns // (1 if stored == "I" else n)',
+    'held = max(held, rows * columns // (1 if stored == "I" else n))',
+)
+right("never-whole").replace('("I", "S0", "S1")', '("S0", "S1")')
+right("last-of-equals").replace("sent < least", "sent <= least")
 right("layer-after-layer").body("""
     states = {("S0", 0): (0, [])}
     for rows, columns in zip(widths, widths[1:]):
@@ -559,6 +590,15 @@ wrong("full-tensor", sentence="the whole result on each rank: it must lie as x d
 )
 wrong("returns-a-dtensor", "DTensor", varies=True).replace(".to_local()", "")
 wrong("no-relu", sentence="the result without relu").replace("x = x.relu()", "pass")
+wrong("relu-of-a-partial-sum", "converted once", caught_by="traffic").body("""
+    x = DTensor.from_local(x_local, mesh, [at(stored["x"])])
+    for name, w_local, label in zip(("w1", "w2"), (w1_local, w2_local), labels):
+        w = DTensor.from_local(w_local, mesh, [at(stored[name])])
+        if name == "w2":
+            x = x.relu()
+        x = x.redistribute(placements=[at(USES[label][0])]) @ w.redistribute(placements=[at(USES[label][1])])
+    return x.redistribute(placements=[at(stored["x"])]).to_local()
+""")
 wrong("mixed", "mixed torch.Tensor and DTensor").replace(
     "x @ w.redistribute(placements=[at(USES[label][1])])", "x @ w_local"
 )
@@ -579,6 +619,24 @@ wrong(
     sentence="the bytes of the result: an all-gather's is n times what a device hands in, a reduce-scatter's the "
     "n-th part",
 ).replace('{"all-gather": nbytes // n, "reduce-scatter": nbytes * n}.get(call[2], nbytes)', "nbytes")
+GIVEN = '{"all-gather": nbytes // n, "reduce-scatter": nbytes * n}.get(call[2], nbytes)'
+wrong(
+    "reduce-scatter-as-it-is",
+    sentence="right for the all-gather, but a reduce-scatter's result is the n-th part of what a device hands in",
+).replace(GIVEN, '{"all-gather": nbytes // n}.get(call[2], nbytes)')
+wrong(
+    "n-the-other-way",
+    sentence="n the wrong way round: an all-gather's result is n times what a device hands in, a reduce-scatter's the "
+    "n-th part",
+).replace(GIVEN, '{"all-gather": nbytes * n, "reduce-scatter": nbytes // n}.get(call[2], nbytes)')
+wrong("scalars-for-free", sentence="no bytes for a scalar: f32[] is one number, not none").replace(
+    'math.prod(int(n) for n in dims.split(",") if n)', '(math.prod(map(int, dims.split(","))) if dims else 0)'
+)
+wrong(
+    "first-axis-only",
+    sentence="the length of one axis, where the groups lie along two: multiply the lengths of all names",
+    hidden=True,
+).replace("groups)[1]))", "groups)[1])[:1])")
 wrong("numbers", sentence="numbers, not bytes: bf16 has 2 bytes, f32 4, f64 8").replace(
     "sizes[kind] * math.prod", "math.prod"
 )

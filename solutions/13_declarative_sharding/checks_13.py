@@ -405,6 +405,7 @@ def hidden_gradient_conversion(_: Draws, src: str, dst: str) -> Case:
 
 DATA, FSDP = {"x": "S0", "w1": "I", "w2": "I"}, {"x": "S0", "w1": "S0", "w2": "S0"}
 MEGATRON, SEQUENCE = {"x": "I", "w1": "S1", "w2": "S0"}, {"x": "S0", "w1": "S1", "w2": "S0"}
+SUMS = {"x": "S1", "w1": "S0", "w2": "S0"}  # both products are partial sums, the first one in front of relu
 
 
 def mlp(x: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
@@ -463,7 +464,13 @@ def passes(
     return there, back
 
 
-STRATEGIES = [(DATA, ("b", "b")), (FSDP, ("b", "b")), (MEGATRON, ("f", "d")), (SEQUENCE, ("f", "d"))]
+STRATEGIES = [
+    (DATA, ("b", "b")),
+    (FSDP, ("b", "b")),
+    (MEGATRON, ("f", "d")),
+    (SEQUENCE, ("f", "d")),
+    (SUMS, ("d", "d")),
+]
 STUCK_MLP = "all ranks convert the same tensors in the same order."
 
 
@@ -580,7 +587,8 @@ GROUPS = {
 
 
 def hlo_line(name: str, op: str, arrays: Sequence[tuple[str, Shape]], groups: str) -> str:
-    types = [f"{kind}[{','.join(map(str, shape))}]{{{','.join('10'[-len(shape) :])}}}" for kind, shape in arrays]
+    orders = ["", "{0}", "{1,0}"]  # of the dimensions in memory; a scalar has none
+    types = [f"{kind}[{','.join(map(str, shape))}]{orders[len(shape)]}" for kind, shape in arrays]
     result = types[0] if len(types) == 1 else f"({', '.join(types)})"
     return f"  %{name} = {result} {op}(%operand), channel_id=1, replica_groups={groups}, dimensions={{0}}"
 
@@ -595,7 +603,7 @@ def read_hlo(draws: Draws, groups: str) -> Case:
             "ENTRY %main_spmd (param: f32[8,4]) -> f32[8,4] {",
             hlo_line("all-gather", "all-gather", [("f32", (n * rows, 16))], groups),
             "  %dot = f32[8,4]{1,0} dot(%x, %all-gather), lhs_contracting_dims={1}",
-            hlo_line("all-reduce.1", "all-reduce", [("bf16", (rows, 8)), ("f32", (rows,))], groups),
+            hlo_line("all-reduce.1", "all-reduce", [("bf16", (rows, 8)), ("f32", (rows,)), ("f32", ())], groups),
             hlo_line("reduce-scatter", "reduce-scatter", [("f64", (rows, 8))], groups),
             hlo_line("swapped", "all-to-all", [("f32", (rows, 2))] * n, groups),
             "  ROOT %y = f32[8,4]{1,0} fusion(%all-reduce.1), calls=%computation",
@@ -604,7 +612,7 @@ def read_hlo(draws: Draws, groups: str) -> Case:
     )
     right = [
         ("all-gather", 64 * rows, n),
-        ("all-reduce", 20 * rows, n),
+        ("all-reduce", 20 * rows + 4, n),
         ("reduce-scatter", 64 * rows * n, n),
         ("all-to-all", 8 * rows * n, n),
     ]

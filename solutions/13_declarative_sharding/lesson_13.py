@@ -768,7 +768,7 @@ reveal(
 
 # %% [markdown]
 # # Part 5 · Backward passes
-# If a value lies somewhere, where does its **gradient** lie? Say x is replicated, and each rank does something
+# If you know how a value lies, how does its **gradient** lie? Say x is replicated, and each rank does something
 # different with it, such as multiplying it by its own columns of w. Then each rank knows only its own contribution to
 # the gradient of x: a partial sum. So the gradient of `"R"` is `"P"`.
 #
@@ -790,11 +790,12 @@ reveal(
 # ## The gradient of a conversion
 #
 # A conversion takes a value from `src` to `dst`. In the backward pass, the gradient arrives as the dual of one of them
-# and must become the dual of the other. So which conversion is the backward of a conversion?
+# and must become the dual of the other. So which conversion is the backward pass of a conversion? (In the backward
+# pass, a conversion to `"P"` is possible, too: a part becomes a summand that is zero everywhere else.)
 
 # %% exercise="gradient-conversion" difficulty=2 minutes=8
 def gradient_conversion(src: str, dst: str) -> tuple[str, str]:
-    """(from, to): the conversion of the gradient, of a conversion from src to dst.
+    """(from, to): how the gradient is converted if the value goes from src to dst.
 
     src, dst: "R", "P", "I", "S0", ...
     """
@@ -807,7 +808,7 @@ def gradient_conversion(src: str, dst: str) -> tuple[str, str]:
 check(gradient_conversion, judges="values")
 
 # %% [markdown]
-# Two letters, and here is what you wrote in lessons 05, 07 and 08, each as one row:
+# With that, what you wrote in lessons 05, 07 and 08 takes one row each:
 
 # %%
 rows = {
@@ -825,8 +826,8 @@ for name, pair in rows.items():
 
 # %% [markdown]
 # So an all-reduce in the forward pass doesn't say what happens in the backward pass. If its result is `"I"`, that is
-# nothing; if it is `"R"`, it is an all-reduce as well. Lesson 08's gradients that came out P times too large mixed up
-# these two.
+# nothing; if it is `"R"`, it is an all-reduce as well. Where lesson 08's gradients came out P times too large, these
+# two had been mixed up.
 
 # %% [markdown]
 # ## An MLP, four times
@@ -843,8 +844,8 @@ for name, pair in rows.items():
 # | `f`, the columns of w | `R` | `S1` | `S1` |
 # | `d`, which is summed over | `S1` | `S0` | `P` |
 #
-# `to(x, old, new)` converts a tensor, and autograd goes through it: it uses the duals for the way back. So all
-# communication of both passes follows from where you call it.
+# `to(x, old, new)` converts a tensor, and autograd can differentiate it: in the backward pass it uses the duals. So all
+# communication in both passes follows from where you call it.
 #
 # **Predict** for data parallelism with labels b and b, weights stored as `"I"` and used as `"R"`: what is sent in the
 # forward pass, and what in the backward pass, for each weight?
@@ -868,15 +869,15 @@ predict("a weight, backward", ..., choices=collectives)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `x = to(x, now, use_x)`, `x @ to(w, stored[name], use_w)`, `now = made`. relu comes in between. If `now` were `"P"`
-# there, you would have to convert before it. At the end, `to(x, now, stored["x"])`.
+# `x = to(x, now, use_x)`, `x @ to(w, stored[name], use_w)`, `now = made`. Where does relu go? After the first product,
+# `now` may be `"P"`, so convert first. At the end, `to(x, now, stored["x"])`.
 # </details>
 
 # %% exercise="sharded-mlp" difficulty=3 minutes=15
 def sharded_mlp(
     x_local: Tensor, w1_local: Tensor, w2_local: Tensor, stored: dict[str, str], labels: tuple[str, str], to
 ) -> Tensor:
-    """relu(x @ w1) @ w2 of tensors that the ranks share. The result lies as x does.
+    """relu(x @ w1) @ w2, where each rank has a part. The result lies as x does.
 
     stored: the placements of "x", "w1" and "w2". labels: what is cut in the two
     products, "b", "f" or "d" each. to(x, old, new) converts. Nothing else is sent.
@@ -931,7 +932,9 @@ for name, run in by_hand.items():
 
 # %%
 reveal(
-    "a weight, forward", (calls_in(by_hand["data parallel"], "forward") or ["nothing"])[0], why="I to R: it is there."
+    "a weight, forward",
+    (calls_in(by_hand["data parallel"], "forward") or ["nothing"])[0],
+    why="I to R: each rank already has all of it.",
 )
 
 # %%
@@ -948,13 +951,13 @@ reveal(
 
 # %% [markdown]
 # # Part 6 · Choosing
-# If all strategies are choices of labels and placements, a program can choose. For that it needs a price.
+# If every strategy is a choice of labels and placements, a program can choose. For that it needs prices.
 
 # %% [markdown]
 # ## The price of a layer
 #
-# One layer, `y = x @ w`, without anything before or after it. x comes cut by tokens, `"S0"`, and y must leave like
-# that. The label that is cut, and the placement of the stored weight, decide what is sent.
+# One layer, `y = x @ w`, without anything before or after it. x arrives cut by tokens, `"S0"`, and y must leave
+# the same way. What is sent depends on the label that is cut, and on how the weight is stored.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -968,8 +971,8 @@ reveal(
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# A loop over `(x, "S0", use_x), (w, stored, use_w), (y, made, "S0")` that adds `moved(size, old, new, n)` to the one
-# sum, and the same between duals, from that of `new` to that of `old`, to the other.
+# Loop over `(x, "S0", use_x), (w, stored, use_w), (y, made, "S0")`. Add `moved(size, old, new, n)` to the forward sum.
+# Add the same to the backward sum, but from the dual of `new` to the dual of `old`.
 # </details>
 
 # %% exercise="layer-bytes" difficulty=3 minutes=12
@@ -977,8 +980,8 @@ def layer_bytes(tokens: int, fan_in: int, fan_out: int, label: str, stored: str,
     """Numbers that each of n ranks sends for y = x @ w: (forward, backward).
 
     x: (tokens, fan_in), lies as "S0" before; y: (tokens, fan_out), as "S0" after.
-    label: "b", "f" or "d", is cut in the product, as in USES. stored: how w lies, "I",
-    "S0" or "S1". Gradients lie as the duals of the values do. All parts are equal.
+    label: "b", "f" or "d", the one that is cut in the product, as in USES. stored: how
+    w lies, "I", "S0" or "S1". Gradients lie as the duals of values. All parts are even.
     """
     x, w, y = tokens * fan_in, fan_in * fan_out, tokens * fan_out
     ### BEGIN SOLUTION
@@ -1004,17 +1007,17 @@ for label, stored in (("b", "I"), ("b", "S0"), ("f", "S1"), ("d", "S0")):
 # ## A model, sharded
 #
 # A model is a stack of such layers, with relu in between. Now conversions between layers may be left out: after a layer
-# with label f, y is cut by columns, which is just what label d wants of its x. So the cheapest layers, one by one, need
-# not make the cheapest model.
+# with label f, y is cut by columns, which is just what label d wants of its x. So choosing the cheapest way for
+# each layer doesn't always give the cheapest model.
 #
-# There is a limit as well. On each rank, the stored weights may have no more than `budget` numbers; `"I"` stores all of
-# a weight, `"S0"` and `"S1"` an n-th. The activations come in as `"S0"` and leave as `"S0"`. Every layer must use one
-# of the three labels, so that each rank does an n-th of the work.
+# There is a limit as well. On each rank, the stored weights of all layers together may have no more than `budget`
+# numbers; `"I"` stores all of a weight, `"S0"` and `"S1"` an n-th. The activations come in as `"S0"` and leave as
+# `"S0"`. Every layer must use one of the three labels, so that each rank does an n-th of the work.
 #
 # `both_passes(size, old, new, n)` from the kit is what a conversion sends forward and backward together.
 #
 # **Predict** what a search finds for two layers, 4,096 to 16,384 and back (F = 16,384), on 8 ranks, if weights must be
-# cut: with 1,024 tokens, and with 65,536? And from how many tokens on does the answer change?
+# cut: with 1,024 tokens, and with 65,536. From how many tokens on does the answer change?
 
 # %%
 predict("1,024 tokens", ..., choices=["FSDP", "Megatron"])
@@ -1030,24 +1033,26 @@ predict("tokens from which on it changes", ...)
 # <details><summary>Hint 2: the idea</summary>
 #
 # Go through a model layer by layer, with the placement of the activations in a variable, as in the exercise before
-# last; here, add up prices. relu doesn't matter: no label wants its x as a partial sum, so the conversion comes first.
+# last; here, add up prices. relu doesn't matter: no label wants its x as a partial sum, so a conversion comes before
+# relu.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `for choice in product(product("bfd", ("I", "S0", "S1")), repeat=len(widths) - 1):` skip it if it holds too much, add
+# `for choice in product(product("bfd", ("I", "S0", "S1")), repeat=len(widths) - 1):` skip it if it stores too much, add
 # up `both_passes(tokens * rows, now, use_x, n)` and `both_passes(rows * columns, stored, use_w, n)` for each layer, and
 # the way back to "S0" at the end. Keep the best.
 # </details>
 
 # %% exercise="shard-model" difficulty=4 minutes=20
 def shard_model(widths: list[int], tokens: int, n: int, budget: int) -> list[tuple[str, str]]:
-    """The (label, placement of the stored weight) of each layer with which the ranks
-    send the least in both passes.
+    """(label, placement of the stored weight) for each layer, so that the ranks send
+    the least in both passes together.
 
     widths: layer k has a weight of shape (widths[k], widths[k + 1]); at most 4 layers.
-    tokens: of the batch. budget: how many numbers of weights a rank may store. There is
-    an answer. n divides all sizes.
+    tokens: of the batch. budget: how many numbers a rank may store, for all weights
+    together. There is an answer; if there are several, any will do. n divides all
+    sizes.
     """
     ### BEGIN SOLUTION
     best, least = None, math.inf
@@ -1090,8 +1095,9 @@ reveal(
 
 # %% [markdown]
 # Nobody told the search about FSDP or Megatron. It found f then d with the weights cut as `S1` and `S0`, with
-# sequence parallelism around: Megatron. From F tokens on it found b and b, with cut weights: FSDP; and if there is
-# room, uncut ones: data parallelism. Either you move the activations, or you move the weights, whichever is less.
+# sequence parallelism around: Megatron. From F tokens on it found b and b, with cut weights: FSDP. If there is
+# room for whole ones, data parallelism sends exactly as much as FSDP. Your search then prints the one that it tries
+# first. Either you move the activations, or you move the weights, whichever is less.
 
 # %%
 figures.time_curves(
@@ -1103,14 +1109,14 @@ figures.time_curves(
 )
 
 # %% [markdown]
-# Alpa (2022) searches whole models that way, with time in place of bytes. autoparallel, a project of PyTorch's, does so
-# for DTensor.
+# Alpa (2022) searches whole models that way, with time in place of bytes. PyTorch's autoparallel project does so for
+# DTensor.
 
 # %% [markdown]
 # # Part 7 · DTensor
 # `torch.distributed.tensor` does in a library what you have written: a `DTensor` has a local tensor, a mesh and
 # placements. Every operation has a rule, as your einsum does. If the inputs don't fit, DTensor converts them, by its
-# own prices. That is convenient, and it is never announced.
+# own prices. That is convenient, and it happens silently.
 #
 # | here | DTensor |
 # | --- | --- |
@@ -1147,14 +1153,16 @@ for a in names:
 # cut by the same dimension, one of them is gathered. If both are partial sums, one of them is added up.
 #
 # That is what happened to many who cut their weights with `distribute_tensor(w, mesh, [Shard(0)])` and hoped for FSDP.
-# The values are right. But which input is moved is decided by a price list, operation by operation. Better say it.
+# The values are right. But which input is moved is decided by a price list, operation by operation. It is better to say
+# which.
 
 # %% [markdown]
 # ## The MLP in DTensor
 #
-# Write the MLP from part 5 with DTensors: again one function for all four ways. Local tensors come in, and a local
-# tensor goes out. Convert with `redistribute` wherever a label asks for it, so that nothing is left for DTensor to
-# decide. For `"I"`, use `Replicate()`: `from_local` remembers how a tensor lay, and converts its gradient back to that.
+# Write the MLP from part 5 with DTensors: again one function for all four ways. Each rank's own local tensors come in,
+# and a local tensor goes out. Convert with `redistribute` wherever a label asks for it, so that nothing is left for
+# DTensor to decide. For `"I"`, use `Replicate()`: `from_local` remembers how a tensor lay, and converts its gradient
+# back to that.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -1202,7 +1210,7 @@ check(dtensor_mlp, judges="values")
 check(dtensor_mlp, judges="traffic")
 
 # %% [markdown]
-# What does it save to say so? The same four ways, by your `sharded_mlp`, by your `dtensor_mlp`, and by DTensor when
+# What do you save by saying so? The same four ways, by your `sharded_mlp`, by your `dtensor_mlp`, and by DTensor when
 # nothing is said: three tensors that are cut as before, and `(x @ w1).relu() @ w2`.
 
 # %% tags=["notebook-only"]
@@ -1222,8 +1230,8 @@ for name, way in WAYS.items():
     print(f"{name:27} {by_hand[name].traffic().implied(0):7,} {told:14,} {not_told:18,}")
 
 # %% [markdown]
-# Told, DTensor sends exactly what you do. Not told, it gathers activations where weights would have been less, and the
-# other way round. Only two of the four ways come out by themselves.
+# Told, DTensor sends exactly what you do. Not told, it gathers activations where gathering weights would take fewer
+# bytes, and the other way round. Only two of the four ways come out by themselves.
 
 # %% [markdown]
 # ## Stumbling blocks
@@ -1253,8 +1261,8 @@ for what, words in spawn(stumbles, 4).results[0].items():
     print(f"{what}\n    {words}")
 
 # %% [markdown]
-# These raise errors, at least. This one doesn't: a replicated weight, `to_local()` to use it in a function that knows
-# no DTensors, and a part of the batch on each rank.
+# These raise errors, at least. This one doesn't: a replicated weight, `to_local()` to use it in a function that
+# doesn't know about DTensors, and a part of the batch on each rank.
 
 # %% tags=["notebook-only"]
 def local_trap(rank, world_size):
@@ -1315,7 +1323,7 @@ print("rows of rank 1:", rows)
 # %% [markdown]
 # On the mesh, dp is the first axis, so dp should cut first. But tp was applied first: rank (0, 1) has rows 32 to 47,
 # the first half of tp's second half. As `("S0", "S0")` it would have rows 16 to 31. So DTensor has a placement of its
-# own for that, `_StridedShard`. Take care with everything that looks at placements without knowing it.
+# own for that, `_StridedShard`. Take care with any code that looks at placements and doesn't know this one.
 
 # %% [markdown]
 # # Part 8 · JAX
@@ -1353,15 +1361,16 @@ def opening(jax):
 from_jax(opening)
 
 # %% [markdown]
-# One all-to-all among groups of four: XLA took the cheap way at once. But to know how many bytes that are, you have to
+# One all-to-all among groups of four: XLA took the cheap way at once. But to know how many bytes that is, you have to
 # read this.
 
 # %% [markdown]
 # ## Reading XLA's program
 #
 # Each line of a compiled program has a result with its type, an operation, and the operands. `f32[16,8]{1,0}` is an
-# array of 16 x 8 numbers of 4 bytes. If there are several, the type is a tuple in parentheses. That is the **result**:
-# an all-gather's is n times as large as what a device hands in, a reduce-scatter's the n-th part.
+# array of 16 x 8 numbers of 4 bytes, `f32[]` a single number. If there are several arrays, the type is a tuple in
+# parentheses. That is the **result**: an all-gather's is n times as large as what a device hands in, a reduce-scatter's
+# the n-th part.
 #
 # `replica_groups` says who takes part, in one of three forms:
 #
@@ -1419,8 +1428,8 @@ def read_hlo(text: str) -> list[tuple[str, int, int]]:
 check(read_hlo, judges="values")
 
 # %% [markdown]
-# With that, JAX's conversions beside yours. A 16 x 16 matrix on 4 devices, as in part 2, and the partial sum comes from
-# a sum over a cut dimension.
+# With that, you can compare JAX's conversions with yours. A 16 x 16 matrix on 4 devices, as in part 2, and the partial
+# sum comes from a sum over a cut dimension.
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
 def bytes_sent(lines):
@@ -1446,7 +1455,7 @@ for src, dst in pairs:
     print(f"{src:>2} to {dst:<2} formula {formula[1]:5}  JAX {bytes_sent(compiled[f'{src} {dst}']):5}  {calls}")
 
 # %% [markdown]
-# Equal, except from P to S: there is an all-reduce, twice the bytes, instead of a reduce-scatter. That is the compiler
+# Equal, except from P to S: JAX has an all-reduce, twice the bytes, instead of a reduce-scatter. That is the compiler
 # for **CPUs**, which makes an all-reduce and a slice; compilers for GPUs and TPUs turn such pairs into a
 # reduce-scatter. So on a CPU, an all-reduce whose result is only sliced counts as twice what it would be.
 
@@ -1454,7 +1463,7 @@ for src, dst in pairs:
 # ## FSDP and tensor parallelism in JAX
 # By default, the axes of `make_mesh` are **explicit**: the sharding belongs to the type of an array, and each operation
 # checks it, like your `einsum_rule`. If it would say "convert", or if there is a choice, JAX doesn't guess. It asks.
-# The MLP of part 5 then is:
+# The MLP of part 5 then becomes:
 #
 # ```python
 # def data_parallel(x, w1, w2):     # x: P("t", None); w1, w2: P(None, None)
@@ -1518,10 +1527,10 @@ reveal(
 
 # %% [markdown]
 # Data parallelism and Megatron send the same bytes as yours. In the other two, the CPU's compiler has all-reduces again
-# where you have reduce-scatters: count those once, and these two are equal as well.
+# where you have reduce-scatters. Count those at half, and these two are equal as well.
 #
 # If you do want a reduce-scatter on a CPU, you can write it: in `shard_map`, a function sees local arrays, and calls
-# collectives by itself, as in all other lessons. The last cell shows that, and what the types of explicit mode say
+# collectives itself, as in all other lessons. The last cell shows that, and what the types of explicit mode say
 # about partial sums and their gradients.
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
@@ -1558,9 +1567,9 @@ for name, words in from_jax(types_and_errors).items():
 # - `a @ b` with the contracted label cut in both is refused: is the result to be partial, cut or whole? `out_sharding=`
 #   says it.
 # - There are no uneven parts: sizes must be multiples of the axis.
-# - In auto mode, XLA may choose otherwise than you meant. If it warns of "involuntary full rematerialization", it has
-#   gathered everything to get from one layout to another: part 3's expensive way.
-# - A loop's collectives stand once in the text, but run in each round.
+# - In auto mode, XLA may choose something other than you meant. If it warns of "involuntary full rematerialization", it
+# has   gathered everything to get from one layout to another: part 3's expensive way.
+# - A loop's collectives appear once in the text, but run in each iteration.
 # - A donated buffer is only reused if the result has the same sharding. If XLA has inferred a different one, it isn't.
 # - Counts of calls mean little, as XLA combines collectives. Compare bytes.
 
@@ -1575,9 +1584,9 @@ how_predictions_went()
 # - A **layout** says how a tensor lies: replicated, cut, or a partial sum, along each axis of the mesh. The first axis
 #   cuts first, and only the innermost cut can be undone.
 # - **Conversions** are the collectives: all-gather, all-reduce, reduce-scatter, all-to-all, and two that are free. On
-#   several axes, the order of steps can matter by the number of GPUs.
+#   several axes, the order of steps can change the bytes by a factor as large as the number of GPUs.
 # - An operation on what each rank has is right if one label is cut wherever it occurs. A sum over it leaves a partial
-#   sum, which linear operations keep, and no others.
+#   sum. Linear operations keep it one, and no others do.
 # - A gradient's placement is the **dual** of its value's: R and P change places, S and I stay. All backward
 #   communication follows.
 # - Data parallelism, FSDP and Megatron are choices of one label for each layer, and of how weights are stored. A search
@@ -1600,28 +1609,29 @@ how_predictions_went()
 # %% [markdown]
 # ## From any layout to any other
 # Part 3 asked for the fewest bytes if a tensor may only be converted along one axis at a time, by one collective.
-# Nobody has to do it that way. A rank lacks certain numbers, others have them. Any way of getting them is allowed.
+# It doesn't have to be done that way. A rank lacks certain numbers, others have them. Any way of getting them is fine.
 #
-# You get the cheapest steps, ready-made. To carry them out reaches par. The score is what the busiest rank sends: the
-# bytes of its messages, and what its collectives imply, but all that is handed to an all-to-all. The limit is what an
-# average rank lacks.
+# You get the cheapest steps, ready-made. Carry them out, and you reach par. The score is the bytes that the busiest
+# rank sends: those of its messages, and those that its collectives imply. An all-to-all counts with everything that is
+# handed in, what stays on the rank included. The limit is what an average rank lacks.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# From `("S0", "S1")` to `("S1", "S0")` on 2 x 2 ranks, who has what rank (0, 1) lacks? How many numbers are that, and
+# From `("S0", "S1")` to `("S1", "S0")` on 2 x 2 ranks, who has what rank (0, 1) lacks? How many numbers is that, and
 # how many do the steps send?
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# `part(x, layout, mesh, place)` from utils/kit/placements.py also works for a tensor of positions,
-# `torch.arange(...).view(shape)`. So each rank can find out by itself what all others have and want.
+# `part(x, layout, mesh, place)`, which you import from `utils.kit.placements` in your function, also works for a tensor
+# of positions, `torch.arange(...).view(shape)`. So each rank can find out by itself what all others have and want.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Several ranks may have the same numbers. If it is always the first one that sends them, it is the busiest rank, and
-# the others have nothing to do.
+# The kit's `all_to_all` takes a different count for each rank, and without a group it is among all ranks: one call can
+# exchange everything. In some layouts, several ranks have the same numbers. If it is always the first one that sends
+# them, it is the busiest rank, and the others have nothing to do: let them share.
 # </details>
 
 # %% exercise="any-to-any" difficulty=5 minutes=20
