@@ -317,7 +317,7 @@ def hidden_cheapest_steps(_: Draws, shape: Shape, src: Layout, dst: Layout, mesh
     right = {"the first impossible step": "none", "the layout at the end": dst}
     return Case(
         [[shape], [src], [dst], [mesh]],
-        right=right | {"numbers sent by a rank": int(least(shape, src, dst, mesh))},
+        right=right | {"the count of numbers that a rank sends": int(least(shape, src, dst, mesh))},
         seen=f"{src} to {dst}, shape {shape} on {mesh}: {{part}} is",
         through=walk,
     )
@@ -543,7 +543,10 @@ def hidden_shard_model(_: Draws, widths: list[int], tokens: int, n: int, budget:
     ends = (sent + both_passes(tokens * widths[-1], now, "S0", n) for (now, _), sent in states.items())
     return Case(
         [[widths], [tokens], [n], [budget]],
-        right={"numbers of weights on a rank are within the budget": True, "numbers sent by a rank": min(ends)},
+        right={
+            "the answer to whether the weights fit the budget": True,
+            "the count of numbers that a rank sends": min(ends),
+        },
         seen=f"widths {widths}, {tokens} tokens, {n} ranks, {budget} numbers of weights: {{part}} is",
         through=count_model,
     )

@@ -75,11 +75,15 @@ def walk(
             together //= 1 if cut_dim(placement) is None else n
         sent += moved(together, old, new, mesh[axis])
         layout[axis] = new
-    return {"the first impossible step": "none", "the layout at the end": tuple(layout), "numbers sent by a rank": sent}
+    return {
+        "the first impossible step": "none",
+        "the layout at the end": tuple(layout),
+        "the count of numbers that a rank sends": sent,
+    }
 
 
 def failed(step: str) -> dict[str, Any]:
-    return {"the first impossible step": step, "the layout at the end": (), "numbers sent by a rank": 0}
+    return {"the first impossible step": step, "the layout at the end": (), "the count of numbers that a rank sends": 0}
 
 
 def through_conversions(
@@ -109,4 +113,4 @@ def count_model(function: Callable[..., Any], widths: list[int], tokens: int, n:
         lies = y
     total += both_passes(tokens * widths[-1], lies, "S0", n)
     within = stored_here <= budget
-    return {"numbers of weights on a rank are within the budget": within, "numbers sent by a rank": total}
+    return {"the answer to whether the weights fit the budget": within, "the count of numbers that a rank sends": total}
