@@ -132,7 +132,7 @@ def test_it_has_a_colour(invented):
 def test_its_time_is_refused_by_name(place, invented):
     """It isn't charged as something else."""
     cluster = machine(8) if place == "gloo_costs" else PRESETS["dgx-h100"]
-    cluster = replace(cluster, rates="achieved") if place == "nccl_costs" else cluster
+    cluster = replace(cluster, rates="datasheet") if place == "collective_costs" else cluster
     with pytest.raises(NotImplementedError, match=re.escape(f"cluster/{place}.py {REFUSES}")):
         cost("sum_parts", 1e6, cluster, Layout.of(cluster, range(8)))
 

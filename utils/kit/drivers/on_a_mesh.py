@@ -50,9 +50,9 @@ def on_mesh(
     """Call `function` with the mesh, this rank's coordinates on it, and its groups, one along each axis."""
     groups = []
     for axis in range(len(mesh)):
-        for ranks in groups_along(mesh, axis):
-            group = dist.new_group(ranks)
-            groups += [group] * (rank in ranks)
+        for members in groups_along(mesh, axis):
+            group = dist.new_group(members)
+            groups += [group] * (rank in members)
     return function(*given, **same, mesh=tuple(mesh), coordinates=places(mesh)[rank], groups=groups)
 
 
