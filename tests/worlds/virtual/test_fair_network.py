@@ -19,16 +19,15 @@ WHERE = {
 class InOrder(FairNetwork):
     """Takes the flows in the order of their transfers, and counts anew how many are on each of their ports."""
 
-    def change_speeds(self, flow, now):
-        flows = {other for on_port in self.on_port.values() for other in on_port}
-        touched = {other for other in flows if any(port is mine for port in other.ports for mine in flow.ports)}
-        for other in sorted(touched, key=lambda each: each.transfer.order):
-            share = max(sum(any(port is one for one in each.ports) for each in flows) for port in other.ports)
-            if share != other.share:
-                other.remaining -= (now - other.since) / other.share
-                other.since, other.share = now, share
-                if other is not flow:
-                    self.foresee_end(other, now)
+    def settle(self):
+        self.unsettled = {}
+        flows = {flow for on_port in self.on_port.values() for flow in on_port}
+        for flow in sorted(flows, key=lambda each: each.transfer.order):
+            share = max(sum(any(port is one for one in each.ports) for each in flows) for port in flow.ports)
+            if share != flow.share:
+                flow.remaining -= (self.now - flow.since) / flow.share if flow.share else 0
+                flow.since, flow.share = self.now, share
+                self.foresee_end(flow)
 
 
 def random_calls(chance, unit):
@@ -59,3 +58,14 @@ def test_the_order_in_which_flows_change_their_speed_does_not_matter(name, seed)
     got, expected = (carried_out(network, random_calls(random.Random(seed), unit)) for network in networks)
     assert got == expected
     assert any(end is not None for _, _, end in got)
+
+
+@pytest.mark.parametrize("hub_sends", [True, False])
+def test_messages_at_one_end_of_all_share_its_bandwidth(hub_sends):
+    """Whether one rank sends to all others or they send to it: `others` times the bytes pass its link."""
+    others, nbytes, (link, _) = SIZE - 1, 2**20, ODD
+    ends = [(0, rank) if hub_sends else (rank, 0) for rank in range(1, SIZE)]
+    sends = [asynchronous(n, "send", sender, receiver, 0, nbytes, 0.0) for n, (sender, receiver) in enumerate(ends)]
+    receives = [asynchronous(n, "recv", receiver, sender, 0, nbytes, 0.0) for n, (sender, receiver) in enumerate(ends)]
+    for _, _, end in carried_out(FairNetwork(WHERE["odd rates"], SIZE), sends + receives):
+        assert end == pytest.approx(link.alpha + others * nbytes / link.bandwidth)

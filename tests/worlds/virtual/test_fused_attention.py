@@ -66,7 +66,10 @@ def values(form, s=16):
 
 def of_every_form(do, **options):
     """{form: what `do` returns for it on a virtual rank}"""
-    program = lambda rank, world_size: {name: do(form) for name, form in FORMS.items()}  # noqa: E731
+
+    def program(rank, world_size):
+        return {name: do(form) for name, form in FORMS.items()}
+
     return simulate(program, 1, cluster=CLUSTER, **options).results[0]
 
 

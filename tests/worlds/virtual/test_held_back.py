@@ -67,3 +67,12 @@ def test_the_work_grows_with_the_number_of_messages(op, backwards):
     calls = [asynchronous(*call) for call in ends + (others[::-1] if backwards else others)]
     assert all(end is not None for _, _, end in carried_out(network, calls))
     assert network.pushed < 6 * size
+
+
+def test_the_work_grows_with_the_number_of_collectives():
+    """However many of a group have been called, only the first is looked at."""
+    count = 200
+    network = Counting(Cluster("c", 1, SIZE, GPU, *LINKS), SIZE)
+    calls = [asynchronous(n, "all_reduce", rank, None, 0, 64, 0.0) for n in range(count) for rank in range(SIZE)]
+    assert all(end is not None for _, _, end in carried_out(network, calls))
+    assert network.pushed == count
