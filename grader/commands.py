@@ -58,7 +58,7 @@ def build(
     force: Annotated[bool, typer.Option(help="run all lessons again, even if they have not changed")] = False,
     check: Annotated[bool, typer.Option(help="build nothing; fail if a notebook differs from its source")] = False,
 ) -> None:
-    """Build what is made from the lessons: notebooks, recorded cases, stored messages, README.md's table."""
+    """Build what is made from the lessons: notebooks, frozen cases, stored messages, README.md's table."""
     from grader.authoring import build as building
 
     raise typer.Exit(building.command(lessons or [], force=force, check=check))

@@ -42,7 +42,7 @@ def record() -> dict[str, str]:
 def key_of(name: str) -> str:
     """Changes whenever something changes that grading this lesson's solution depends on."""
     room = LESSONS[name].room
-    own = [file for pattern in ("lesson_*.py", "checks_*.py", "recorded.json") for file in room.glob(pattern)]
+    own = [file for pattern in ("lesson_*.py", "checks_*.py", "frozen_cases.json") for file in room.glob(pattern)]
     parts = [importlib.metadata.version("torch"), platform.python_version()]
     for file in [*own, *code()]:
         parts += [str(file.relative_to(ROOT)), file.read_text(encoding="utf-8")]

@@ -7,7 +7,7 @@ import pytest
 from tests import graded_solutions
 
 SHARED = ["utils/worlds/real/world.py", "utils/checks/oracles.py", "grader/judging/judge.py", "grader/sandbox/box.py"]
-OWN = ["solutions/{}/lesson_00.py", "solutions/{}/checks_00.py", "solutions/{}/recorded.json"]
+OWN = ["solutions/{}/lesson_00.py", "solutions/{}/checks_00.py", "solutions/{}/frozen_cases.json"]
 LESSONS = ["01_one", "02_two", "03_three"]
 
 

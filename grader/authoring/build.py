@@ -52,7 +52,7 @@ from grader.authoring.rules import broken_rules
 
 FOLDED = "# What it really is, beside your guess\n"  # the line that JupyterLab shows of a folded cell
 MADE = (
-    "recorded.json",
+    "frozen_cases.json",
     "timelines.json",
     "mistakes.json",
     "hidden_mistakes.json",

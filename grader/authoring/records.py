@@ -1,5 +1,5 @@
-"""Write down what a lesson's checks need and a notebook's kernel can't know (utils/checks/recorded.py): the points of
-each check, and what hidden oracles say of the cases that visible checks use."""
+"""Write down what a lesson's checks need and a notebook's kernel can't know (utils/checks/frozen_cases.py): the points
+of each check, and what hidden oracles say of the cases that visible checks use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from grader.authoring.lesson import Lesson
 
 
 def record_file(lesson: Lesson) -> Path:
-    return lesson.room / "recorded.json"  # recorded.FILE
+    return lesson.room / "frozen_cases.json"  # recorded.FILE
 
 
 def write_record(lesson: Lesson) -> bool:
@@ -39,11 +39,11 @@ def record_on_disk(lesson: Lesson) -> str:
 
 
 def record_of(lesson: Lesson) -> str:
-    from utils.checks.recorded import written_down  # imports torch, so only when needed
+    from utils.checks.frozen_cases import written_down  # imports torch, so only when needed
     from utils.checks.rooms import load_checks
 
     points = dict[str, dict[str, float]]()
     for check in lesson.checks:
         points.setdefault(check.exercise, {})[check.judges] = check.points
     with located(lesson, checks_file(lesson)):
-        return written_down(getattr(load_checks(lesson.room), "RECORDED", ()), points)
+        return written_down(getattr(load_checks(lesson.room), "FROZEN", ()), points)

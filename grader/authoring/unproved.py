@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 from grader.authoring.workbench import Workbench
+from utils.checks.frozen_cases import FrozenCases
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, Oracle
-from utils.checks.recorded import Recorded
 
 NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")  # inputs are drawn, so numbers may differ
 
@@ -30,8 +30,8 @@ def unproved_mistakes(bench: Workbench, messages: Iterable[str]) -> dict[str, li
 
 def oracles_of(bench: Workbench) -> Iterator[Oracle]:
     for item in vars(bench.visible.module).values():
-        if isinstance(item, Oracle | Recorded):
-            oracle = item.oracle() if isinstance(item, Recorded) else item
+        if isinstance(item, Oracle | FrozenCases):
+            oracle = item.oracle() if isinstance(item, FrozenCases) else item
             if oracle.exercise in bench.lesson.exercises:
                 yield oracle
 

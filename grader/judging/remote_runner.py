@@ -100,7 +100,7 @@ class RemoteRunner(Runner):
     def world(self, request: RunRequest) -> Run:
         """As Runner.world, with the results as the ranks described them. Raises TooLong, HostGone, too."""
         self.ended = ""
-        self.cases.append(case_of(request.world_size, request.inputs, request.same))
+        self.cases.append(case_of(request.world_size, request.inputs, request.for_all))
         memories: list[SlowMemory] = []
         orders = self.orders_for(request, memories)
         try:

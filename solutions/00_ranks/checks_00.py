@@ -23,11 +23,11 @@ from torch import Tensor
 
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.compare import holds_tensors
-from utils.checks.equality import alike, is_number
+from utils.checks.equality import equal_values, is_number
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
-from utils.checks.marking import check
 from utils.checks.oracles import Case, as_tuple, every, oracle, taken_apart, vary
-from utils.checks.recorded import recorded, recorded_par
+from utils.checks.registration import check
 from utils.checks.runner import Runner
 from utils.checks.scores import Measure
 from utils.checks.show import show
@@ -41,7 +41,7 @@ from utils.text.units import plural
 
 ROOM = Path(__file__).parent
 
-smallest_cluster = recorded(ROOM, "smallest-cluster")
+smallest_cluster = frozen_cases(ROOM, "smallest-cluster")
 
 
 ### BEGIN HIDDEN TESTS
@@ -160,7 +160,7 @@ def hello_ranks(_: Draws, world_size: int) -> Case:
 
     return Case(
         world_size=world_size,
-        through=here_and_on_gpus,  # without rank and world_size
+        driver=here_and_on_gpus,  # without rank and world_size
         advice={"positional argument": "Your function takes an argument, and gets none. Ask `dist` instead."},
         unpack=entries,
         right={"rank": ranks, "world_size": world_size, "device": "cpu", ON_GPUS: [f"cuda:{rank}" for rank in ranks]},
@@ -207,7 +207,7 @@ def told_by_calls(answers: list[Answer], rights: Sequence[Any] = ()) -> Mapping[
     """Mistakes that the calls of a run explain. rights: the first thing a rank returns, where it is right."""
 
     def is_one(got: Any, values: Sequence[Any]) -> bool:
-        return isinstance(got, list | tuple) and any(alike(got[:1], [value], 1e-6) for value in values)
+        return isinstance(got, list | tuple) and any(equal_values(got[:1], [value], 1e-6) for value in values)
 
     def collects(got: Any, op: str) -> bool:
         ops = {event.op for event in answers[0].events}
@@ -243,14 +243,14 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
         if ops := {event.reduce_op.upper() for event in answers[0].events} & NO_SUM:
             return f"what ReduceOp.{ops.pop()} leads to: leave op= out, and the gradients are summed"
         ways = {"": apart, ", with the gradient divided by the number of ranks": apart_divided}
-        fitting = (how for how, ends in ways.items() if any(alike(got, own, 1e-6) for own in ends[rank]))
+        fitting = (how for how, ends in ways.items() if any(equal_values(got, own, 1e-6) for own in ends[rank]))
         return next((f"what this rank gets from its own rows alone{how}: {advice}" for how in fitting), "")
 
     names = {f"weight {n}": n for n in range(layers)}
     of_weights = {name: {w: [one[n] for one in ends] for w, ends in mistakes.items()} for name, n in names.items()}
     return Case(
         [[weights] * world_size, shares],
-        same={"lr": lr},
+        for_all={"lr": lr},
         right={name: right[n] for name, n in names.items()},
         mistakes={"": told_by_calls(answers), **of_weights},
         before=answers.append,
@@ -379,7 +379,7 @@ def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> 
         before=answers.append,
         explain=lambda got, rank: STILL_THERE if got is True else misread(got, right[rank]),
         seen="rank {rank} {part}",
-        through=go_to_meetings,
+        driver=go_to_meetings,
         also=lambda answer: expect_groups(answer, meetings),
         advice=MEETING,
     )
@@ -457,7 +457,7 @@ def take_turns(_: Draws, order: list[int]) -> Case:
 
     case = Case(
         [[os.path.join(folder, "lines")] * len(order)],
-        same={"order": order},
+        for_all={"order": order},
         right=every(right),
         before=answers.append,
         explain=explain,
@@ -616,7 +616,7 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
             "this rank's own losses: sum each over the ranks, by all_reduce": losses[rank],
         }
         longer = "too long. You go on after an average below 1: compare each step's average over all ranks with 1"
-        named = (words for words, wrong in instead.items() if alike(got, wrong[: len(got)], 1e-6))
+        named = (words for words, wrong in instead.items() if equal_values(got, wrong[: len(got)], 1e-6))
         return next(named, longer if len(got) > len(right) else "")
 
     def expect_barrier(answer: Answer) -> None:
@@ -705,7 +705,7 @@ MESSAGE = 1e-5  # seconds
 
 @oracle(
     score=[(6,)],  # not a power of two
-    par=recorded_par(ROOM, "barrier-by-hand"),
+    par=frozen_par(ROOM, "barrier-by-hand"),
     if_stuck="each send needs a recv on the other rank, and two ranks that both send first wait forever.",
 )
 def barrier_by_hand(_: Draws, world_size: int) -> Case:
@@ -729,7 +729,7 @@ def barrier_by_hand(_: Draws, world_size: int) -> Case:
 
     return Case(
         world_size=world_size,
-        through=lambda function, rank, world_size: [function(rank, world_size)],
+        driver=lambda function, rank, world_size: [function(rank, world_size)],
         also=expect_barrier,
         advice={"does not exist here": "It must work for any number of ranks, not only for powers of two."},
         clock=links(world_size, MESSAGE, 1e18),
@@ -781,7 +781,7 @@ def moment(event: Event) -> tuple[float, bool, int, int]:
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(barrier_by_hand, par=seconds_by_way_of_rank_0),
     vary(
         hidden_smallest_cluster, values=[(103e9, 126e9, 50.0, *A100), (100e9, 1e9, 90.0, *A100)]

@@ -15,12 +15,12 @@ import torch
 
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.compare import Mistakes, expect, expect_unchanged
-from utils.checks.equality import alike
+from utils.checks.equality import equal_values
+from utils.checks.frozen_cases import frozen_par
 from utils.checks.gradients import in_groups
 from utils.checks.inputs import Draws
-from utils.checks.marking import check
 from utils.checks.oracles import Case, OnlyAt, always, every, only_at, oracle, vary
-from utils.checks.recorded import recorded_par
+from utils.checks.registration import check
 from utils.checks.runner import Runner
 from utils.checks.scores import VIRTUAL_TIME
 from utils.checks.show import show
@@ -55,7 +55,7 @@ def rounded(right: Any) -> dict[str, Any]:
     """The mistake of computing in float32 on the way. right: of all ranks, or a list."""
     words = "right, but rounded to float32 on the way: create each tensor with the dtype of the input"
     each = right if isinstance(right, list) else [right]
-    return {words: lambda got: any(alike(got, one, 1e-6) and not alike(got, one) for one in each)}
+    return {words: lambda got: any(equal_values(got, one, 1e-6) and not equal_values(got, one) for one in each)}
 
 
 def sum_of(xs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -78,7 +78,7 @@ def by_hand(xs: list[torch.Tensor], root: int, right: Any, mistakes: Mistakes) -
     nbytes = others * xs[0].nbytes
     return Case(
         [xs],
-        same={"root": root},
+        for_all={"root": root},
         right=right,
         mistakes={**mistakes, **rounded(right.value if isinstance(right, OnlyAt) else right)},
         advice={r"sent float64 .*only has room for float32": "Give the tensor that receives the dtype of `x` too."},
@@ -91,7 +91,7 @@ def broadcast_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3
     xs = drawn(draws, world_size, shape, dtype)
     mistakes = {
         "your own tensor: no message was received into it": xs,
-        "rank 0's tensor: the root is a different rank here": lambda got: alike(got, xs[0]),
+        "rank 0's tensor: the root is a different rank here": lambda got: equal_values(got, xs[0]),
         "nothing but zeros: the root returns its own numbers too": torch.zeros_like(xs[0]),
         SENDER: root,
     }
@@ -115,7 +115,7 @@ hidden_broadcast_by_hand = vary(broadcast_by_hand, values=BY_HAND, traffic=BYTES
 def expect_filled(answer: Answer, what: str, right: Sequence[torch.Tensor], before: Sequence[torch.Tensor]) -> None:
     """Raise CheckFailed unless each rank's first input, which held `before`, has become what it also returned."""
     for rank, (filled, *_) in enumerate(answer.inputs_after):
-        name, still = answer.names[0], "still " * alike(filled, before[rank])
+        name, still = answer.names[0], "still " * equal_values(filled, before[rank])
         back = {f"what `{name}` held before the call: write the {what} into it, with {name}.copy_(...)": before[rank]}
         expect(filled, right[rank], f"rank {rank} returned the {what}, but its `{name}` {still}holds", back)
 
@@ -131,7 +131,7 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
     in_turn = [chunks[root] if rank == root else next(first) for rank in range(len(sizes))]
 
     def which_chunk(got: Any, rank: int) -> str:
-        which = [number for number, chunk in enumerate(chunks) if alike(got, chunk)]
+        which = [number for number, chunk in enumerate(chunks) if equal_values(got, chunk)]
         return f"chunk {which[0]}: rank {rank} gets chunk {rank}" if which else ""
 
     def expect_in_place(answer: Answer) -> None:
@@ -141,7 +141,7 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
 
     return Case(
         [empty, held],
-        same={"root": root},
+        for_all={"root": root},
         right=chunks,
         mistakes={
             "what your empty tensor held before: nothing was written into it": empty,
@@ -191,7 +191,7 @@ def gather_by_hand(
 
     def lacks_only(got: Any, ranks: Sequence[int]) -> bool:
         fits = isinstance(got, torch.Tensor) and got.shape == stacked.shape
-        lacking = [rank for rank, x in enumerate(xs) if fits and not alike(got[rank], x)]
+        lacking = [rank for rank, x in enumerate(xs) if fits and not equal_values(got[rank], x)]
         return len(lacking) == 1 and lacking[0] in ranks
 
     def in_any_order(got: Any) -> bool:
@@ -215,7 +215,7 @@ def gather_by_hand(
     if not order:
         return case
     cluster = replace(links(world_size, 0, 1e9), name=f"ranks {order[0]}, {order[1]}, {order[2]} send in turn")
-    return replace(case, cluster=cluster, through=partial(start_in_order, order=order))
+    return replace(case, cluster=cluster, driver=partial(start_in_order, order=order))
 
 
 ### BEGIN HIDDEN TESTS
@@ -232,10 +232,10 @@ def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, d
     last = (others or xs)[-1]
 
     def only_one_was_added(got: Any) -> bool:
-        return any(alike(got, xs[root] + x) for x in others)
+        return any(equal_values(got, xs[root] + x) for x in others)
 
     def one_was_added_twice(got: Any) -> bool:
-        return any(alike(got, total + x) for x in others)
+        return any(equal_values(got, total + x) for x in others)
 
     mistakes = {
         "the root's own tensor: nothing was added to it": xs[root],
@@ -284,9 +284,9 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     on_all: list[Any] = []  # the calls that all ranks took part in
     usual = {
         "your own tensor: nothing was added to it, as in a call with a group that the rank isn't in": xs,
-        "the sum over all ranks: give each call its group": lambda got: bool(on_all) and alike(got, everyone),
+        "the sum over all ranks: give each call its group": lambda got: bool(on_all) and equal_values(got, everyone),
         "the sum over all ranks, as when one tensor is summed over the row and then over the column: give each call a "
-        "copy of `x` of its own": lambda got: alike(got, everyone),
+        "copy of `x` of its own": lambda got: equal_values(got, everyone),
     }
     by_rows_of = world_size // columns  # the result of taking `columns` for the number of rows
     transposed = [sum_of([xs[other] for other in ranks if other // by_rows_of == rank // by_rows_of]) for rank in ranks]
@@ -305,7 +305,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
 
     return Case(
         [xs],
-        same={"columns": columns},
+        for_all={"columns": columns},
         advice={
             r"out of range|UnboundLocalError|StopIteration": f"There are world_size // columns rows. {GRID}",
             r"(: __init__\(\): incompatible [\s\S]*?)\n.*, line \d": f"A list for new_group is empty. {GRID}",
@@ -430,19 +430,19 @@ def halves(draws: Draws, world_size: int, shape: Shape, dtype: Dtype, view: View
         return x[: len(flat)].reshape(total.shape)
 
     def without_end(got: Any) -> bool:
-        starts = isinstance(got, torch.Tensor) and whole and alike(got.reshape(-1)[:whole], flat[:whole])
+        starts = isinstance(got, torch.Tensor) and whole and equal_values(got.reshape(-1)[:whole], flat[:whole])
         return bool(starts) and not torch.isin(flat[whole:], got).any()
 
     def spread(got: Any) -> bool:
         fits = isinstance(got, torch.Tensor) and got.shape == total.shape
-        return fits and alike(numbers := got[got != 0], flat[: len(numbers)])
+        return fits and equal_values(numbers := got[got != 0], flat[: len(numbers)])
 
     def misplaced(got: Any) -> bool:
         return isinstance(got, torch.Tensor) and got.shape == total.shape and bool(got.sum() == total.sum())
 
     return Case(
         [xs],
-        through=call_in_group,
+        driver=call_in_group,
         advice={
             r"list size|tensor list|a list of \d+ tensors|sizes\(\)|tensors of shape|invalid tensor size": ONE_SIZE,
             r"index out of range[\s\S]*get_rank\(\)": IN_THE_GROUP,
@@ -503,7 +503,7 @@ def distributed_transpose(
 
     def from_blocks_like_the_bands(got: Any) -> bool:
         read = [(one.reshape(m, -1), one.reshape(-1, c)) for one in one_under_the_other]
-        return any(alike(got, x) for band, one in read for x in (band, one, one.T, torch.cat(one.split(m), 1)))
+        return any(equal_values(got, x) for band, one in read for x in (band, one, one.T, torch.cat(one.split(m), 1)))
 
     def of_other_columns(got: Any) -> bool:
         if not isinstance(got, torch.Tensor) or not bool(torch.isin(got.to(dtype), matrix).all()):
@@ -644,8 +644,8 @@ def global_statistics(
     rtol = 1e-5 if dtype == FLOAT else 1e-12
     return Case(
         [shards],
-        same={"groups": groups},
-        through=call_in_group,
+        for_all={"groups": groups},
+        driver=call_in_group,
         right=right,
         rtol=rtol,
         advice={"NoneType|expected length|index out of range|list size": ONE_GROUP} if groups else {},
@@ -729,10 +729,10 @@ def wrong_columns(
     """Which of the four are wrong, and what they are instead."""
     if not isinstance(got, torch.Tensor) or got.shape != right[rank].shape:
         return ""
-    if alike(got.sort().values, right[rank].sort().values, rtol):
+    if equal_values(got.sort().values, right[rank].sort().values, rtol):
         return "in the wrong order: it is mean, min, max, product"
-    wrong = [column for column in range(4) if not alike(got[column], right[rank][column], rtol)]
-    if all(alike(got[column], right[rank][column], 1e-6) for column in wrong):
+    wrong = [column for column in range(4) if not equal_values(got[column], right[rank][column], rtol)]
+    if all(equal_values(got[column], right[rank][column], 1e-6) for column in wrong):
         names = " and ".join(f"the {STATISTICS[column]}" for column in wrong)
         return f"right, but with {names} rounded to float32: create each tensor with the dtype of the shard"
     instead = [what_it_is(got[column], column, shards, rank, teams[rank]) for column in wrong]
@@ -759,7 +759,7 @@ def what_it_is(got: torch.Tensor, column: int, shards: list[torch.Tensor], rank:
         "0 (no shard has one: is it padding, or the start of a search?)": torch.zeros(()),
         "that of ALL ranks (give each call its group)": statistics(torch.cat(shards))[column],
     }
-    return [words for words, value in values.items() if alike(got, value.to(shards[rank].dtype), 1e-5)]
+    return [words for words, value in values.items() if equal_values(got, value.to(shards[rank].dtype), 1e-5)]
 
 
 def is_zero(got: Any) -> bool:
@@ -801,7 +801,7 @@ def launch_then_wait(
         """Raise CheckFailed if the largest number was sought in tensors that calls in flight were writing to."""
         for rank in reversed(range(world_size)):
             got = unpack(answer.results[rank], rank)["its largest number"]
-            in_place = not alike(answer.inputs_after[rank][0], tensors[rank])
+            in_place = not equal_values(answer.inputs_after[rank][0], tensors[rank])
             if show(got) == "nan" or in_place and show(got) == "-inf":  # no number is larger than NaN
                 advice = "let the calls sum copies of `tensors`" if in_place else "look in `tensors`, not in the copies"
                 why = (
@@ -1035,7 +1035,7 @@ LENGTHS = (60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500)
 
 @oracle(
     score=[(LENGTHS, DOUBLE)],  # as in the lesson
-    par=recorded_par(ROOM, "uneven-all-gather"),
+    par=frozen_par(ROOM, "uneven-all-gather"),
     if_stuck="the ranks don't call the same collectives with sizes that fit, or one side of a message is missing.",
 )
 def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLOAT) -> Case:
@@ -1047,15 +1047,15 @@ def uneven_all_gather(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLO
     def lacks_the_end(got: Any) -> bool:
         n = len(everything) // len(xs) * len(xs)
         flat = isinstance(got, torch.Tensor) and got.dim() == 1
-        return flat and n < len(everything) and alike(got[:n], everything[:n]) and not got[n:].any()
+        return flat and n < len(everything) and equal_values(got[:n], everything[:n]) and not got[n:].any()
 
     def in_another_order(got: Any) -> bool:
         fits = isinstance(got, torch.Tensor) and got.shape == everything.shape
-        return fits and alike(got.sort().values, everything.sort().values)
+        return fits and equal_values(got.sort().values, everything.sort().values)
 
     return Case(
         [xs],
-        same={"lengths": list(lengths)},
+        for_all={"lengths": list(lengths)},
         advice={"'LENGTHS' is not defined": "Other lengths are judged too: use the argument `lengths`."},
         right=everything,
         mistakes={
@@ -1091,5 +1091,5 @@ hidden_uneven_all_gather = vary(
     par=seconds_of_uneven_all_gather,
     score=[((7_000, 0, 300, 100_000, 12),), ((1_000, 100_000, 50), F64)],  # uneven enough for sharing out to pay
 )
-RECORDED = (vary(uneven_all_gather, par=seconds_of_uneven_all_gather),)
+FROZEN = (vary(uneven_all_gather, par=seconds_of_uneven_all_gather),)
 ### END HIDDEN TESTS

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.compare import expect
-from utils.checks.equality import alike
+from utils.checks.equality import equal_values
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, Judgement, always, every, oracle, side_by_side, vary
-from utils.checks.recorded import recorded, recorded_par
 from utils.checks.scores import VIRTUAL_TIME
 from utils.checks.traffic import expect_each_sent, expect_only_messages, expect_time, expect_traffic
 from utils.cluster.hardware import Link, links
@@ -205,17 +205,17 @@ def expect_nothing_lost(ranks: list[Member], answer: Answer, tree: bool = False)
         of_team = [(me, answer.results[me.rank]) for me in ranks if me.team == team]
         first, result = of_team[0]
         for me, _ in of_team:
-            if all(alike(got, me.x) for _, got in of_team):
+            if all(equal_values(got, me.x) for _, got in of_team):
                 words = f"the tensor of rank {me.rank} alone, on every rank: add what arrives, don't overwrite"
                 expect(me.x, me.total, me.returned, {words: always})
         lost = who_counts(result, first.xs, team)
-        if lost.endswith("missing") and all(alike(got, result) for _, got in of_team):
+        if lost.endswith("missing") and all(equal_values(got, result) for _, got in of_team):
             words = f"on every rank a sum in which {lost}: add what arrives, and pass on the sum, not your own tensor"
             expect(result, first.total, first.returned, {words: always})
-        having = [me.rank for me, got in of_team if alike(got, me.total)]
-        too_early = tree and all(alike(got, nearest_first(me)) for me, got in of_team)
+        having = [me.rank for me, got in of_team if equal_values(got, me.total)]
+        too_early = tree and all(equal_values(got, nearest_first(me)) for me, got in of_team)
         for me, got in of_team:
-            own = alike(got, me.x)
+            own = equal_values(got, me.x)
             lost = "it is your own tensor" if own else who_counts(got, me.xs, team)
             if having and lost.endswith(("tensor", "missing")):
                 have = f"{listed(having)} {'has' if len(having) == 1 else 'have'} it"
@@ -264,13 +264,13 @@ def which_half(got: Tensor, me: Member) -> str:
         return ". Do your parts cover every element, although their lengths differ?" * bool(few)
     if any(chunk.any() and not chunk.all() for chunk in me.cut(got != me.total)):
         return ". Do your parts cover every element?"
-    if alike(got, halved(me)):
+    if equal_values(got, halved(me)):
         return ". That is what the first half leads to: the second must fill the rest of the result"
-    if alike(own, right):
+    if equal_values(own, right):
         return f". Chunk {me.place} is complete: pass on only complete parts, in the reverse order of the first half"
     return (
         ". Your own chunk is as it was: nothing was added to it, or only in a new tensor, no part of the result"
-        * alike(own, before)
+        * equal_values(own, before)
     )
 
 
@@ -601,10 +601,10 @@ def as_chunk_cuts(x: Tensor, me: Member) -> Tensor:
 def which_chunk(got: Any, me: Member) -> str:
     """What a place returned instead of its chunk of the sum, in words."""
     for chunk, (complete, own) in enumerate(zip(me.cut(me.total), me.cut(me.x), strict=True)):
-        if alike(got, complete):
+        if equal_values(got, complete):
             first = "which chunk a place completes depends on which one it sends first"
             return f"chunk {chunk}, complete, but not your chunk {me.place}: {first}"
-        if alike(got, own):
+        if equal_values(got, own):
             return f"your own chunk {chunk}, as it was at the start"
     if not isinstance(got, Tensor) or got.shape != me.chunk(me.x).shape:
         return ""
@@ -614,7 +614,7 @@ def which_chunk(got: Any, me: Member) -> str:
             steps = f"it came back after {len(me.team)} steps: take P - 1, and send chunk place - 1 in the first"
         return f"chunk {me.place} of a sum in which {words}: {steps}"
     for start in range(len(me.total) - len(got) + 1):
-        if len(got) and alike(got, me.total[start : start + len(got)]):
+        if len(got) and equal_values(got, me.total[start : start + len(got)]):
             return f"the sums from index {start} on, which is not where chunk {me.place} begins: cut by `tensor_split`"
     return f"not a sum of chunk {me.place}: in each step, add the chunk that arrives to the chunk with the same number"
 
@@ -754,7 +754,7 @@ def ring_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
     mine = "Give `all_gather` your chunk of the sum, which is what `reduce_scatter` returns."
     advice = {f"{SAME_DTYPE}|{OTHER_NUMEL.format(numel)}": WHOLE.format(numel)}
     advice |= {"all_gather got": mine, **case.advice}
-    return replace(case, same=BLOCKS, advice=advice, **{**judgements, "traffic": traffic})
+    return replace(case, for_all=BLOCKS, advice=advice, **{**judgements, "traffic": traffic})
 
 
 ### BEGIN HIDDEN TESTS
@@ -824,7 +824,7 @@ HALVES_SWAPPED = (
 
 def in_butterfly_order(chunks: list[Tensor], got: Any) -> bool:
     """Whether each half that arrived was put on the same side, or on the wrong one."""
-    return any(alike(got, torch.cat([chunks[i ^ j] for i in range(len(chunks))])) for j in range(1, len(chunks)))
+    return any(equal_values(got, torch.cat([chunks[i ^ j] for i in range(len(chunks))])) for j in range(1, len(chunks)))
 
 
 TWO = "`tensor_split(2)` always gives two, and one of them may be empty."
@@ -873,7 +873,7 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
         case,
         advice={**everybody, **case.advice, NOT_IN_IT: others},
         mistakes={**case.mistakes, "what `all_reduce` was given: use the tensor that it returns": pairs},
-        same={"all_reduce": partial(given, "all_reduce", only_powers_of_two)},
+        for_all={"all_reduce": partial(given, "all_reduce", only_powers_of_two)},
         traffic=traffic,
         time=takes(fold + inside, slow, "{times:.0%} of it is the fold.", fold),
     )
@@ -957,7 +957,7 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
             "all_gather got": "All-reduce the chunk that `reduce_scatter` returns, and gather inside the node again.",
             NO_PLACE: "The team has no such place: there are `local` ranks on each of its len(team) // local nodes.",
         },
-        same={"local": local, **BLOCKS, "all_reduce": partial(given, "all_reduce", direct_all_reduce)},
+        for_all={"local": local, **BLOCKS, "all_reduce": partial(given, "all_reduce", direct_all_reduce)},
         clock=links(local, ALPHA, BANDWIDTH, nodes=nodes, inter=SLOW),
         traffic=traffic,
         time=takes(right, {"what a flat ring takes": ring}, f"A flat ring {TIMES}.", ring, lambda answer: advice),
@@ -1053,12 +1053,12 @@ def wrong_positions(got: Any, me: Member) -> str:
     size = cut[0][me.place].numel()
     if not isinstance(got, Tensor) or got.shape != (size * len(cut),) or not size:
         return ""
-    wrong = [s for s, part in enumerate(got.split(size)) if not alike(part, cut[s][me.place])]
+    wrong = [s for s, part in enumerate(got.split(size)) if not equal_values(part, cut[s][me.place])]
     if wrong == [me.place]:
         return f"wrong in position {me.place}, your own: no message brings that chunk, so copy it yourself"
     for s in wrong:
         for chunk, numbers in enumerate(cut[s]):
-            if alike(got.split(size)[s], numbers):
+            if equal_values(got.split(size)[s], numbers):
                 return f"chunk {chunk} of place {s} in position {s}: place s sends you its chunk `place`"
     return f"wrong in position {', '.join(map(str, wrong))}: `received[s]` must be received from place s"
 
@@ -1072,7 +1072,7 @@ def zero_or_almost(function: Callable[..., Any], size: int, *link: float) -> Any
     return 0.0 if size <= 3 and isinstance(got, float) and abs(got) < 1e-6 else got
 
 
-all_reduce_seconds = recorded(ROOM, "all-reduce-seconds", cluster=links(12, ALPHA, BANDWIDTH))
+all_reduce_seconds = frozen_cases(ROOM, "all-reduce-seconds", cluster=links(12, ALPHA, BANDWIDTH))
 
 
 ### BEGIN HIDDEN TESTS
@@ -1151,7 +1151,7 @@ def hidden_seconds_of(name: str, size: int, nbytes: int, alpha: float, bandwidth
 
 
 ### END HIDDEN TESTS
-crossover = recorded(ROOM, "crossover", through=zero_or_almost)
+crossover = frozen_cases(ROOM, "crossover", driver=zero_or_almost)
 
 
 ### BEGIN HIDDEN TESTS
@@ -1194,7 +1194,7 @@ def hidden_crossover(draws: Draws, size: int, alpha: float, bandwidth: float) ->
         | ({} if right else {"never: with as few rounds as the tree, the ring wins from the first byte": math.inf}),
         rtol=1e-9,
         seen=f"crossover(size={size}, alpha={alpha}, bandwidth={bandwidth:.3g}) returned",
-        through=zero_or_almost,
+        driver=zero_or_almost,
     )
 
 
@@ -1291,9 +1291,9 @@ CHOSEN = "Call `choose`, the argument, and take the algorithm of that name out o
 CHOICE: dict[str, Any] = {"alpha": ALPHA, "bandwidth": BANDWIDTH, "choose": by_size, "algorithms": ALGORITHMS}
 
 
-def as_a_view(function: Callable[..., Any], x: Tensor, team: Team, rank: int, **same: Any) -> Any:
+def as_a_view(function: Callable[..., Any], x: Tensor, team: Team, rank: int, **for_all: Any) -> Any:
     """Call the function with a contiguous view of a storage twice as long: no copy that is sent to a rank is one."""
-    return function(torch.cat([x, x])[: len(x)], team, rank, **same)
+    return function(torch.cat([x, x])[: len(x)], team, rank, **for_all)
 
 
 @oracle(
@@ -1301,13 +1301,13 @@ def as_a_view(function: Callable[..., Any], x: Tensor, team: Team, rank: int, **
     traffic=[(30, lambda x: x[::2]), ((8, 2),), (10, torch.clone, torch.float64, as_a_view)],
 )
 def all_reduce(
-    draws: Draws, shape: Any, view: Any = torch.clone, dtype: Dtype = FLOAT, through: Callable[..., Any] | None = None
+    draws: Draws, shape: Any, view: Any = torch.clone, dtype: Dtype = FLOAT, driver: Callable[..., Any] | None = None
 ) -> Case:
     xs = [view(x) for x in draws.different_integers(4, shape, dtype)]
     ranks = members(xs, [[3, 0], [1, 2]])
     given = {"KeyError|'ALGORITHMS' is not defined": CHOSEN}
-    traffic = partial(expect_choice, x=xs[0], storage=xs[0].untyped_storage().nbytes() * (2 if through else 1))
-    return in_teams(ranks, sum_in_shape, same=CHOICE, advice=given, traffic=traffic, through=through)
+    traffic = partial(expect_choice, x=xs[0], storage=xs[0].untyped_storage().nbytes() * (2 if driver else 1))
+    return in_teams(ranks, sum_in_shape, for_all=CHOICE, advice=given, traffic=traffic, driver=driver)
 
 
 ### BEGIN HIDDEN TESTS
@@ -1364,7 +1364,7 @@ INSIDE, ACROSS = Link(10e-6, 10e9), Link(20e-6, 2.5e9)
 
 @oracle(
     score=[(3, 4, LAYERS)],
-    par=recorded_par(ROOM, "mixed-sizes"),
+    par=frozen_par(ROOM, "mixed-sizes"),
     if_stuck="a rank waits for a message that nobody sends. Which ranks does each rank exchange with, in which order?",
 )
 def mixed_sizes(draws: Draws, nodes: int, local: int, sizes: tuple[int, ...]) -> Case:
@@ -1381,7 +1381,7 @@ def mixed_sizes(draws: Draws, nodes: int, local: int, sizes: tuple[int, ...]) ->
     totals = [torch.stack(of_layer).sum(0) for of_layer in by_layer]
     return Case(
         [xs],
-        same={"local": local},
+        for_all={"local": local},
         right=every(totals),
         mistakes={
             "your own tensors: nothing was added to them": xs,
@@ -1430,11 +1430,13 @@ hidden_mixed_sizes = vary(
 def which_layer(got: Any, totals: list[Tensor]) -> str:
     """Which tensor is wrong first, in words, and whether it is the sum of another one."""
     pairs = enumerate(zip(got, totals, strict=False)) if isinstance(got, list | tuple) else ()
-    wrong, mine = next(((layer, mine) for layer, (mine, total) in pairs if not alike(mine, total)), (len(totals), None))
-    same = [other for other, total in enumerate(totals) if wrong < len(totals) and alike(mine, total)]
+    wrong, mine = next(
+        ((layer, mine) for layer, (mine, total) in pairs if not equal_values(mine, total)), (len(totals), None)
+    )
+    same = [other for other, total in enumerate(totals) if wrong < len(totals) and equal_values(mine, total)]
     if same:
         return f"in another order: what you returned for xs[{wrong}] is the sum of xs[{same[0]}]"
-    if isinstance(mine, Tensor) and (alike(mine, totals[wrong], 0.01) or mine.isinf().any()):
+    if isinstance(mine, Tensor) and (equal_values(mine, totals[wrong], 0.01) or mine.isinf().any()):
         return f"rounded for xs[{wrong}], or too large for its dtype: send numbers in the dtype that they have"
     return f"wrong first for xs[{wrong}]" if wrong < len(totals) else ""
 
@@ -1450,7 +1452,7 @@ def least_seconds(nodes: int, local: int, nbytes: int) -> float:
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(mixed_sizes, par=seconds_of_mixed_sizes),
     vary(hidden_all_reduce_seconds, values=[((8, 6, 1), 100, 1e-5, 1e9)]),
     vary(hidden_crossover, values=[(size, 1e-5, 1e9) for size in (12, 8, 4, 2)]),

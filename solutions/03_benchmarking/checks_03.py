@@ -29,10 +29,10 @@ from utils.benchmark import nccl_conventions
 from utils.benchmark.machine import probes
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.compare import expect
-from utils.checks.equality import alike, is_number
+from utils.checks.equality import equal_values, is_number
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, always, as_tuple, every, oracle, side_by_side, vary
-from utils.checks.recorded import recorded, recorded_par
 from utils.checks.scores import Measure
 from utils.checks.traffic import expect_calls
 from utils.cluster.collective_costs import Layout, cost
@@ -45,7 +45,7 @@ ALPHA, BANDWIDTH = 1e-3, 1e6  # the links below: slow, so that times are easy to
 FLOAT = 4  # bytes of a float32
 RTOL = 1e-6
 
-median_and_spread = recorded(ROOM, "median-and-spread")
+median_and_spread = frozen_cases(ROOM, "median-and-spread")
 
 
 ### BEGIN HIDDEN TESTS
@@ -96,7 +96,7 @@ def summarised(times: list[float]) -> Case:
 
 
 ### END HIDDEN TESTS
-counted_bytes = recorded(ROOM, "counted-bytes")
+counted_bytes = frozen_cases(ROOM, "counted-bytes")
 
 
 ### BEGIN HIDDEN TESTS
@@ -136,7 +136,7 @@ def hidden_counted_bytes(_: Draws, collectives: list[str], passed_in: list[int])
 
 
 ### END HIDDEN TESTS
-bandwidths = recorded(ROOM, "bandwidths")
+bandwidths = frozen_cases(ROOM, "bandwidths")
 
 
 ### BEGIN HIDDEN TESTS
@@ -181,7 +181,7 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
         factors["algbw with 2 (P - 1) instead of 2 (P - 1) / P"] = algbw * 2 * (world_size - 1)
     return Case(
         [[collective]],
-        same={"nbytes": nbytes, "seconds": took},
+        for_all={"nbytes": nbytes, "seconds": took},
         right={"algbw": algbw, "busbw": busbw},
         rtol=RTOL,
         mistakes={
@@ -196,7 +196,7 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
 
 
 ### END HIDDEN TESTS
-sweep_sizes = recorded(ROOM, "sweep-sizes")
+sweep_sizes = frozen_cases(ROOM, "sweep-sizes")
 
 
 ### BEGIN HIDDEN TESTS
@@ -270,7 +270,7 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
 
 ### END HIDDEN TESTS
 NO_BYTES = "less than one byte, so the units are wrong: seconds divided by seconds per byte give bytes"
-size_for_share = recorded(
+size_for_share = frozen_cases(
     ROOM, "size-for-share", explain=lambda got, _: NO_BYTES * (is_number(got) and 0 < abs(got) < 1)
 )
 
@@ -312,7 +312,7 @@ def size_for(share: float, alpha: float, beta: float) -> Case:
 
 
 ### END HIDDEN TESTS
-crossover = recorded(ROOM, "crossover")
+crossover = frozen_cases(ROOM, "crossover")
 
 
 ### BEGIN HIDDEN TESTS
@@ -459,12 +459,12 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
         log, calls = logs[rank], logs[rank].count("o")
         if calls > 1:
             return f"the time of {calls} calls, or their mean: call the operation once; the next exercise repeats it"
-        if alike(got, 0.0):
+        if equal_values(got, 0.0):
             how = (
                 "wait before you stop the clock" if "w" in log else "you never called that. Only ask for `is not None`"
             )
             return f"the time to START it: if it returns a handle, the collective is over after handle.wait(); {how}"
-        if alike(got, truth, RTOL):
+        if equal_values(got, truth, RTOL):
             last = log.rpartition("o")[2]
             early = "yours came before the wait" if "s" in last else "yours came only before the operation"
             how = f"synchronize at the end, after the wait; {early}" if "s" in log else NEVER
@@ -559,14 +559,14 @@ def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, s
                 f"{warmup + repeats}: {warmup} to warm up, {repeats} to keep",
                 "Warm-up calls come on top of the repeats, and their times are thrown away.",
             )
-        if alike(answer.results[0], right, 1e-15):
+        if equal_values(answer.results[0], right, 1e-15):
             words = "the wrong result, though rank 0 has the right one: every rank needs it, so use all_reduce"
             for rank, got in enumerate(answer.results):
                 expect(got, right, rank, {words: always}, rtol=1e-15)
 
     return Case(
         [watches],
-        same={"warmup": warmup, "repeats": repeats},
+        for_all={"warmup": warmup, "repeats": repeats},
         right=every(right),
         rtol=1e-15,
         before=expect_counted_and_shared,
@@ -645,7 +645,7 @@ def find_the_mistakes(_: Draws, *claims: Claim) -> Case:
         reviews.append(replace(review, claim=claim))
         return Case(
             [[claim], [collective]],
-            same={"nbytes": nbytes, "seconds": took, "bandwidths": algbw_and_busbw},
+            for_all={"nbytes": nbytes, "seconds": took, "bandwidths": algbw_and_busbw},
             right={"busbw": busbw},
             rtol=RTOL,
             mistakes={
@@ -872,10 +872,12 @@ def fitted(sizes: list[int], times: list[float]) -> Case:
             n, t, [1 / each**2 for each in n]
         ),
         "a line whose negative alpha was set to 0: return it as it comes out": (
-            lambda got: alpha < 0 and isinstance(got, tuple | list) and alike(got[:1], [0])
+            lambda got: alpha < 0 and isinstance(got, tuple | list) and equal_values(got[:1], [0])
         ),
-        "the right line, but rounded: compute in float64": lambda got: alike(got, right, 1e-3),
-        "near the best line, but not on it: minimise squared RELATIVE errors": lambda got: alike(got, right, 0.05),
+        "the right line, but rounded: compute in float64": lambda got: equal_values(got, right, 1e-3),
+        "near the best line, but not on it: minimise squared RELATIVE errors": lambda got: equal_values(
+            got, right, 0.05
+        ),
     }
     return Case(
         [[sizes], [times]],
@@ -977,7 +979,7 @@ def held_out(sizes: list[int], times: list[float]) -> Case:
         advice={r"fit got \d sizes and": twice} if len(set(sizes)) < len(sizes) else {},
         mistakes={
             "the error of a fit that leaves points out by value, and a value can occur twice: leave out a position": (
-                lambda got: any(alike(got, one, RTOL) for one in wrong)
+                lambda got: any(equal_values(got, one, RTOL) for one in wrong)
             ),
             "the error in percent: return a share": errors(lambda p, m: 100 * (p / m - 1)),
             "the error of a fit that has seen the size itself: leave it out": errors(lines=fits(lambda *_: False)),
@@ -1036,7 +1038,7 @@ def line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
 def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> Case:
     return Case(
         [[list(sizes)] * world_size, [Stopped() for _ in range(world_size)]],
-        same={"fit": line},
+        for_all={"fit": line},
         cluster=links(world_size, alpha, bandwidth),
         right={"alpha": alpha, "the bandwidth": bandwidth},
         rtol=RTOL,
@@ -1178,7 +1180,7 @@ def measured(
 @oracle(
     score=[(2e-5, 11.6), (1e-3, 18.6)],
     if_stuck="whether the size changes from call to call, since the same size always gives the same reading.",
-    par=recorded_par(ROOM, "shortest-benchmark"),
+    par=frozen_par(ROOM, "shortest-benchmark"),
 )
 def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
     def expect_both(answer: Answer) -> None:
@@ -1201,8 +1203,8 @@ def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
             raise CheckFailed(saw, mistake=f"Links differ, so no fixed size fits them all. Take shorter ones, {advice}")
 
     return Case(
-        same={"on": links_of(alpha, octave)},
-        through=measure_links,
+        for_all={"on": links_of(alpha, octave)},
+        driver=measure_links,
         also=expect_both,
         score=Measure(lambda answer: answer.results[0]["spent"], "", "times alpha"),
         limit=2.0,
@@ -1238,11 +1240,11 @@ def why_it_is_off(
     times = [seconds for _, seconds in calls]
     if not calls:
         return "You never called seconds_of, and no two links are the same."
-    if name == "beta" and alike(got, 1 / right, 0.05):
+    if name == "beta" and equal_values(got, 1 / right, 0.05):
         return "That is the bandwidth, 1 / beta: return seconds per byte."
-    if alike(got, alpha + beta - right, 0.05):
+    if equal_values(got, alpha + beta - right, 0.05):
         return "That is the other one: return alpha, then beta."
-    if name == "beta" and any(alike(got, seconds / nbytes, 1e-6) for nbytes, seconds in calls):
+    if name == "beta" and any(equal_values(got, seconds / nbytes, 1e-6) for nbytes, seconds in calls):
         return "That is a whole reading divided by its bytes: subtract alpha first."
     if name == "beta" and max(times) < 2.5 * min(times):
         longest = f"The longest reading is only {max(times) / min(times):.2f} times the shortest."
@@ -1253,7 +1255,7 @@ def why_it_is_off(
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(shortest_benchmark, par=alphas_of_doubling),
     vary(hidden_median_and_spread, values=[([1.0, 5.0, 2.0, 80.0, 3.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0])]),
     vary(hidden_counted_bytes, values=[(four, [4000, 8000, 1200, 400]) for four in (OPS[:4], OPS[4:])]),

@@ -18,11 +18,11 @@ import torch.distributed as dist
 
 from utils import RankError, track_memory
 from utils.checks.answer import Answer, CheckFailed
-from utils.checks.closed_forms import simulate
-from utils.checks.equality import alike, is_number
+from utils.checks.equality import equal_values, is_number
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, as_tuple, every, oracle, side_by_side, vary
-from utils.checks.recorded import recorded, recorded_par
+from utils.checks.runner import simulate
 from utils.checks.scores import Measure
 from utils.checks.show import show
 from utils.cluster.hardware import Cluster, Gpu, Link
@@ -34,7 +34,7 @@ from utils.text.units import plural, quantity
 
 ROOM = Path(__file__).parent
 
-bandwidth_of_levels = recorded(ROOM, "bandwidth-of-levels")
+bandwidth_of_levels = frozen_cases(ROOM, "bandwidth-of-levels")
 
 
 ### BEGIN HIDDEN TESTS
@@ -97,11 +97,11 @@ def hidden_bandwidth_of_levels(_: Draws, copies: list[tuple[int, float]], levels
         "a dict with levels to which no copy belongs: leave them out": dict.fromkeys(levels, 0.0) | rates(),
     }
     same = {"nbytes": [n for n, _ in copies], "seconds": seconds, "fixed": FIXED, "levels": levels}
-    return Case(same=same, right=every(rates()), rtol=1e-9, mistakes=mistakes, seen="you returned")
+    return Case(for_all=same, right=every(rates()), rtol=1e-9, mistakes=mistakes, seen="you returned")
 
 
 ### END HIDDEN TESTS
-roofline_time = recorded(ROOM, "roofline-time")
+roofline_time = frozen_cases(ROOM, "roofline-time")
 
 
 ### BEGIN HIDDEN TESTS
@@ -121,7 +121,7 @@ def hidden_roofline_time(_: Draws, gpu: Gpu, dtype: str, flops: float, moved: fl
     computing, moving, launch = flops / gpu.peak(dtype), moved / gpu.bandwidth, gpu.launch
     with_launch = "memory" if moving + launch > computing else "compute"
     return Case(
-        same={"flops": flops, "moved": moved, "gpu": gpu, "dtype": dtype},
+        for_all={"flops": flops, "moved": moved, "gpu": gpu, "dtype": dtype},
         right={"the time": max(computing, moving) + launch, "the bound": "memory" if moving > computing else "compute"},
         rtol=1e-9,
         mistakes={
@@ -147,7 +147,7 @@ def hidden_roofline_time(_: Draws, gpu: Gpu, dtype: str, flops: float, moved: fl
 
 
 ### END HIDDEN TESTS
-collective_costs = recorded(ROOM, "collective-costs")
+collective_costs = frozen_cases(ROOM, "collective-costs")
 
 
 ### BEGIN HIDDEN TESTS
@@ -173,7 +173,7 @@ def costs_of(name: str, ranks: int) -> Case:
     down = phases * (ranks.bit_length() - 1)
     return Case(
         [[name]],
-        same={"P": ranks},
+        for_all={"P": ranks},
         right={"the number of messages": messages, "what is sent": float(sent), "what is added": float(added)},
         rtol=1e-9,
         mistakes={
@@ -204,7 +204,7 @@ def costs_of(name: str, ranks: int) -> Case:
 
 
 ### END HIDDEN TESTS
-tuning_table = recorded(ROOM, "tuning-table")
+tuning_table = frozen_cases(ROOM, "tuning-table")
 
 
 ### BEGIN HIDDEN TESTS
@@ -244,7 +244,7 @@ def hidden_tuning_table(_: Draws, lines: dict[str, tuple[float, float]]) -> Case
     first, last = right[0], right[-1]
     ends = [first] + ([(crossing(first[1], last[1]), last[1])] if len(right) > 1 else [])
     return Case(
-        same={"lines": lines},
+        for_all={"lines": lines},
         right=every(right),
         rtol=1e-9,
         mistakes={
@@ -272,7 +272,7 @@ def hidden_tuning_table(_: Draws, lines: dict[str, tuple[float, float]]) -> Case
 
 
 ### END HIDDEN TESTS
-critical_batch = recorded(ROOM, "critical-batch")
+critical_batch = frozen_cases(ROOM, "critical-batch")
 
 
 ### BEGIN HIDDEN TESTS
@@ -315,7 +315,7 @@ def hidden_critical_batch(
         "the tokens of all GPUs together: return those of one": math.ceil(exact * ranks),
     }
     return Case(
-        same={
+        for_all={
             **{"parameters": parameters, "itemsize": itemsize, "peak": peak},
             **{"alpha": alpha, "bandwidth": bandwidth, "P": ranks},
         },
@@ -326,7 +326,7 @@ def hidden_critical_batch(
 
 
 ### END HIDDEN TESTS
-scaling_efficiency = recorded(ROOM, "scaling-efficiency")
+scaling_efficiency = frozen_cases(ROOM, "scaling-efficiency")
 
 
 ### BEGIN HIDDEN TESTS
@@ -348,7 +348,7 @@ def hidden_scaling_efficiency(_: Draws, seconds: dict[int, float], work: str) ->
     of_one = {gpus: seconds[fewest] / (gpus * took) for gpus, took in seconds.items()}
     named = "strong" if work == "the same" else "weak"
     return Case(
-        same={"seconds": seconds, "work": work},
+        for_all={"seconds": seconds, "work": work},
         right=every(right),
         rtol=1e-9,
         mistakes={
@@ -371,7 +371,7 @@ def hidden_scaling_efficiency(_: Draws, seconds: dict[int, float], work: str) ->
 
 
 ### END HIDDEN TESTS
-activation_bytes = recorded(ROOM, "activation-bytes")
+activation_bytes = frozen_cases(ROOM, "activation-bytes")
 
 
 ### BEGIN HIDDEN TESTS
@@ -384,7 +384,7 @@ def hidden_activation_bytes(_: Draws, s: int, b: int, h: int, a: int, flash: boo
     right = linear + norms + (log_sum if flash else scores)
     of_other = linear + norms + (scores if flash else log_sum)
     return Case(
-        same={"s": s, "b": b, "h": h, "a": a, "flash": flash},
+        for_all={"s": s, "b": b, "h": h, "a": a, "flash": flash},
         right=right,
         mistakes={
             f"what {'stored scores' if flash else 'FlashAttention'} would keep": of_other,
@@ -411,7 +411,7 @@ def hidden_activation_bytes(_: Draws, s: int, b: int, h: int, a: int, flash: boo
 
 
 ### END HIDDEN TESTS
-mfu_and_hfu = recorded(ROOM, "mfu-and-hfu")
+mfu_and_hfu = frozen_cases(ROOM, "mfu-and-hfu")
 
 
 ### BEGIN HIDDEN TESTS
@@ -454,7 +454,7 @@ def hidden_mfu_and_hfu(
         "without the attention that is computed again": mfu + r * every_second * dense,
     }
     return Case(
-        same={
+        for_all={
             **{"tokens_per_second": rate, "parameters": parameters, "layers": layers, "width": width},
             **{"sequence": sequence, "gpus": gpus, "peak": peak, "recomputed": r},
         },
@@ -489,7 +489,7 @@ def roofline_on_the_clock(_: Draws, dtype: torch.dtype, *operations: tuple[str, 
     moved = [float((INPUTS[name] + 1) * n**2 * dtype.itemsize) for name, n in operations]
     return Case(
         [flops, moved],
-        same={"gpu": GPU, "dtype": str(dtype).removeprefix("torch.")},
+        for_all={"gpu": GPU, "dtype": str(dtype).removeprefix("torch.")},
         right={"seconds": took},
         rtol=1e-6,
         seen=[f"{name} of size {n:,}: you predict" for name, n in operations],
@@ -527,7 +527,7 @@ def fused_chain(
     }
     return Case(
         [[SlowMemory({"x": x, "y": empty}, room)]],
-        same={"numel": numel, "scale": scale, "shift": shift},
+        for_all={"numel": numel, "scale": scale, "shift": shift},
         right={"y": right, "x": x},
         mistakes={"y": mistakes},
         seen="afterwards {part} is",
@@ -587,7 +587,7 @@ def tiled_matmul(draws: Draws, m: int, k: int, n: int, tile: int, dtype: torch.d
     most = a.itemsize * (m * k * math.ceil(n / tile) + k * n * math.ceil(m / tile))
     return Case(
         [[SlowMemory({"a": a, "b": b, "c": empty}, room=4 * tile * tile)]],
-        same={"m": m, "k": k, "n": n},
+        for_all={"m": m, "k": k, "n": n},
         right={"c": a @ b, "a": a, "b": b},
         mistakes={"c": mistakes},
         seen="afterwards {part} is",
@@ -916,7 +916,7 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
     def fits_otherwise(got: Any) -> bool:
         if not isinstance(got, tuple | list) or len(got) != 3:
             return False
-        return not any(alike(mine, line, 1e-9) for mine in got[1:] for line in lines)
+        return not any(equal_values(mine, line, 1e-9) for mine in got[1:] for line in lines)
 
     several: dict[Cut, list[str]] = {}  # mistakes that lead to the same cut share an entry
     for words, cut in cuts.items():
@@ -933,7 +933,7 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
         "not what the `fit` that you are given says of these parts": fits_otherwise,
     }
     return Case(
-        same={"sizes": sizes, "seconds": seconds, "fit": fit},
+        for_all={"sizes": sizes, "seconds": seconds, "fit": fit},
         right={"the first size of the second part": first, "the first line": below, "the second line": above},
         rtol=1e-9,
         mistakes={"": mistakes},
@@ -979,7 +979,7 @@ def critical_batch_on_the_clock(_: Draws, dim: int, ranks: int, link: Link) -> C
         return f"with {tokens:,} tokens no GPU waits, with {tokens - 1:,} each waits {quantity(with_less, 's')}."
 
     return Case(
-        same={
+        for_all={
             **{"parameters": dim * dim, "itemsize": 4, "peak": gpu.peak("float32"), "P": ranks},
             **{"alpha": link.alpha, "bandwidth": link.bandwidth},
         },
@@ -1010,7 +1010,7 @@ def hold(function: Callable[..., Any], recipe: dict[str, str], **given: Any) -> 
         return {**shapes, BYTES: sum(one.nbytes for one in state.values())}
 
 
-sharded_state = recorded(ROOM, "sharded-state", through=hold)
+sharded_state = frozen_cases(ROOM, "sharded-state", driver=hold)
 
 
 ### BEGIN HIDDEN TESTS
@@ -1048,10 +1048,10 @@ def hidden_sharded_state(_: Draws, parameters: int, recipe: dict[str, str], stag
         return f"({shard if sharded else parameters},) {dtype}", mistakes
 
     return Case(
-        same={"parameters": parameters, "recipe": recipe, "stage": stage, "world_size": ranks},
+        for_all={"parameters": parameters, "recipe": recipe, "stage": stage, "world_size": ranks},
         right={name: of(name)[0] for name in recipe},
         mistakes={name: of(name)[1] for name in recipe},
-        through=hold,
+        driver=hold,
         seen=f"{parameters} parameters, stage {stage}, {ranks} ranks: {{part}} is",
     )
 
@@ -1074,8 +1074,8 @@ def sharded_state_memory(_: Draws, parameters: int, recipe: dict[str, str], stag
         return f"{returned:,} bytes, and no more at any time."
 
     return Case(
-        same={"parameters": parameters, "recipe": recipe, "stage": stage, "world_size": ranks},
-        through=hold,
+        for_all={"parameters": parameters, "recipe": recipe, "stage": stage, "world_size": ranks},
+        driver=hold,
         memory=expect_nothing_larger,
     )
 
@@ -1105,7 +1105,7 @@ def seconds_per_row_that_counts(plan: tuple[int, int, int], critical: int) -> fl
     return float(max(run.results) / rows * (1 + rows / critical))
 
 
-@oracle(score=[(2, 32768)], par=recorded_par(ROOM, "best-plan"))
+@oracle(score=[(2, 32768)], par=frozen_par(ROOM, "best-plan"))
 def best_plan(_: Draws, machines: int, critical: int) -> Case:
     gpus = PER_MACHINE * machines
 
@@ -1126,7 +1126,7 @@ def best_plan(_: Draws, machines: int, critical: int) -> Case:
             )
 
     return Case(
-        same={"machines": machines, "critical": critical},
+        for_all={"machines": machines, "critical": critical},
         also=expect_plan,
         score=Measure(
             lambda answer: seconds_per_row_that_counts(tuple(answer.results[0]), critical), "s", "per row that counts"
@@ -1155,7 +1155,7 @@ COPIES = [
     (500_000, 12e9),
     (10**7, 10e9),
 ]
-RECORDED = (
+FROZEN = (
     vary(best_plan, par=seconds_of_the_formulas_plan),
     vary(
         hidden_bandwidth_of_levels,

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from utils.checks.answer import Answer, CheckFailed
-from utils.checks.equality import alike
+from utils.checks.equality import equal_values
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
-from utils.checks.marking import check
 from utils.checks.oracles import Case, as_tuple, every, oracle, vary
-from utils.checks.recorded import recorded, recorded_par
+from utils.checks.registration import check
 from utils.checks.runner import Runner
 from utils.checks.scores import Measure
 from utils.checks.show import show
@@ -135,11 +135,11 @@ def gradient_case(
         mistakes=by_piece(usual, models[0], local),
         explain=lambda got, _: in_wrong_places(got, right),
         rtol=RTOL,
-        through=with_hooks if buckets else with_gradients,
+        driver=with_hooks if buckets else with_gradients,
         unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
         unchanged=False,
         before=lambda answer: expect_all_digits(answer, case),
-        same={"buckets": buckets} if buckets else {},
+        for_all={"buckets": buckets} if buckets else {},
         advice={**DTYPE, **(advice or {})},
         **more,
     )
@@ -248,7 +248,7 @@ def expect_all_digits(answer: Answer, case: Case) -> None:
         in_float32 = any(event.dtype == "float32" for event in answer.events if event.rank == rank)
         values = case.unpacked(got, rank)
         for part, right, _ in case.parts(rank):
-            if alike(values[part], right, 1e-6) and not alike(values[part], right, RTOL):
+            if equal_values(values[part], right, 1e-6) and not equal_values(values[part], right, RTOL):
                 seen = f"rank {rank}: {part or 'the result'} is right to 7 digits only"
                 raise CheckFailed(seen, "9 digits: the numbers are float64", sent if in_float32 else factor)
 
@@ -540,7 +540,7 @@ def shortened(numbers: list[int]) -> str:
 
 # ---- part 4
 
-make_buckets = recorded(ROOM, "make-buckets")
+make_buckets = frozen_cases(ROOM, "make-buckets")
 
 
 ### BEGIN HIDDEN TESTS
@@ -567,14 +567,14 @@ def hidden_make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0
         right[-1].append(index)
     return Case(
         [[sizes]],
-        same={"cap": cap},
+        for_all={"cap": cap},
         right=every(right),
         seen=f"sizes {sizes}, cap {cap}: you returned",
     )
 
 
 ### END HIDDEN TESTS
-communication_end = recorded(ROOM, "communication-end")
+communication_end = frozen_cases(ROOM, "communication-end")
 
 
 ### BEGIN HIDDEN TESTS
@@ -935,11 +935,11 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
             mistakes[part] = {**pieces, **also, f"{TOO_EARLY} {why}": partial(lacks_some, local, last, models[0], n)}
     case = Case(
         [models, of_ranks],
-        same={"buckets": buckets},
+        for_all={"buckets": buckets},
         right=right,
         mistakes=mistakes,
         rtol=RTOL,
-        through=train_replica,
+        driver=train_replica,
         unpack=lambda got, _: dict(zip(right, got, strict=True)),
         unchanged=False,
         before=lambda answer: expect_all_digits(answer, case),
@@ -994,7 +994,7 @@ def lacks_some(local: Tensor, last: Tensor, model: nn.Module, number: int, got: 
     """Whether that is the mean gradient of parameter `number` if some ranks add nothing, or all but the last part."""
     added, ranks = torch.stack([local, local - last, 0 * local]).nan_to_num(), range(len(local))
     sums = (added[list(those), ranks].sum(0) for those in itertools.product(range(3), repeat=len(ranks)))
-    return any(alike(got, cut(total / len(ranks), model)[number], 1e-6) for total in sums)
+    return any(equal_values(got, cut(total / len(ranks), model)[number], 1e-6) for total in sums)
 
 
 def zeros_for_none(mean: Tensor, model: nn.Module, unused: str) -> dict[str, Tensor]:
@@ -1124,7 +1124,7 @@ def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     mean, var = rows.mean(0), rows.var(0, correction=0)
     case = Case(
         [shards],
-        same={"eps": eps},
+        for_all={"eps": eps},
         unpack=lambda got, rank: as_tuple(got, ["x_hat", "var"], rank),
         right={"var": var, "x_hat": [(x - mean) / torch.sqrt(var + eps) for x in shards]},
         rtol=RTOL,
@@ -1173,7 +1173,7 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
     x_hat, var = [part.clone() for part in normalised.detach().split(sizes)], var.detach()
     case = Case(
         [g, x_hat, [var.clone() for _ in sizes]],
-        same={"eps": eps},
+        for_all={"eps": eps},
         right=list(right),
         rtol=RTOL,
         in_order=True,
@@ -1193,7 +1193,7 @@ hidden_normalise_backward = vary(normalise_backward, values=SHARDS, traffic=[([1
 RATE = 36.8e9  # bytes of gradients that the backward pass makes in a second
 
 
-@oracle(score=[([3, 1, 4, 4] * 24, 2**21, 2e-4, 40e9)], par=recorded_par(ROOM, "best-buckets"))
+@oracle(score=[([3, 1, 4, 4] * 24, 2**21, 2e-4, 40e9)], par=frozen_par(ROOM, "best-buckets"))
 def best_buckets(_: Draws, parts: list[int], unit: int, latency: float, bandwidth: float) -> Case:
     """parts: how many times `unit` bytes each parameter has."""
     sizes, ready = gradients_of(parts, unit)
@@ -1218,7 +1218,7 @@ def best_buckets(_: Draws, parts: list[int], unit: int, latency: float, bandwidt
 
     case = Case(
         [[sizes], [ready]],
-        same={"latency": latency, "bandwidth": bandwidth},
+        for_all={"latency": latency, "bandwidth": bandwidth},
         also=expect_in_order,
         score=Measure(lambda answer: exposed(answer.results[0]), "s", "exposed"),
         limit=least_exposed(sizes, ready, latency, bandwidth),
@@ -1293,7 +1293,7 @@ def expect_buckets(buckets: Any, count: int) -> None:
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(best_buckets, par=exposed_with_one_cap),
     vary(
         hidden_make_buckets, values=[([40, 40, 450, 120, 120, 120, 200, 200], 400), ([8, 8, 8], 16), ([30, 10, 10], 20)]

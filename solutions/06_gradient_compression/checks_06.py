@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from utils.checks.answer import Answer, CheckFailed
-from utils.checks.closed_forms import simulate
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, oracle, side_by_side, vary
-from utils.checks.recorded import recorded, recorded_par
+from utils.checks.runner import simulate
 from utils.checks.scores import VIRTUAL_TIME
 from utils.checks.show import show
 from utils.checks.traffic import calls_of_ranks, expect_time
@@ -98,7 +98,7 @@ def mean_in_half(
 
     return Case(
         [list(xs)],
-        same={"dtype": half},
+        for_all={"dtype": half},
         right=exact,
         mistakes={
             "infinite: the sum doesn't fit into float16. Divide by world_size first, then sum": infinite,
@@ -255,7 +255,7 @@ def blocks_of(
 
     return Case(
         [[x]],
-        same={"block": block, "levels": levels, "to_whole": to_whole},
+        for_all={"block": block, "levels": levels, "to_whole": to_whole},
         right={"codes": to_whole(scaled).flatten()[:numel].to(torch.int8), "scales": scales},
         mistakes={
             "codes": {
@@ -312,7 +312,7 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
     dense = torch.stack([decompress(payload, numel) for payload in payloads])
     return Case(
         [payloads],
-        same={"numel": numel, "decompress": decompress},
+        for_all={"numel": numel, "decompress": decompress},
         right=dense.sum(0) / world_size,
         rtol=1e-6,
         advice={"values to unpack": "A payload has a tensor of each kind, all of one rank: zip(*gathered)."},
@@ -360,7 +360,7 @@ def top_k_mean(draws: Draws, world_size: int, numel: int, k: int) -> Case:
     sent = torch.zeros_like(xs).scatter(1, indices, xs.gather(1, indices))
     return Case(
         [list(xs)],
-        same={"k": k},
+        for_all={"k": k},
         right={"mean": sent.sum(0) / world_size, "sent": list(sent)},
         rtol=1e-6,
         own_memory=True,
@@ -387,8 +387,8 @@ def random_k_mean(draws: Draws, world_size: int, numel: int, k: int, seeds: int 
     drawn = torch.randperm(10**6, generator=draws.generator(3))[:seeds].tolist()
     return Case(
         [list(xs)],
-        same={"k": k, "seeds": [*drawn, drawn[0]]},
-        through=with_seeds,
+        for_all={"k": k, "seeds": [*drawn, drawn[0]]},
+        driver=with_seeds,
         also=lambda answer: expect_random_k(answer, xs, k),
         traffic=lambda answer: expect_handed_in(
             answer,
@@ -497,7 +497,7 @@ def feedback_step(draws: Draws, world_size: int, numel: int, method: Callable[..
     sent = torch.floor(corrected / 8) * 8 if method is coarse_mean else corrected / 2
     return Case(
         [list(gradients), list(owed)],
-        same={"compressed_mean": method},
+        for_all={"compressed_mean": method},
         right={"mean": sent.sum(0) / world_size, "residual": list(corrected - sent)},
         rtol=1e-6,
         in_order=True,
@@ -680,8 +680,8 @@ def compressed_hook(
     nbytes = [[x.nbytes for x in compress(torch.zeros(4 * len(bucket), dtype=torch.float64))] for bucket in members]
     case = Case(
         [batches, [weights] * world_size],
-        same={"cap": together * NBYTES, "codec": codec},
-        through=steps_with_hook,
+        for_all={"cap": together * NBYTES, "codec": codec},
+        driver=steps_with_hook,
         right={**means, "the residuals": [residuals_of(mine, members) for mine in owed]},
         rtol=1e-9,
         in_order=True,
@@ -788,7 +788,7 @@ def expect_overlap(answer: Answer, case: Case, members: list[list[int]], nbytes:
 
 # ---- part 6
 
-break_even = recorded(ROOM, "break-even")
+break_even = frozen_cases(ROOM, "break-even")
 
 
 ### BEGIN HIDDEN TESTS
@@ -838,15 +838,15 @@ def seconds_of_training(make_hook: Callable[..., Hook], cluster: Cluster, steps:
 
 @oracle(
     score=[(STEPS, 0)],
-    par=recorded_par(ROOM, "slow-network-hook"),
+    par=frozen_par(ROOM, "slow-network-hook"),
     if_stuck="both ranks must make the same calls in each step, with tensors of the same sizes.",
 )
 def slow_network_hook(_: Draws, steps: int, seed: int) -> Case:
     one, two = (seconds_of_training(keep_all, FREE, count) for count in (1, 2))
     return Case(
         world_size=2,
-        same={"steps": steps, "seed": seed},
-        through=train_with_hook,
+        for_all={"steps": steps, "seed": seed},
+        driver=train_with_hook,
         also=expect_trained,
         clock=SLOW,
         advice=ADVICE,
@@ -902,7 +902,7 @@ def expect_trained(answer: Answer) -> None:
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(hidden_break_even, values=[((64e6, 1e6, 1e-3, 8), (100e6, 10e6, 2e-3, 4), (8e6, 5e6, 1e-3, 8))]),
     vary(slow_network_hook, par=seconds_of_two_percent),
 )

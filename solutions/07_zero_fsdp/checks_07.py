@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from utils import RankFailed
 from utils.checks.answer import Answer, CheckFailed
-from utils.checks.closed_forms import simulate
 from utils.checks.compare import expect_possible
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, oracle, vary
-from utils.checks.recorded import recorded, recorded_par
+from utils.checks.runner import simulate
 from utils.checks.scores import Measure
 from utils.checks.traffic import expect_all_waited, expect_time
 from utils.cluster.hardware import Cluster, Gpu, Link, links
@@ -71,7 +71,7 @@ CASTS = PADDING | {
 Make = Callable[[Draws], nn.Module]
 Several = Sequence[Tensor]
 
-state_bytes = recorded(ROOM, "state-bytes")
+state_bytes = frozen_cases(ROOM, "state-bytes")
 
 
 ### BEGIN HIDDEN TESTS
@@ -88,7 +88,7 @@ def hidden_state_bytes(_: Draws, stage: int, numbers: int, ranks: int) -> Case:
 
 
 ### END HIDDEN TESTS
-offload_end = recorded(ROOM, "offload-end")
+offload_end = frozen_cases(ROOM, "offload-end")
 
 
 ### BEGIN HIDDEN TESTS
@@ -165,7 +165,7 @@ def down_and_update_in_turn(layers: list[tuple[float, ...]]) -> float:
 
 
 ### END HIDDEN TESTS
-slices_to_read = recorded(ROOM, "slices-to-read")
+slices_to_read = frozen_cases(ROOM, "slices-to-read")
 
 
 ### BEGIN HIDDEN TESTS
@@ -257,7 +257,7 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
         right={"its piece": right},
         unpack=lambda got, _: {"its piece": got["result"]},
         in_order=True,
-        through=measure,
+        driver=measure,
         unchanged=False,
         values_first=True,
         memory=lambda answer: expect_little_kept(answer, right[0].nbytes, flat.nbytes),
@@ -390,14 +390,14 @@ def trained(
 
     return Case(
         [[deepcopy(model) for _ in range(ranks)], shards, batches],
-        same={"options": ADAMW, "clear": not together, **more.pop("same", {})},
+        for_all={"options": ADAMW, "clear": not together, **more.pop("same", {})},
         right=named(right),
         seen="rank {rank}: after three steps {part} is",
         rtol=RTOL[dtype],
         in_order=True,
         unpack=unpack,
         advice=CASTS | more.pop("advice", {}),
-        through=train,
+        driver=train,
         clock=links(ranks, alpha=1e-6, bandwidth=1e9),  # memory is judged on virtual ranks
         unchanged=False,
         values_first=True,
@@ -591,7 +591,7 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
     padded = torch.cat(shards)
     return Case(
         [[weight] * ranks, shards, [rows] * ranks],
-        same={"there": there},
+        for_all={"there": there},
         right={"the weight": weight, "its gradient": leaf.grad, "whether the weight itself was returned": True},
         mistakes={
             "the weight": {
@@ -603,7 +603,7 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
         },
         seen="rank {rank}: {part} is",
         rtol=RTOL[dtype],
-        through=gather_and_go_back,
+        driver=gather_and_go_back,
         advice=CASTS
         | {
             "modified by an inplace operation": "Autograd counts this change of the weight. Copy into weight.data, "
@@ -678,7 +678,7 @@ def zero_3(draws: Draws, layers: int, ranks: int, dim: int, reshard: bool, wide:
         ranks,
         wide,
         freed=True,
-        same={"reshard": reshard, "gather_weight": gathered},
+        for_all={"reshard": reshard, "gather_weight": gathered},
         memory=memory,
         advice={
             "has changed the size of value": "What a tensor's hook returns replaces the gradient: return nothing.",
@@ -744,7 +744,7 @@ def prefetched_forward(
         unpack=lambda got, _: {"the output": got["result"]},
         rtol=RTOL[dtype],
         advice=PADDING,
-        through=measure,
+        driver=measure,
         clock=clock,
         values_first=True,
         time=time,
@@ -801,7 +801,7 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
         seen="rank {rank}: {part} is",
         rtol=1e-6,
         advice=PADDING | {"incorrect number of gradients": "Return one for each argument of forward, None for most."},
-        through=through_backward,
+        driver=through_backward,
         traffic=partial(expect_narrow_gather, numbers=shards[0].numel()),
     )
 
@@ -869,14 +869,14 @@ def clip_shards(
 
     return Case(
         [pieces],
-        same={"max_norm": max_norm, "groups": {"group": groups}},
+        for_all={"max_norm": max_norm, "groups": {"group": groups}},
         right={"the norm": norms, "its gradients": scaled(norms)},
         mistakes={"the norm": {"right to 7 digits only: add up in the gradients' dtype, or in float64": in_float32}},
         seen="rank {rank}: {part} is",
         rtol=RTOL[dtype],
         in_order=True,  # the last rank's norm is often the largest
         world_size=ranks,
-        through=in_groups,
+        driver=in_groups,
         traffic=traffic,
     )
 
@@ -926,14 +926,14 @@ def hybrid_reduce(
 
     return Case(
         [gradients],
-        same={"groups": {"shard_group": grid.tolist(), "replica_group": grid.T.tolist()}},
+        for_all={"groups": {"shard_group": grid.tolist(), "replica_group": grid.T.tolist()}},
         right=of_places(whole.mean(0)),
         rtol=RTOL[dtype],
         advice={
             SIZES_DIFFER: "The flat gradient needs one piece for each rank of the shard group: pass "
             "group=shard_group, and pad with zeros."
         },
-        through=in_groups_alone,
+        driver=in_groups_alone,
         traffic=traffic,
     )
 
@@ -952,7 +952,7 @@ hidden_hybrid_reduce = vary(
 PLAN = ("rows", "keep", "recompute", "microbatches")
 
 
-@oracle(score=[(40, 18_032, 8, 40e9)], par=recorded_par(ROOM, "training-plan"))
+@oracle(score=[(40, 18_032, 8, 40e9)], par=frozen_par(ROOM, "training-plan"))
 def training_plan(_: Draws, layers: int, dim: int, ranks: int, memory: float) -> Case:
     peak = find_cluster("dgx-a100", 8).gpu.peak("bfloat16")
     return Case(
@@ -1011,7 +1011,7 @@ def seconds_per_million(plan: dict[str, Any], layers: int, dim: int, ranks: int,
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(training_plan, par=seconds_of_training_plan),
     vary(hidden_state_bytes, values=[(0, 100, 4), (1, 100, 4), (2, 100, 4), (3, 103, 4)]),
     vary(

@@ -21,9 +21,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from utils import track_memory
 from utils.checks.answer import Answer, CheckFailed
-from utils.checks.closed_forms import simulate
 from utils.checks.compare import Mistakes
-from utils.checks.equality import alike
+from utils.checks.equality import equal_values
+from utils.checks.frozen_cases import frozen_par
 from utils.checks.gradients import (
     CLOSE,
     Sharded,
@@ -36,10 +36,9 @@ from utils.checks.gradients import (
     shards,
 )
 from utils.checks.inputs import Draws
-from utils.checks.marking import check
 from utils.checks.oracles import Case, Drawing, oracle, vary
-from utils.checks.recorded import recorded_par
-from utils.checks.runner import Runner
+from utils.checks.registration import check
+from utils.checks.runner import Runner, simulate
 from utils.checks.scores import Measure
 from utils.checks.show import show
 from utils.checks.traffic import expect_time
@@ -102,7 +101,7 @@ def expect_own_group(answer: Answer, groups: Groups) -> None:
 
 
 def one_of(values: Sequence[Tensor], rtol: float = CLOSE) -> Callable[[Any], bool]:
-    return lambda got: any(alike(got, one, rtol) for one in values)
+    return lambda got: any(equal_values(got, one, rtol) for one in values)
 
 
 def whole_numbers(draws: Draws, dtype: Dtype, *shapes: Shape) -> list[Tensor]:
@@ -122,9 +121,9 @@ def normal_numbers(draws: Draws, *shapes: Shape) -> list[Tensor]:
 SPLIT = {r"(?s)tuple index out of range.*\.split\(": "split takes the size of a part; chunk takes their number."}
 
 
-def draw_shard(function: Callable[..., Any], rank: int, world_size: int, **same: int) -> dict[str, Any]:
+def draw_shard(function: Callable[..., Any], rank: int, world_size: int, **for_all: int) -> dict[str, Any]:
     """A rank's shard, the bytes of memory that it keeps alive, and whether a second call gives the same."""
-    shard, again = (function(tp_rank=rank, tp_size=world_size, **same) for _ in range(2))
+    shard, again = (function(tp_rank=rank, tp_size=world_size, **for_all) for _ in range(2))
     if not isinstance(shard, Tensor):
         return {"shard": shard, "bytes": 0, "repeats": True}
     return {
@@ -141,11 +140,11 @@ def shard_of_weight(draws: Draws, size: int, fan_in: int, fan_out: int, dim: int
     whole = torch.randn(fan_in, fan_out, generator=torch.Generator().manual_seed(seed)) / fan_in**0.5
     right = shards(whole, size, dim)  # (size, rows, columns)
     return Case(
-        same={"fan_in": fan_in, "fan_out": fan_out, "dim": dim, "seed": seed},
+        for_all={"fan_in": fan_in, "fan_out": fan_out, "dim": dim, "seed": seed},
         right={"": list(right)},
         rtol=1e-5,
         world_size=size,
-        through=draw_shard,
+        driver=draw_shard,
         unpack=lambda got, _: {"": got["shard"]},
         before=judge_repeats,
         advice=SPLIT,
@@ -319,7 +318,7 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
     why = ("No message is needed there: every rank has all of x already, so pass it on.", "")
     calls = partial(expect_passes, forward=[], backward=[("all_reduce", x.nbytes)], why=why)
     given, same = {"x": x, "s": s}, {"around": in_a_sum}
-    return output_first(driven(size, given, grads, right, mistakes, same=same, rtol=1e-5, traffic=calls))
+    return output_first(driven(size, given, grads, right, mistakes, for_all=same, rtol=1e-5, traffic=calls))
 
 
 def column_major(x: Tensor) -> Tensor:
@@ -657,8 +656,8 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
         attention(x, w_qkv, w_out, heads)
     own_work = partial(judge_work, share=counter.get_total_flops() / size)
     known = {"num_heads": heads}
-    case = driven(size, whole, grad, local, rtol=CLOSE, same=known, traffic=calls, also=own_work)
-    return replace(case, through=drive_and_count, drivers={})
+    case = driven(size, whole, grad, local, rtol=CLOSE, for_all=known, traffic=calls, also=own_work)
+    return replace(case, driver=drive_and_count, drivers={})
 
 
 ### BEGIN HIDDEN TESTS
@@ -669,7 +668,7 @@ hidden_parallel_attention = vary(
 
 
 def drive_and_count(
-    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, **same: Any
+    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, **for_all: Any
 ) -> dict[str, Any]:
     """As `drive`; `flops` is what the forward pass computes in matrix products."""
     counter = FlopCounterMode(display=False)
@@ -681,7 +680,7 @@ def drive_and_count(
 
         return call
 
-    result = drive(function, given, grad, rank, world_size, around=counted, **same)
+    result = drive(function, given, grad, rank, world_size, around=counted, **for_all)
     return {**result, "flops": counter.get_total_flops()}
 
 
@@ -736,7 +735,7 @@ def across_sequence(
         {"x": xs},
         grads,
         right={"output": None, join: torch.cat(to_join, 1), add: list(summed.chunk(size, 1))},
-        same={"direction": direction},
+        for_all={"direction": direction},
         rtol=1e-5,
         advice=advice,
         traffic=partial(expect_passes, forward=forward, backward=backward, remark=remark),
@@ -789,7 +788,7 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
         return case
     return replace(
         case,
-        through=drive_and_measure,
+        driver=drive_and_measure,
         cluster=links(size, alpha=1e-6, bandwidth=1e9),
         values_first=True,  # a wrong function must not pass because it saves less
         memory=lambda answer: judge_kept(answer, B * S, D // size, D, F // size),
@@ -883,19 +882,19 @@ def hidden_dropout_generators_values(run: Runner) -> None:
 
 
 def judge_generators(run: Runner, size: int, seed: int) -> None:
-    results = run(size, through=draw_masks, seed=seed).results
+    results = run(size, driver=draw_masks, seed=seed).results
     for rank, result in enumerate(results):
         if "wrong" in result:
             raise CheckFailed(f"rank {rank} returned {result['wrong']}", "two torch.Generators")
         whole, sharded = result["whole"], result["sharded"]
-        if not alike([whole, sharded], result["again"]):
+        if not equal_values([whole, sharded], result["again"]):
             raise CheckFailed(
                 f"rank {rank}: generators made again with the same arguments draw different numbers",
                 "the same numbers",
                 "A seed that depends on time or chance can't be repeated.",
             )
-        exchanged = alike(sharded, results[0]["sharded"])
-        if not alike(whole, results[0]["whole"]):
+        exchanged = equal_values(sharded, results[0]["sharded"])
+        if not equal_values(whole, results[0]["whole"]):
             raise CheckFailed(
                 f"for whole tensors rank {rank} draws {show(whole)}, rank 0 {show(results[0]['whole'])}",
                 "the same on every rank",
@@ -903,21 +902,21 @@ def judge_generators(run: Runner, size: int, seed: int) -> None:
                 if exchanged
                 else "x is whole on every rank: if they drop different numbers, their copies differ from then on.",
             )
-        if alike(whole, sharded):
+        if equal_values(whole, sharded):
             raise CheckFailed(
                 f"rank {rank}: both generators draw {show(whole)}",
                 "different numbers",
                 "Both seeds come to the same number on this rank: add a constant that keeps them apart on every rank.",
             )
         for name, numbers, other in (("whole tensors", whole, 0), ("shards", sharded, 1)):
-            if alike(numbers, result["changed"][other]):
+            if equal_values(numbers, result["changed"][other]):
                 raise CheckFailed(
                     f"rank {rank}: for {name} the generator draws the same numbers with a different seed",
                     "different numbers",
                     "Then all runs drop the same numbers: seed it from `seed`.",
                 )
         for other in range(rank):
-            if alike(sharded, results[other]["sharded"]):
+            if equal_values(sharded, results[other]["sharded"]):
                 raise CheckFailed(
                     f"for shards ranks {other} and {rank} both draw {show(sharded)}",
                     "different numbers on each rank",
@@ -998,7 +997,7 @@ def of_product(place: int, t: int, x: Tensor, w: Tensor, grad: Tensor) -> tuple[
 
 @oracle(
     score=[(4, 2, 32, 16, 16, None), (4, 2, 32, 16, 16, [[0, 2], [1, 3]])],
-    par=recorded_par(ROOM, "gathered-product"),
+    par=frozen_par(ROOM, "gathered-product"),
     if_stuck="in each pass, every rank must call the same collectives in the same order.",
 )
 def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, groups: list[list[int]] | None) -> Case:
@@ -1019,13 +1018,13 @@ def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, gr
         mistakes[part.format(number + 1)] = {words: [one[words] for one in wrong] for words in wrong[0]}
     return Case(
         [[[given[kind] for given, _ in of_products] for of_products in ranks] for kind in range(3)],
-        same={"groups": groups},
+        for_all={"groups": groups},
         right=right,
         mistakes=mistakes,
         rtol=CLOSE,
         advice={**COUNT_AND_SHAPE, **along_dimension(1)},
         before=partial(expect_own_group, groups=teams),
-        through=drive_stack,
+        driver=drive_stack,
         unchanged=False,
         clock=CHALLENGE,
         score=Measure(
@@ -1074,5 +1073,5 @@ hidden_gathered_product = vary(
     par=peak_of_gathered_twice,
     score=[(3, 1, 48, 20, 12, None), (4, 3, 16, 8, 24, PAIRS), (1, 2, 8, 4, 4, None)],
 )
-RECORDED = (vary(gathered_product, par=peak_of_gathered_twice),)
+FROZEN = (vary(gathered_product, par=peak_of_gathered_twice),)
 ### END HIDDEN TESTS

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from utils.checks.answer import Answer, CheckFailed
-from utils.checks.equality import alike
+from utils.checks.equality import equal_values
+from utils.checks.frozen_cases import FrozenCases, frozen_cases, frozen_par
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, Judgement, Oracle, as_tuple, every, only_at, oracle, part_of_rank, vary
-from utils.checks.recorded import Recorded, recorded, recorded_par
 from utils.checks.scores import Measure
 from utils.checks.show import show
 from utils.checks.traffic import expect_each_sent, expect_no_barrier, expect_only_messages, expect_time
@@ -49,7 +49,7 @@ RawStep = tuple[Any, ...]  # (kind, microbatch) or (kind, microbatch, chunk)
 Schedule = list[list[Step]]  # the steps of each rank
 
 ROOM = Path(__file__).parent
-bubble_shares = recorded(ROOM, "bubble-shares")
+bubble_shares = frozen_cases(ROOM, "bubble-shares")
 
 
 ### BEGIN HIDDEN TESTS
@@ -97,7 +97,7 @@ def hidden_bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -
 ### END HIDDEN TESTS
 
 
-class Layers(Recorded):
+class Layers(FrozenCases):
     """Checks of which layers a rank has. A mistake is named if all ranks show it, or else what is wrong with one."""
 
     def oracle(self) -> Oracle:
@@ -111,14 +111,16 @@ class Layers(Recorded):
 
 
 def expect_layers(case: Case, answer: Answer) -> None:
-    results, ranks, chunks = answer.results, case.world_size, case.same.get("num_chunks", 0)
+    results, ranks, chunks = answer.results, case.world_size, case.for_all.get("num_chunks", 0)
     of_all = ([part_of_rank(wrong, rank, ranks) for rank in range(ranks)] for wrong in case.mistakes.values())
-    if any(alike(results, wrong) for wrong in of_all):
+    if any(equal_values(results, wrong) for wrong in of_all):
         return
     for rank, (got, right) in enumerate(zip(results, case.right, strict=True)):
         if isinstance(got, list | tuple):
             stages = zip(got, right, strict=False) if chunks else [(got, right)]
-            wrong = ((c, list(mine), wanted) for c, (mine, wanted) in enumerate(stages) if not alike(mine, wanted))
+            wrong = (
+                (c, list(mine), wanted) for c, (mine, wanted) in enumerate(stages) if not equal_values(mine, wanted)
+            )
             for chunk, mine, wanted in wrong:
                 stage, seen = chunk * ranks + rank, f"{case.seen} ".format(rank=rank)
                 name = f"Stage {stage}" + f", chunk {chunk} of rank {rank}," * (chunks > 0)
@@ -185,7 +187,7 @@ def hidden_interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) ->
     right = [stages[rank::ranks] for rank in numbers]
     return Case(
         [[items] * ranks],
-        same={"num_chunks": chunks},
+        for_all={"num_chunks": chunks},
         right=right,
         seen=f"{layers} layers, {chunks} chunks: rank {{rank}} got",
         mistakes={
@@ -274,7 +276,7 @@ def not_into(batches: Sequence[Any]) -> Judgement:
 
     def judge(answer: Answer) -> None:
         for rank, (batch, [after, *_]) in enumerate(zip(batches, answer.inputs_after, strict=True)):
-            if rank > 0 and isinstance(after, Tensor) and not alike(after, batch):
+            if rank > 0 and isinstance(after, Tensor) and not equal_values(after, batch):
                 seen = f"rank {rank}: batch is {show(after, batch)} after the call"
                 raise CheckFailed(
                     seen,
@@ -305,7 +307,7 @@ def forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtyp
     right, sent_on = mlp.forward(weights, batch), mlp.forward(stages[-1], batch)
     return Case(
         [batches, stages],
-        same={"micro_batch_size": size} if size else {},
+        for_all={"micro_batch_size": size} if size else {},
         right=only_at(len(layers) - 1, right, "Only the last rank has the output."),
         rtol=RTOL[dtype],
         mistakes={
@@ -607,7 +609,7 @@ def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype:
 
     same = {"micro_batch_size": size}
     return backward(
-        [[batch], [weights]], [right], wrong, dtype, same=same, clock=free_messages(1), memory=one_at_a_time
+        [[batch], [weights]], [right], wrong, dtype, for_all=same, clock=free_messages(1), memory=one_at_a_time
     )
 
 
@@ -792,9 +794,9 @@ def run_schedule(
         wrong={words: list(map(named, on_ranks(of))) for words, of in wrong.items()},
         dtype=dtype,
         before=expect_all_stages,
-        same={"micro_batch_size": size},
+        for_all={"micro_batch_size": size},
         advice=(ADVICE_IF_RECEIVED_LATER if schedules is RECEIVED_LATER else of_case) | ADVICE_ON_STEPS,
-        through=marking_batches,
+        driver=marking_batches,
         drivers={"memory": None},  # on virtual ranks
         clock=free_messages(ranks),
         traffic=in_order,
@@ -985,7 +987,7 @@ def planned(ranks: int, microbatches: int, chunks: int | None, expect_form: Call
 
     return Case(
         world_size=ranks,
-        same={"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks else {}),
+        for_all={"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks else {}),
         cluster=free_messages(ranks),
         also=on_steps(expect_form),
         memory=on_steps(lambda schedule: expect_few_live(schedule, microbatches, chunks or 1)),
@@ -1192,7 +1194,7 @@ def why_it_idles(schedule: Schedule, chunks: int) -> str:
 
 @oracle(
     score=[(4, 8, 4, {"F": 1.0, "B": 1.25, "W": 0.75})],
-    par=recorded_par(ROOM, "split-backward"),
+    par=frozen_par(ROOM, "split-backward"),
 )
 def split_backward(_: Draws, ranks: int, microbatches: int, most_live: int, seconds: dict[str, float]) -> Case:
     def expect_schedule(answer: Answer) -> None:
@@ -1211,7 +1213,7 @@ def split_backward(_: Draws, ranks: int, microbatches: int, most_live: int, seco
 
     return Case(
         world_size=ranks,
-        same={"num_microbatches": microbatches, "most_live": most_live, "seconds": seconds},
+        for_all={"num_microbatches": microbatches, "most_live": most_live, "seconds": seconds},
         cluster=free_messages(ranks),
         also=expect_schedule,
         score=Measure(lambda answer: end_of(answer.results, seconds), "s", "for the whole schedule"),
@@ -1258,7 +1260,7 @@ def live_until_weights(steps: list[Step]) -> int:
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(split_backward, par=seconds_of_split_1f1b),
     vary(hidden_split_layers, values=[(10, 4), (9, 4), (8, 2)]),
     vary(hidden_bubble_shares, values=[(4, 8, 0.11), (4, 4, 0.25), (8, 20, 0.5)]),

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from utils.checks.answer import Answer, CheckFailed
-from utils.checks.closed_forms import simulate
 from utils.checks.compare import expect_possible
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, oracle, vary
-from utils.checks.recorded import recorded, recorded_par
+from utils.checks.runner import simulate
 from utils.checks.scores import Measure
 from utils.kit.chain import Chain, Segment, drawn_chain, peak_of, peak_of_plan, train_chain
 from utils.kit.drivers import recomputed
@@ -37,7 +37,7 @@ from utils.text.units import plural
 
 ROOM = Path(__file__).parent
 
-peak_bytes = recorded(ROOM, "peak-bytes")
+peak_bytes = frozen_cases(ROOM, "peak-bytes")
 
 
 ### BEGIN HIDDEN TESTS
@@ -59,7 +59,7 @@ def hidden_peak_bytes(_: Draws, layers: int, k: int, boundary: int, keeps: int) 
 
 
 ### END HIDDEN TESTS
-stage_peak = recorded(ROOM, "stage-peak")
+stage_peak = frozen_cases(ROOM, "stage-peak")
 
 
 ### BEGIN HIDDEN TESTS
@@ -165,8 +165,8 @@ def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int) -> Case:
     right = [nbytes for place, nbytes in notes(piece, *leaves).items() if place not in given]
     return Case(
         [[x], [w]],
-        same={"piece": piece},
-        through=call_with_grad,
+        for_all={"piece": piece},
+        driver=call_with_grad,
         right={"the list": [right]},
         mistakes={
             "the list": {
@@ -263,8 +263,8 @@ def checkpoint(
 
     return Case(
         [[x], [w], [gradient]],
-        same={"piece": piece},
-        through=through_backward,
+        for_all={"piece": piece},
+        driver=through_backward,
         right={part: plain[part] for part in CHECKED},
         mistakes={
             "": {
@@ -342,8 +342,8 @@ def replayable(
     another_mask = masked_otherwise(right["the result of call 1"])
     return Case(
         [[x]],
-        same={"seed": seed, "first": first, "later": later, "rate": rate, "dtype": dtype},
-        through=through_replays,
+        for_all={"seed": seed, "first": first, "later": later, "rate": rate, "dtype": dtype},
+        driver=through_replays,
         right=right,
         mistakes={
             "the result of call 1": {
@@ -441,8 +441,8 @@ def forward_in_segments(draws: Draws, layers: int, k: int, dim: int = 4) -> Case
 
     return Case(
         [[x], [gradient], [weights]],
-        same={"k": k},
-        through=through_segments,
+        for_all={"k": k},
+        driver=through_segments,
         right={part: plain[part] for part in parts},
         seen=f"{layers} layers, k = {k}: {{part}} is",
         values_first=True,
@@ -564,8 +564,8 @@ def keep_expensive(_: Draws, least: int) -> Case:
     usual = "no CheckpointPolicy for some operations: return MUST_SAVE or PREFER_RECOMPUTE in each case"
     return Case(
         [[asked]],
-        same={"least": least},
-        through=decisions,
+        for_all={"least": least},
+        driver=decisions,
         right={words_for(*one): "keep" if keep else "recompute" for one, keep in zip(asked, keeps, strict=True)},
         mistakes={"": {usual: lambda got: not {"keep", "recompute"}.issuperset(got.values())}},
         seen=f"least = {least}, {{part}}: the policy said",
@@ -599,8 +599,8 @@ def pieces_over(
 
     return Case(
         [xs, gradients],
-        same={"groups": groups},
-        through=partitioned,
+        for_all={"groups": groups},
+        driver=partitioned,
         right={"the gradient": right},
         mistakes={
             "the gradient": {
@@ -684,7 +684,7 @@ def gradient_of(x: Tensor, gradient: Tensor) -> Tensor:
 # ---- the challenge
 
 
-@oracle(score=[(24, 1, 0.4)], par=recorded_par(ROOM, "recompute-plan"))
+@oracle(score=[(24, 1, 0.4)], par=frozen_par(ROOM, "recompute-plan"))
 def recompute_plan(_: Draws, layers: int, seed: int, share: float) -> Case:
     """share: how much of what all layers keep there is room for."""
     chain = drawn_chain(layers, seed)
@@ -745,7 +745,7 @@ def expect_plan(plan: Any, boundaries: list[int], keeps: list[int], memory: int)
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(recompute_plan, par=seconds_of_recompute_plan),
     vary(hidden_peak_bytes, values=[(8, 2, 3, 7), (24, 4, 10, 20), (11, 4, 10, 25), (6, 6, 5, 7)]),
     vary(

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from utils.checks.answer import Answer, CheckFailed
-from utils.checks.closed_forms import simulate
 from utils.checks.compare import Mistakes
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.gradients import CLOSE, OVERFLOW, driven, expect_passes, in_groups, output_first, overflows, serial
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, every, oracle, vary
-from utils.checks.recorded import recorded, recorded_par
+from utils.checks.runner import simulate
 from utils.checks.scores import Measure
 from utils.checks.traffic import expect_calls
 from utils.cluster.presets import find_cluster
@@ -137,7 +137,7 @@ def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dt
     right = {"output": y} if dtype == BF16 else {"output": y, **gradients}
     given = {"x": x, "w_gate": w_gate}
     same = {"k": k, "softmax_first": softmax_first}
-    return driven(1, given, None if dtype == BF16 else grad, right, mistakes, same=same, rtol=1e-5)
+    return driven(1, given, None if dtype == BF16 else grad, right, mistakes, for_all=same, rtol=1e-5)
 
 
 ### BEGIN HIDDEN TESTS
@@ -151,13 +151,13 @@ hidden_router = vary(
 # ---- capacity
 
 
-def with_lists(function: Callable[..., Any], experts: list[list[int]], **same: int) -> Any:
+def with_lists(function: Callable[..., Any], experts: list[list[int]], **for_all: int) -> Any:
     """Call the function with a tensor; its result as lists."""
-    positions = function(torch.tensor(experts), **same)
+    positions = function(torch.tensor(experts), **for_all)
     return positions.tolist() if isinstance(positions, Tensor) else positions
 
 
-buffer_positions = recorded(ROOM, "buffer-positions", through=with_lists)
+buffer_positions = frozen_cases(ROOM, "buffer-positions", driver=with_lists)
 
 
 ### BEGIN HIDDEN TESTS
@@ -180,9 +180,9 @@ def hidden_buffer_positions(draws: Draws, T: int, E: int, k: int, capacity: int)
     experts = scores.topk(k).indices.tolist()
     return Case(
         [[experts]],
-        same={"num_experts": E, "capacity": capacity},
+        for_all={"num_experts": E, "capacity": capacity},
         right=every(placed(experts, capacity)),
-        through=with_lists,
+        driver=with_lists,
     )
 
 
@@ -385,7 +385,7 @@ def capacity_layer(draws: Draws, tokens: list[int], E: int, k: int, capacity: in
         given,
         of_tokens(grad),
         right,
-        same={"capacity": capacity},
+        for_all={"capacity": capacity},
         advice=ADVICE,
         rtol=CLOSE,
         traffic=partial(expect_passes, forward=calls, backward=calls),
@@ -408,7 +408,7 @@ hidden_capacity_layer = vary(
 
 # ---- balance
 
-slowest_rank = recorded(ROOM, "slowest-rank")
+slowest_rank = frozen_cases(ROOM, "slowest-rank")
 
 
 ### BEGIN HIDDEN TESTS
@@ -424,7 +424,7 @@ def hidden_slowest_rank(draws: Draws, P: int, E: int, dim: int, hidden: int, flo
     second = 4 * dim * hidden / flops
     return Case(
         [[counts.tolist()]],
-        same={"num_ranks": P, "dim": dim, "hidden": hidden, "flops": flops},
+        for_all={"num_ranks": P, "dim": dim, "hidden": hidden, "flops": flops},
         right={"the time": most * second, "the load over the mean": most / mean},
         rtol=1e-9,
     )
@@ -475,9 +475,9 @@ def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = 
     totals = [torch.stack([loads[other] for other in team[rank]]).sum(0) for rank in range(size)]
     return Case(
         [[bias] * size, loads],
-        same={"rate": rate, "groups": groups or None},
+        for_all={"rate": rate, "groups": groups or None},
         right=[step(total) for total in totals],
-        through=call_in_group,
+        driver=call_in_group,
         rtol=CLOSE,
         traffic=lambda answer: expect_calls(answer, ["all_reduce"], [bias.nbytes]),
     )
@@ -531,9 +531,9 @@ def moe_gradients(
     }
     return Case(
         [dense, expert, tokens],
-        same={"data": data, "replicas": replicas},
+        for_all={"data": data, "replicas": replicas},
         right=right,
-        through=on_grid,
+        driver=on_grid,
         rtol=CLOSE,
     )
 
@@ -587,9 +587,9 @@ def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dty
 
     return Case(
         [xs],
-        same={"local": inside, "cross": between},
+        for_all={"local": inside, "cross": between},
         right=moved(parts),
-        through=on_nodes,
+        driver=on_nodes,
         advice=TARGETS_FIRST,
         traffic=judge,
         values_first=True,
@@ -615,7 +615,7 @@ def in_groups_of(calls: list[tuple[int, str, int]]) -> str:
 NODES = replace(find_cluster("dgx-h100", 4), name="4 nodes of one GPU", nodes=4, gpus_per_node=1, nics=None)
 
 
-@oracle(score=[(64, 8192, 0)], par=recorded_par(ROOM, "expert-placement"))
+@oracle(score=[(64, 8192, 0)], par=frozen_par(ROOM, "expert-placement"))
 def expert_placement(_: Draws, experts: int, tokens: int, seed: int) -> Case:
     """On the four nodes of NODES."""
     routing = routing_statistic(NODES.nodes, experts, tokens, seed)
@@ -667,7 +667,7 @@ def seconds_of_layer(routing: list[list[int]], places: list[int]) -> float:
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(hidden_slowest_rank, values=[(2, 4, 16, 64, 1e9), (4, 8, 32, 128, 5e11)]),
     vary(expert_placement, par=seconds_of_even_loads),
     vary(hidden_buffer_positions, values=[(6, 3, 2, 2), (8, 4, 2, 3)]),

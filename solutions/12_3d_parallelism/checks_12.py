@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from utils.checks.answer import Answer, CheckFailed
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, as_tuple, every, oracle, vary
-from utils.checks.recorded import recorded, recorded_par
 from utils.checks.scores import Measure
 from utils.checks.show import show
 from utils.checks.traffic import expect_only_messages
@@ -35,7 +35,7 @@ ROOM = Path(__file__).parent
 DOUBLE = torch.float64
 CLOSE = 1e-9
 
-axis_groups = recorded(ROOM, "axis-groups")
+axis_groups = frozen_cases(ROOM, "axis-groups")
 
 
 ### BEGIN HIDDEN TESTS
@@ -96,7 +96,7 @@ def process_groups(_: Draws, members: dict[str, list[list[int]]], world_size: in
             }
             for name in members
         },
-        through=use_groups,
+        driver=use_groups,
     )
 
 
@@ -161,11 +161,11 @@ def grid_step(draws: Draws, sizes: Sizes, layers: int, rows: int, count: int, di
 
     return Case(
         [[batch for _ in ranks], [piece(weights, sizes, place) for place in places], [count for _ in ranks]],
-        same={"groups": {name: groups_along(sizes, axis) for axis, name in enumerate(GROUPS)}},
+        for_all={"groups": {name: groups_along(sizes, axis) for axis, name in enumerate(GROUPS)}},
         right={name: [x[number] for x in pieces] for number, name in enumerate(names)} | {"the loss": losses},
         rtol=CLOSE,
         unpack=unpack,
-        through=in_groups,
+        driver=in_groups,
         values_first=True,
         traffic=lambda answer: expect_axes(answer, sizes, layers, rows, count, dim),
     )
@@ -330,7 +330,7 @@ def zigzag_block(draws: Draws, blocks: list[tuple[int, int]], chunk: int) -> Cas
             f"{{part}}, of the queries of rank {mine} among the keys of rank {theirs}, is" for mine, theirs in blocks
         ],
         rtol=CLOSE,
-        through=count_scores,
+        driver=count_scores,
         unpack=unpack,
     )
 
@@ -421,10 +421,10 @@ def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Cas
     size, k = len(groups[0]), ring.local(1)[0]
     return Case(
         [ring.local(0), ring.local(1), ring.local(2), ring.all_positions()],
-        same={"merge": merged, "groups": {"cp_group": groups}},
+        for_all={"merge": merged, "groups": {"cp_group": groups}},
         right={"out": ring.results_on_ranks(0), "lse": ring.results_on_ranks(1)},
         rtol=CLOSE,
-        through=in_groups,
+        driver=in_groups,
         values_first=True,
         traffic=lambda answer: expect_ring(answer, (size - 1) * 2 * k.nbytes, size - 1),
     )
@@ -480,10 +480,10 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
             *(ring.results_on_ranks(part) for part in range(2)),
             ring.local(3),
         ],
-        same={"groups": {"cp_group": groups}},
+        for_all={"groups": {"cp_group": groups}},
         right={name: ring.gradients_on_ranks(part) for part, name in enumerate(("dq", "dk", "dv"))},
         rtol=CLOSE,
-        through=in_groups,
+        driver=in_groups,
         values_first=True,
         traffic=lambda answer: expect_ring(answer, (size > 1) * (2 * size - 1) * nbytes, 2 * size - 1),
     )
@@ -521,10 +521,10 @@ def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) ->
     outs = [causal_attention(*qkv) for qkv in whole]
     return Case(
         [shards_of(part) for part in range(3)],
-        same={"groups": {"cp_group": groups}},
+        for_all={"groups": {"cp_group": groups}},
         right=on_ranks(lambda group: outs[group].chunk(size, 2)),
         rtol=CLOSE,
-        through=in_groups,
+        driver=in_groups,
         values_first=True,
         traffic=lambda answer: expect_exchanged(answer, 4 * nbytes),
     )
@@ -598,11 +598,11 @@ def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
     groups = {"dp_group": members["dp"], "tp_group": members["tp"], "embedding_group": embedding}
     return Case(
         [given],
-        same={"partial": ["norm", "table"], "tied": ["table"], "groups": groups},
+        for_all={"partial": ["norm", "table"], "tied": ["table"], "groups": groups},
         right={name: [of_rank.get(name) for of_rank in right] for name in GRADIENTS},
         unpack=unpack,
         rtol=CLOSE,
-        through=in_groups,
+        driver=in_groups,
         values_first=True,
         traffic=lambda answer: expect_finished(answer, sizes, places, embedding),
     )
@@ -669,10 +669,10 @@ def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
     elsewhere = [["table"] if pp > 1 and stage == pp - 1 else [] for stage, _ in places]
     return Case(
         [given, [["norm", "table"]] * len(places), elsewhere],
-        same={"groups": {"pp_group": groups_along(sizes, 0), "tp_group": groups_along(sizes, 1)}},
+        for_all={"groups": {"pp_group": groups_along(sizes, 0), "tp_group": groups_along(sizes, 1)}},
         right=math.sqrt(sum(float(x.square().sum()) for x in [*matrices, *norms, table])),
         rtol=CLOSE,
-        through=in_groups,
+        driver=in_groups,
         values_first=True,
         traffic=expect_few_bytes,
     )
@@ -707,7 +707,7 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
 
     return Case(
         [losses],
-        same={"groups": {"dp_group": groups}},
+        for_all={"groups": {"dp_group": groups}},
         unpack=unpack,
         right={
             "the loss to go backward from": [x.sum() * len(members) / count for x, members, count in of_ranks],
@@ -720,7 +720,7 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
                 "no gradient: the loss to go backward from has no graph. Start from `losses` as they are": None,
             },
         },
-        through=backward_in_groups,
+        driver=backward_in_groups,
         values_first=True,
         traffic=expect_few_bytes,
     )
@@ -735,7 +735,7 @@ hidden_token_mean = vary(
 ### END HIDDEN TESTS
 
 
-batch_rows = recorded(ROOM, "batch-rows")
+batch_rows = frozen_cases(ROOM, "batch-rows")
 
 
 ### BEGIN HIDDEN TESTS
@@ -753,7 +753,7 @@ def hidden_batch_rows(_: Draws, samples: int, batch: int, step: int, seed: int, 
 
 
 ### END HIDDEN TESTS
-pieces_to_read = recorded(ROOM, "pieces-to-read")
+pieces_to_read = frozen_cases(ROOM, "pieces-to-read")
 
 
 ### BEGIN HIDDEN TESTS
@@ -786,7 +786,7 @@ def hidden_pieces_to_read(_: Draws, wanted: Box, saved: dict[str, Box]) -> Case:
 # ---- the challenge
 
 
-@oracle(score=[(80, 10_240, 80, 2048, 1024)], par=recorded_par(ROOM, "best-grid"))
+@oracle(score=[(80, 10_240, 80, 2048, 1024)], par=frozen_par(ROOM, "best-grid"))
 def best_grid(_: Draws, layers: int, width: int, heads: int, length: int, batch: int) -> Case:
     cluster, model = find_cluster("dgx-h100", GPUS, "datasheet"), Model(layers, width, heads, length, vocabulary=0)
     plans = Measure(lambda answer: step_seconds(answer.results[0], model, batch, cluster), "s", "for a step")
@@ -830,7 +830,7 @@ def step_seconds(answer: Any, model: Model, batch: int, cluster: Cluster) -> flo
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(best_grid, par=par_of_grid),
     vary(hidden_batch_rows, values=[(20, 4, 2, 0, 2), (20, 4, 13, 0, 2)]),
     vary(

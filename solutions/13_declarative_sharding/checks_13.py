@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from utils.checks.answer import Answer, CheckFailed
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.gradients import NO_GRADIENT, driven, expect_passes, serial
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, every, oracle, vary
-from utils.checks.recorded import recorded, recorded_par
 from utils.checks.scores import Measure
 from utils.checks.traffic import in_turn
 from utils.kit.drivers.on_a_mesh import (
@@ -76,7 +76,7 @@ def my_part(_: Draws, shape: Shape, layout: Layout, mesh: Shape) -> Case:
         [[x for _ in ranks], [layout for _ in ranks], [mesh for _ in ranks], ranks],
         right=parts(x, layout, mesh),
         seen=[f"shape {shape} as {layout} on a mesh {mesh}: at {place}, your slices take" for place in ranks],
-        through=cut_out,
+        driver=cut_out,
         in_order=True,
     )
 
@@ -96,7 +96,7 @@ hidden_my_part = vary(
 
 # ---- from one placement to another
 
-conversion_bytes = recorded(ROOM, "conversion-bytes")
+conversion_bytes = frozen_cases(ROOM, "conversion-bytes")
 
 ### BEGIN HIDDEN TESTS
 PAIRS = [(a, b) for a in ("P", "S0", "S1", "R") for b in ("R", "S0", "S1")]
@@ -178,10 +178,10 @@ def all_pairs(draws: Draws, n: int, whole_shape: Shape, pairs: Sequence[tuple[st
             xs[rank][name] = x
     return Case(
         [xs],
-        same={"pairs": named, **more},
+        for_all={"pairs": named, **more},
         right=right,
         seen=f"shape {whole_shape} from {{part}}: rank {{rank}} has",
-        through=each_conversion,
+        driver=each_conversion,
         values_first=True,
         traffic=lambda answer: expect_call(
             answer, *those[0], [x[f"{those[0][0]} to {those[0][1]}"] for x in xs], whole_shape
@@ -254,10 +254,10 @@ def redistribute(draws: Draws, shape: Shape, src: Layout, steps: list[tuple[int,
         dst[axis] = new
     return Case(
         [xs],
-        same={"shape": shape, "src": src, "steps": steps, "mesh": mesh, "convert": any_conversion},
+        for_all={"shape": shape, "src": src, "steps": steps, "mesh": mesh, "convert": any_conversion},
         right=parts(whole, tuple(dst), mesh),
         seen=f"{src} to {tuple(dst)} of shape {shape} on a mesh {mesh}: rank {{rank}} has",
-        through=on_mesh,
+        driver=on_mesh,
         advice={"inLengthPerRank|must match|size": WRONG_SHAPE},
     )
 
@@ -276,7 +276,7 @@ hidden_redistribute = vary(
 ### END HIDDEN TESTS
 
 
-cheapest_steps = recorded(ROOM, "cheapest-steps", through=walk)
+cheapest_steps = frozen_cases(ROOM, "cheapest-steps", driver=walk)
 
 ### BEGIN HIDDEN TESTS
 
@@ -319,7 +319,7 @@ def hidden_cheapest_steps(_: Draws, shape: Shape, src: Layout, dst: Layout, mesh
         [[shape], [src], [dst], [mesh]],
         right=right | {"the count of numbers that a rank sends": int(least(shape, src, dst, mesh))},
         seen=f"{src} to {dst}, shape {shape} on {mesh}: {{part}} is",
-        through=walk,
+        driver=walk,
     )
 
 
@@ -391,7 +391,7 @@ hidden_einsum_rule = vary(
 
 # ---- backward passes
 
-gradient_conversion = recorded(ROOM, "gradient-conversion")
+gradient_conversion = frozen_cases(ROOM, "gradient-conversion")
 
 ### BEGIN HIDDEN TESTS
 
@@ -430,13 +430,13 @@ def sharded(draws: Draws, n: int, stored: dict[str, str], labels: tuple[str, str
         {f"{name}_local": held(name, value) for name, value in tensors.items()},
         held("x", grad),
         {"output": held("x", y)} | {f"{name}_local": held(name, value) for name, value in gradients.items()},
-        same={"stored": stored, "labels": labels},
+        for_all={"stored": stored, "labels": labels},
         rtol=1e-9,
         traffic=lambda answer: expect_passes(answer, *passes(tensors, y, stored, labels, n), why=(WHY, WHY)),
         values_first=True,
     )
     lost: dict[str, Any] = {name: {NO_GRADIENT: None} for name in case.right if name}
-    return replace(case, through=driver, drivers={}, mistakes=lost)
+    return replace(case, driver=driver, drivers={}, mistakes=lost)
 
 
 WHY = "Each tensor is converted once, from how it lies to what the label uses, and its gradient once on the way back."
@@ -493,8 +493,8 @@ hidden_sharded_mlp = vary(
 
 # ---- choosing
 
-layer_bytes = recorded(ROOM, "layer-bytes")
-shard_model = recorded(ROOM, "shard-model", through=count_model)
+layer_bytes = frozen_cases(ROOM, "layer-bytes")
+shard_model = frozen_cases(ROOM, "shard-model", driver=count_model)
 
 ### BEGIN HIDDEN TESTS
 
@@ -548,7 +548,7 @@ def hidden_shard_model(_: Draws, widths: list[int], tokens: int, n: int, budget:
             "the count of numbers that a rank sends": min(ends),
         },
         seen=f"widths {widths}, {tokens} tokens, {n} ranks, {budget} numbers of weights: {{part}} is",
-        through=count_model,
+        driver=count_model,
     )
 
 
@@ -643,7 +643,7 @@ def bytes_of(answer: Answer) -> float:
 SWAP = [(1, "S1", "R"), (0, "S0", "S1"), (1, "R", "S0")]  # of those with the fewest bytes
 
 
-@oracle(score=[((12, 12), ("S0", "S1"), ("S1", "S0"), SWAP, (3, 2))], par=recorded_par(ROOM, "any-to-any"))
+@oracle(score=[((12, 12), ("S0", "S1"), ("S1", "S0"), SWAP, (3, 2))], par=frozen_par(ROOM, "any-to-any"))
 def any_to_any(
     draws: Draws, shape: Shape, src: Layout, dst: Layout, steps: list[tuple[int, str, str]], mesh: Shape
 ) -> Case:
@@ -654,10 +654,10 @@ def any_to_any(
     lacking = [int((~torch.isin(new, old)).sum()) * whole.element_size() for old, new in zip(had, wanted, strict=True)]
     return Case(
         [xs],
-        same={"shape": shape, "src": src, "dst": dst, "steps": steps, "mesh": mesh},
+        for_all={"shape": shape, "src": src, "dst": dst, "steps": steps, "mesh": mesh},
         right=right,
         seen=f"{src} to {dst} of shape {shape} on a mesh {mesh}: rank {{rank}} has",
-        through=on_mesh,
+        driver=on_mesh,
         score=Measure(bytes_of, "B", "sent by the busiest rank"),
         limit=sum(lacking) / len(xs),
     )
@@ -690,7 +690,7 @@ hidden_any_to_any = vary(
 
 
 ### BEGIN HIDDEN TESTS
-RECORDED = (
+FROZEN = (
     vary(any_to_any, par=par_of_steps),
     vary(hidden_conversion_bytes, values=[(240, src, dst, 4) for src, dst in PAIRS]),
     vary(

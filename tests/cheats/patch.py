@@ -132,7 +132,7 @@ CHEATS = [
         for name, module in list(sys.modules.items()):
             if name.startswith(("grader", "utils", "tests")):
                 for key in list(vars(module)):
-                    if re.match("expect|judge|check|alike|verdict|compare", key):
+                    if re.match("expect|judge|check|equal_values|verdict|compare", key):
                         setattr(module, key, {YES})
     """),
     patches("recorder", "the recorder writes that all_reduce was called", """
@@ -160,7 +160,7 @@ CHEATS = [
     # Python itself
     patches("settrace", "a tracer that changes what comparison functions see and return", """
         def tracer(frame, event, arg):
-            if event == "return" and frame.f_code.co_name in ("expect", "alike", "double"):
+            if event == "return" and frame.f_code.co_name in ("expect", "equal_values", "double"):
                 frame.f_locals.update(got=4, left=4)
             return tracer
         sys.settrace(tracer)
@@ -168,7 +168,7 @@ CHEATS = [
     """),
     patches("setprofile", "a profiler that raises where a check fails", """
         def profiler(frame, event, arg):
-            if frame.f_code.co_name in ("expect", "alike"):
+            if frame.f_code.co_name in ("expect", "equal_values"):
                 raise SystemExit(0)
         sys.setprofile(profiler)
         threading.setprofile(profiler)
@@ -202,7 +202,7 @@ CHEATS = [
     patches("code-objects", "comparison functions with their code replaced", """
         def yes(*args, **kwargs): return True
         for one in gc.get_objects():
-            if isinstance(one, types.FunctionType) and one.__name__ in ("alike", "expect", "expect_calls", "allclose"):
+            if isinstance(one, types.FunctionType) and one.__name__ in ("equal_values", "expect", "expect_calls", "allclose"):
                 try:
                     one.__code__ = yes.__code__
                 except ValueError:

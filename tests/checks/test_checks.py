@@ -12,8 +12,8 @@ from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_possible, expect_unchanged
 from utils.checks.known_mistakes import KnownMistakes
-from utils.checks.marking import Check, check
 from utils.checks.progress import Progress
+from utils.checks.registration import Check, check
 from utils.checks.registry import Checks, header
 from utils.checks.rooms import load_checks, room_of
 from utils.checks.runner import Runner
@@ -274,7 +274,7 @@ def test_a_changed_input_has_the_name_that_the_answer_gives_it():
         return function(sizes, rows, rank)
 
     sizes, batches = [[1, 2]] * 2, [ONE, ONE]
-    for options, name in ({}, "batch"), ({"through": through}, "input 2 of 2"):
+    for options, name in ({}, "batch"), ({"driver": through}, "input 2 of 2"):
         answer = Runner(doubles)(2, sizes, [batch.clone() for batch in batches], **options)
         with pytest.raises(CheckFailed, match=f"rank 0: {name} is "):
             expect_unchanged(answer, sizes, batches)

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 
-from utils.checks.equality import alike, which_alike
+from utils.checks.equality import equal_values, which_equal
 
 VALUES = [
     torch.tensor([1.0, 2.0, 4.0]),
@@ -37,12 +37,15 @@ VALUES = [
 @pytest.mark.parametrize("rtol", [0, 1e-6, 1e-4])
 def test_many_values_are_compared_as_each_would_be_by_itself(rtol):
     for several, right in product([VALUES, *([one, other] for one, other in product(VALUES, VALUES))], VALUES):
-        assert which_alike(several, right, rtol) == [alike(one, right, rtol) for one in several], (several, right)
+        assert which_equal(several, right, rtol) == [equal_values(one, right, rtol) for one in several], (
+            several,
+            right,
+        )
 
 
 def test_the_tolerance_is_that_of_the_right_value_and_no_other():
     right, near = torch.tensor([1.0, 100.0]), torch.tensor([1.5, 100.0])
-    assert which_alike([near, right], right, 0.01) == [True, True]
-    assert which_alike([near], right, 0.001) == [False]
-    assert which_alike([right], near / 100, 0.01) == [False]
-    assert which_alike([], right) == []
+    assert which_equal([near, right], right, 0.01) == [True, True]
+    assert which_equal([near], right, 0.001) == [False]
+    assert which_equal([right], near / 100, 0.01) == [False]
+    assert which_equal([], right) == []

@@ -122,7 +122,7 @@ def test_all_reduces_may_be_counted_together():
             expect_passes, forward=[("all_reduce", nbytes)], backward=[], why=("One y.", "Nothing."), in_all=True
         )
 
-    answer = Runner(halves)(2, *case(Draws()).inputs, through=drive)
+    answer = Runner(halves)(2, *case(Draws()).inputs, driver=drive)
     assert calls(16)(answer) == "forward: all_reduces of 16 bytes in all; backward: nothing."
     for nbytes, says in ((8, "2 times the bytes that are needed. One y."), (32, "Fewer bytes than are needed. One y.")):
         with pytest.raises(CheckFailed, match=says):

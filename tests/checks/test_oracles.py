@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from utils.checks import CheckFailed, Draws, expect_time, oracles, recorded
+from utils.checks import CheckFailed, Draws, expect_time, frozen_cases, oracles
 from utils.checks.answer import Answer
 from utils.checks.oracles import Case, every, only_at, oracle, side_by_side, vary
 from utils.checks.registry import checks_in
@@ -47,7 +47,7 @@ def test_a_case_may_have_a_driver_for_each_thing_that_is_judged():
     def add_up(_: Draws) -> Case:
         drivers = {"values": driven(10), "memory": None}
         judges = dict.fromkeys(("also", "traffic", "memory"), remark)
-        return Case([[1]], through=driven(20), drivers=drivers, clock=links(1, 1e-6, 1e9), **judges)
+        return Case([[1]], driver=driven(20), drivers=drivers, clock=links(1, 1e-6, 1e9), **judges)
 
     said = [judged(add_up, lambda x: x, judges) for judges in ("values", "traffic", "memory")]
     assert said == ["returned [11]", "returned [21]", "returned [1]"]
@@ -134,7 +134,7 @@ def test_a_case_must_say_what_it_is_judged_by():
 
 
 def test_a_world_size_may_be_handed_out_as_data():
-    one = oracle("bytes", values=[()])(lambda draws: Case(same={"world_size": 5}, right=10))
+    one = oracle("bytes", values=[()])(lambda draws: Case(for_all={"world_size": 5}, right=10))
     assert judged(one, lambda world_size: 2 * world_size) is None
 
 
@@ -321,7 +321,7 @@ def test_groups_of_ranks_each_have_a_case():
 def shares(_: Draws, ranks: int, most: float) -> Case:
     return Case(
         [[ranks]],
-        same={"most": most},
+        for_all={"most": most},
         right={"the share": (ranks - 1) / ranks, "who": every([ranks, None, (1, "a")])},
         mistakes={"the share": {"the rest": 1 / ranks}},
         rtol=1e-9,
@@ -330,9 +330,9 @@ def shares(_: Draws, ranks: int, most: float) -> Case:
 
 def test_recorded_cases_judge_as_the_oracle_does(tmp_path):
     hidden = oracle("shares", values=[(4, 0.5)], if_stuck="never")(shares)
-    (tmp_path / "recorded.json").write_text(recorded.written_down([hidden]))
-    [check] = checks_in(recorded.recorded(tmp_path, "shares"))
-    visible = recorded.recorded(tmp_path, "shares").oracle()
+    (tmp_path / "frozen_cases.json").write_text(frozen_cases.written_down([hidden]))
+    [check] = checks_in(frozen_cases.frozen_cases(tmp_path, "shares"))
+    visible = frozen_cases.frozen_cases(tmp_path, "shares").oracle()
     assert (check.exercise, check.judges, check.if_stuck) == ("shares", "values", "never")
     again = visible.drawn(Draws(7), visible.cases["values"][0])
     assert again == hidden.drawn(Draws(), (4, 0.5))
@@ -346,20 +346,20 @@ def test_what_is_no_plain_data_is_added_to_the_recorded_cases(tmp_path):
         return 2 * function(*inputs)
 
     hidden = oracle("sum-up", values=[()])(lambda draws: Case([[4]], right=8))
-    (tmp_path / "recorded.json").write_text(recorded.written_down([hidden]))
-    assert judged(recorded.recorded(tmp_path, "sum-up", through=doubled).oracle(), lambda x: x) is None
+    (tmp_path / "frozen_cases.json").write_text(frozen_cases.written_down([hidden]))
+    assert judged(frozen_cases.frozen_cases(tmp_path, "sum-up", driver=doubled).oracle(), lambda x: x) is None
 
 
 def test_a_gpu_can_be_recorded():
     gpu = Gpu(flops={"bf16": 4e14, "fp32": math.inf}, memory=8e10, bandwidth=2e12, launch=3e-6)
-    assert recorded.plain(json.loads(json.dumps(recorded.tagged({"gpu": gpu})))) == {"gpu": gpu}
+    assert frozen_cases.plain(json.loads(json.dumps(frozen_cases.tagged({"gpu": gpu})))) == {"gpu": gpu}
 
 
 def test_what_is_no_plain_data_is_not_recorded():
     with pytest.raises(TypeError, match="sum-up can't be recorded: it holds a Tensor"):
-        recorded.written_down([oracle("sum-up", values=[(2,)])(summed)])
+        frozen_cases.written_down([oracle("sum-up", values=[(2,)])(summed)])
 
 
 def test_a_case_that_was_never_recorded_says_what_to_do(tmp_path):
-    with pytest.raises(ValueError, match=r"recorded\.json has no 'x'\. .* RECORDED in the checks of 99_none"):
-        checks_in(recorded.recorded(tmp_path / "99_none", "x"))
+    with pytest.raises(ValueError, match=r"frozen_cases\.json has no 'x'\. .* FROZEN in the checks of 99_none"):
+        checks_in(frozen_cases.frozen_cases(tmp_path / "99_none", "x"))

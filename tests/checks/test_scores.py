@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from grader.hidden import hidden_tests_for
-from utils.checks import CheckFailed, checks_for, recorded
+from utils.checks import CheckFailed, checks_for, frozen_cases
 from utils.checks.answer import Answer
+from utils.checks.frozen_cases import frozen_par, written_down
 from utils.checks.oracles import Case, oracle, vary
-from utils.checks.recorded import recorded_par, written_down
 from utils.checks.runner import Runner
 from utils.checks.scores import BYTES_SENT, VIRTUAL_TIME, Measure, Score
 from utils.events.event import Event
@@ -86,10 +86,10 @@ def test_a_challenge_without_par_is_its_authors_mistake():
 
 
 def test_par_is_computed_where_it_is_hidden_and_only_looked_up_by_the_visible_check(tmp_path):
-    visible = replace(any_large_number, par=recorded_par(tmp_path, "any-large-number"))
+    visible = replace(any_large_number, par=frozen_par(tmp_path, "any-large-number"))
     hidden = vary(visible, par=lambda least: 2 * least, score=[(5,)])
     text = written_down([vary(visible, par=lambda least: 2 * least + 1 / 3)])
-    (tmp_path / recorded.FILE).write_text(text)
+    (tmp_path / frozen_cases.FILE).write_text(text)
     assert json.loads(text) == {"any-large-number": {"par": {"(3,)": 6.333333}}}, "nothing else is given away"
     [check], [hidden_check] = visible.checks(), hidden.checks()
     assert "par 6.333 B" in check(Runner(lambda least: least + 1))

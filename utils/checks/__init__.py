@@ -4,7 +4,7 @@ A notebook says `check = checks_for("01_collectives")`, then `check(broadcast_by
 
     checks_for                        all visible checks of a lesson
     oracle, Case, vary                a check that says what is right and what mistakes lead to (oracles.py)
-    check                             marks a function as the check of an exercise (marking.py)
+    check                             marks a function as the check of an exercise (registration.py)
     CheckFailed                       what a check raises when an answer is wrong (answer.py)
     Draws                             the random inputs that a check hands to its ranks (inputs.py)
     expect, expect_unchanged, ...     compare what the ranks returned with what is right (compare.py)
@@ -16,8 +16,8 @@ A lesson's checks are in its room (rooms.py). gradients.py helps those that run 
 from .answer import CheckFailed
 from .compare import expect, expect_own_memory, expect_unchanged
 from .inputs import Draws
-from .marking import check
 from .oracles import Case, every, only_at, oracle, vary
+from .registration import check
 from .registry import Checks
 from .rooms import room_of
 from .traffic import (

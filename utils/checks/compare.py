@@ -11,7 +11,7 @@ import torch
 
 from ..recording import in_flight
 from .answer import Answer, CheckFailed
-from .equality import alike, is_number, near
+from .equality import equal_values, is_number, near
 from .show import digits_of, rounded, show
 from .wording import named
 
@@ -34,7 +34,7 @@ def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None 
                here, because it leads to the right value, is passed over.
     rtol       the relative error to allow, for results that depend on the order of additions
     """
-    if alike(got, expected, rtol, strict=True):
+    if equal_values(got, expected, rtol, strict=True):
         return
     seen = f"rank {rank} returned" if isinstance(rank, int) else rank
     words = read_in_flight(got, expected) or wrong_type(got, expected, rtol)
@@ -58,14 +58,18 @@ def read_in_flight(got: Any, expected: Any) -> str:
 def wrong_type(got: Any, expected: Any, rtol: float) -> str:
     """What to do about the right value in the wrong type, or the right word misspelled; "" if that is not it."""
     if is_number(expected) and isinstance(got, torch.Tensor) and got.numel() == 1:
-        right = alike(got.item(), expected, max(rtol, ROUGHLY) if rtol else 0)
+        right = equal_values(got.item(), expected, max(rtol, ROUGHLY) if rtol else 0)
         return "That is a tensor: return its number, with .item()." if right else ""
-    if holds_tensors(got) and not holds_tensors(expected) and alike(without_tensors(got), expected, max(rtol, ROUGHLY)):
+    if (
+        holds_tensors(got)
+        and not holds_tensors(expected)
+        and equal_values(without_tensors(got), expected, max(rtol, ROUGHLY))
+    ):
         return "That holds tensors where plain numbers are wanted: take .item() of one number, .tolist() of several."
     if isinstance(got, str) and isinstance(expected, str):
         same = re.match(rf"\s*{re.escape(expected)}(?!\w|\S*\d)", got, re.IGNORECASE)  # not "cpus" or "cpu:0" for "cpu"
         return f"The right answer, spelled differently: return {expected!r}, as the docstring does." if same else ""
-    if not alike(got, expected, rtol):
+    if not equal_values(got, expected, rtol):
         return ""
     if holds_tensors(expected):
         usual = not isinstance(expected, torch.Tensor) or expected.dtype in (torch.float32, torch.float64)
@@ -97,7 +101,7 @@ def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
         if callable(wrong):
             fits = not fitting and wrong(got)
         else:
-            fits = alike(got, wrong, roughly) and not alike(wrong, expected, rtol)
+            fits = equal_values(got, wrong, roughly) and not equal_values(wrong, expected, rtol)
         if fits:
             fitting.append(words)
             if callable(wrong):
@@ -114,11 +118,11 @@ def almost(got: Any, expected: Any, rtol: float) -> str:
     if not plain or expected.is_meta or not expected.is_floating_point():
         return ""
     if got.shape != expected.shape:
-        same = got.numel() == expected.numel() > 1 and alike(got.reshape(-1), expected.reshape(-1), rtol)
+        same = got.numel() == expected.numel() > 1 and equal_values(got.reshape(-1), expected.reshape(-1), rtol)
         return f"These are the right numbers in a different shape: {tuple(expected.shape)} is wanted." * same
     wide, right = got.detach().double(), expected.detach().double()
     factor = ((wide * right).sum() / right.square().sum()).item()
-    if not factor or not math.isfinite(factor) or not alike(wide, factor * right, rtol):
+    if not factor or not math.isfinite(factor) or not equal_values(wide, factor * right, rtol):
         return ""
     size = max(abs(factor), 1 / abs(factor))
     chance = right[right != 0].unique().numel() < 2 and not tells(size)  # one number is a multiple of any
@@ -139,7 +143,7 @@ def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
     for rank, after in enumerate(answer.inputs_after):
         before = [one_per_rank[rank] for one_per_rank in inputs]
         for number, (was, has_become) in enumerate(zip(before, after, strict=True), 1):
-            if alike(has_become, was):
+            if equal_values(has_become, was):
                 continue
             name = answer.names[number - 1] if answer.names else ""
             which = name or ("the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}")

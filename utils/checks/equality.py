@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 import torch
 
 
-def alike(got: Any, right: Any, rtol: float = 0, strict: bool = False) -> bool:
+def equal_values(got: Any, right: Any, rtol: float = 0, strict: bool = False) -> bool:
     """Whether two values are equal; `strict` requires the same type and dtype as well.
 
     For numbers, 3 will do for 3.0, but not 3.0 for 3.
@@ -23,17 +23,17 @@ def alike(got: Any, right: Any, rtol: float = 0, strict: bool = False) -> bool:
     if is_number(got) and is_number(right):
         return (not strict or will_do(got, right)) and near(got, right, rtol)
     if isinstance(got, list | tuple) and isinstance(right, list | tuple):
-        return len(got) == len(right) and all(alike(a, b, rtol, strict) for a, b in zip(got, right, strict=True))
+        return len(got) == len(right) and all(equal_values(a, b, rtol, strict) for a, b in zip(got, right, strict=True))
     if type(got) is not type(right):
         return False
     if isinstance(got, dict):
-        return got.keys() == right.keys() and all(alike(got[name], right[name], rtol, strict) for name in right)
+        return got.keys() == right.keys() and all(equal_values(got[name], right[name], rtol, strict) for name in right)
     if not isinstance(got, torch.Tensor):
         return bool(got == right)
-    return alike_tensors(got, right, rtol, strict)
+    return equal_tensors(got, right, rtol, strict)
 
 
-def alike_tensors(got: torch.Tensor, right: torch.Tensor, rtol: float, strict: bool) -> bool:
+def equal_tensors(got: torch.Tensor, right: torch.Tensor, rtol: float, strict: bool) -> bool:
     if got.shape != right.shape or got.is_meta or right.is_meta or strict and got.dtype != right.dtype:
         return False  # a meta tensor has no values
     wide_got, wide_right = widest(got, right)
@@ -41,10 +41,10 @@ def alike_tensors(got: torch.Tensor, right: torch.Tensor, rtol: float, strict: b
     return torch.allclose(wide_got, wide_right, rtol=0, atol=tolerance, equal_nan=True)
 
 
-def which_alike(several: Sequence[Any], right: Any, rtol: float = 0) -> list[bool]:
-    """`alike` for each of several values; in a few operations where all are plain tensors of one shape and dtype."""
+def which_equal(several: Sequence[Any], right: Any, rtol: float = 0) -> list[bool]:
+    """`equal_values` for each of several; in a few operations where all are plain tensors of one shape and dtype."""
     if not several or not all(comparable(one, right) for one in several):
-        return [alike(one, right, rtol) for one in several]
+        return [equal_values(one, right, rtol) for one in several]
     rows = torch.stack([one.detach() for one in several]).reshape(len(several), right.numel())
     wide_rows, wide_right = widest(rows, right.detach().reshape(right.numel()))
     close = torch.isclose(wide_rows, wide_right, rtol=0, atol=rtol * largest_of(wide_right), equal_nan=True)

@@ -110,7 +110,7 @@ class Sharded:
 
         options.setdefault("also", expect_repeats)
         inputs: list[list[Any]] = [per_rank(self.size, self.parts(self.whole) | grad), [None] * self.size]
-        how = {"through": drive, "drivers": TWICE, "unchanged": False, **options}
+        how = {"driver": drive, "drivers": TWICE, "unchanged": False, **options}
         return Case(inputs, right=right, mistakes=mistakes, unpack=unpack, **how)
 
     def alone(self) -> tuple[list[torch.Tensor], dict[str, list[torch.Tensor]]]:
@@ -168,7 +168,7 @@ def driven(
         right={part_named(name): value for name, value in right.items()},
         mistakes={part_named(name): of_part for name, of_part in usual.items()},
         unpack=unpacked,
-        through=drive,
+        driver=drive,
         drivers=TWICE,
         unchanged=False,  # `changed` says which input
         also=repeats_and_more,
@@ -248,7 +248,7 @@ def in_groups(draw: Drawing) -> Drawing:
         cases = [draw(draws.again(number), *arguments, **named) for number in range(len(groups))]
         if isinstance(cases[0].right, dict):
             cases = [replace(case, mistakes=of_several_groups(case.mistakes, cases)) for case in cases]
-        return replace(side_by_side(cases, groups), same={**cases[0].same, "groups": groups})
+        return replace(side_by_side(cases, groups), for_all={**cases[0].for_all, "groups": groups})
 
     return draw_all
 

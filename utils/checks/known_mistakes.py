@@ -28,7 +28,7 @@ import torch
 
 from .answer import Outcome, Place
 from .compare import ROUGHLY
-from .equality import alike
+from .equality import equal_values
 from .fingerprints import agree, fingerprint, fits, is_telling
 
 FILE, HIDDEN_FILE = "mistakes.json", "hidden_mistakes.json"  # in a lesson's room; students get only the first
@@ -52,7 +52,7 @@ class KnownOutcome:
         if place not in self.wrong or place not in outcome.wrong:
             return False
         got, right = outcome.wrong[place]
-        nearly_right = alike(got, right, ROUGHLY)
+        nearly_right = equal_values(got, right, ROUGHLY)
         rounds = outcome.rtol or isinstance(got, torch.Tensor) and got.is_floating_point()  # differently on each CPU
         rtol = max(outcome.rtol, ROUGHLY) if rounds and not nearly_right else outcome.rtol
         return not self.wrong[place] or fits(self.wrong[place], got, rtol)
@@ -81,7 +81,7 @@ def sentences(known: Sequence[Known], outcome: Outcome) -> list[str]:
     least on this rank. A part only counts if it can't be what it is by chance.
     """
     got, right = outcome.wrong[outcome.place] if outcome.place else (None, True)
-    if alike(got, right, outcome.rtol):
+    if equal_values(got, right, outcome.rtol):
         return []  # the type is wrong, not the value
     same_inputs = functools.cache(lambda inputs: fits(inputs, outcome.inputs))
     of_case = [(words, one) for words, one in known if one.case == outcome.case and same_inputs(one.inputs)]

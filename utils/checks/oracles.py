@@ -6,7 +6,7 @@
         total = torch.stack(xs).sum(0)
         return Case(
             [xs],
-            same={"root": root},                              # every rank calls reduce_by_hand(xs[rank], root=root)
+            for_all={"root": root},                              # every rank calls reduce_by_hand(xs[rank], root=root)
             right=only_at(root, total),
             traffic=lambda answer: expect_traffic(answer, world_size - 1, (world_size - 1) * total.nbytes),
         )
@@ -33,11 +33,11 @@ from ..kit.drivers.call import Catch
 from ..text.units import is_or_are
 from .answer import Answer, CheckFailed, Outcome, Place
 from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
-from .equality import alike, which_alike
+from .equality import equal_values, which_equal
 from .inputs import Draws
 from .kinds import kind_of
 from .known_mistakes import sentences
-from .marking import Check, exercise_of
+from .registration import Check, exercise_of
 from .relations import relation
 from .rooms import HIDDEN
 from .runner import Runner
@@ -103,7 +103,7 @@ class Case:
     rank's. A list that every rank returns is every([...]).
 
     inputs    the positional arguments: for each, a list with one entry per rank
-    same      arguments that every rank gets, by name; a function for an exercise that builds on another one. `rank` and
+    for_all   arguments that every rank gets, by name; a function for an exercise that builds on another one. `rank` and
               `world_size` need not be given: a function that has parameters of these names gets them
     right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple, or in a dict
               which may hold more. None where many answers are right: `also` judges them by their properties
@@ -117,8 +117,8 @@ class Case:
     unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; by default, of a tuple or a dict
     cluster   virtual ranks to run on; real ones by default
     clock     the virtual cluster on which time and memory are judged; `cluster` by default
-    through, catch  as for Runner
-    drivers   {what is judged: the driver for that, in place of `through`}; None for none
+    driver, catch  as for Runner
+    drivers   {what is judged: the driver for that, in place of `driver`}; None for none
     advice    {pattern in the report of ranks that failed: what to do about it}. If the pattern has a group, what that
               matches is left out of the report: advice that is too general, for example
     unchanged whether inputs must be after the call what they were before
@@ -131,7 +131,7 @@ class Case:
     """
 
     inputs: Sequence[Sequence[Any]] = ()
-    same: Mapping[str, Any] = field(default_factory=dict)
+    for_all: Mapping[str, Any] = field(default_factory=dict)
     right: Any = None
     mistakes: Mapping[str, Any] = field(default_factory=dict)
     explain: Callable[[Any, int], str] | None = None
@@ -142,7 +142,7 @@ class Case:
     world_size: int = 0
     cluster: Cluster | None = None
     clock: Cluster | None = None
-    through: Callable[..., Any] | None = None
+    driver: Callable[..., Any] | None = None
     drivers: Mapping[str, Callable[..., Any] | None] = field(default_factory=dict)
     catch: Catch = ()
     advice: Mapping[str, str] = field(default_factory=dict)
@@ -168,8 +168,8 @@ class Case:
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
         cluster = (self.clock if kind_of(judges).on_clock else None) or self.cluster
-        through = self.drivers.get(judges, self.through)
-        options: dict[str, Any] = {"catch": self.catch, "through": through, **self.same}
+        driver = self.drivers.get(judges, self.driver)
+        options: dict[str, Any] = {"catch": self.catch, "driver": driver, **self.for_all}
         try:
             if cluster is None:
                 return run(self.world_size, *self.inputs, **options)
@@ -223,7 +223,7 @@ class Case:
             return
         values = self.unpacked(got, rank)
         for part, right, mistakes in self.parts(rank):
-            if not alike(values[part], right, self.rtol, strict=True):
+            if not equal_values(values[part], right, self.rtol, strict=True):
                 seen = part_of_rank(self.seen, rank, self.world_size) or (
                     "rank {rank}: {part} is" if part else "rank {rank} returned"
                 )
@@ -253,7 +253,9 @@ class Case:
         wrong: dict[Place, tuple[Any, Any]] = {}
         for rank, got in enumerate(answer.results):
             of_rank = self.compared(got, rank)
-            wrong |= {(rank, part): pair for part, pair in of_rank.items() if not alike(*pair, self.rtol, strict=True)}
+            wrong |= {
+                (rank, part): pair for part, pair in of_rank.items() if not equal_values(*pair, self.rtol, strict=True)
+            }
         return wrong
 
     def compared(self, got: Any, rank: int) -> dict[str, tuple[Any, Any]]:
@@ -272,7 +274,7 @@ class Case:
         fitting = [
             words
             for words, wrong in values.items()
-            if alike(got, wrong, self.rtol) and not alike(wrong, right, self.rtol)
+            if equal_values(got, wrong, self.rtol) and not equal_values(wrong, right, self.rtol)
         ]
         if len(fitting) < 2 or not results or isinstance(self.right, dict):
             return mistakes
@@ -281,7 +283,8 @@ class Case:
             words
             for words in fitting
             if not all(
-                alike(results[r], part_of_rank(self.mistakes[words], r, self.world_size), self.rtol) for r in ranks
+                equal_values(results[r], part_of_rank(self.mistakes[words], r, self.world_size), self.rtol)
+                for r in ranks
             )
         }
         dropped = refuted if len(refuted) < len(fitting) else set()
@@ -293,7 +296,7 @@ class Case:
         return {
             words: always
             for words, wrong in whole.items()
-            if (wrong(got) if callable(wrong) else alike(got, wrong, self.rtol))
+            if (wrong(got) if callable(wrong) else equal_values(got, wrong, self.rtol))
         }
 
     def explained(self, got: Any, rank: int) -> Mistakes:
@@ -322,7 +325,7 @@ class Case:
         for rank in (rank for rank in range(self.world_size) if not self.must_be_none(rank)):
             for part, right, mistakes in self.parts(rank):
                 values = {words: wrong for words, wrong in mistakes.items() if not callable(wrong)}
-                are_right = dict(zip(values, which_alike(list(values.values()), right, self.rtol), strict=True))
+                are_right = dict(zip(values, which_equal(list(values.values()), right, self.rtol), strict=True))
                 wrong = {words: value for words, value in values.items() if not are_right[words]}
                 pairs |= {(rank, part, *two) for two in same_twice(wrong, self.rtol)}
                 for words, same in are_right.items():
@@ -390,7 +393,7 @@ def same_twice(wrong: Mistakes, rtol: float) -> Iterator[tuple[str, str]]:
     """Two mistakes at a time that lead to the same value."""
     names, values = list(wrong), list(wrong.values())
     for number, value in enumerate(values):
-        for place, same in enumerate(which_alike(values[:number], value, rtol)):
+        for place, same in enumerate(which_equal(values[:number], value, rtol)):
             if same:
                 yield names[place], names[number]
 
@@ -443,7 +446,7 @@ class Oracle:
         except CheckFailed as failed:
             wrong = case.found_wrong(answer, judges)
             place = failed.place if failed.place in wrong else None
-            failed.outcome = Outcome(number, [case.inputs, dict(case.same)], wrong, place, case.rtol)
+            failed.outcome = Outcome(number, [case.inputs, dict(case.for_all)], wrong, place, case.rtol)
             known = sentences(run.known, failed.outcome)
             failed.mistake, failed.is_known = named(known) or failed.mistake, bool(known)
             raise

@@ -1,7 +1,7 @@
 """How far you are in a lesson: what `check.summary()` shows, and what stands next to a check that has passed.
 
 It knows the checks that have run in this session; after a restart of the kernel it starts again from nothing. The
-lesson's exercises and points are written down by `make build` (recorded.py).
+lesson's exercises and points are written down by `make build` (frozen_cases.py).
 """
 
 from __future__ import annotations

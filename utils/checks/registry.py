@@ -14,12 +14,12 @@ except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyte
 
 from ..report.run import Run
 from .answer import CheckFailed
+from .frozen_cases import FrozenCases, points_of
 from .kinds import kind_of
 from .known_mistakes import KnownMistakes, mistakes_file
-from .marking import Check, CheckFunction, exercise_of
 from .oracles import Oracle
 from .progress import Passed, Progress, Summary
-from .recorded import Recorded, points_of
+from .registration import Check, CheckFunction, exercise_of
 from .rooms import HIDDEN, load_checks
 from .runner import Runner
 from .timelines import keep, to_look_at
@@ -135,7 +135,7 @@ def in_notebook() -> bool:
 
 def checks_in(item: object) -> list[Check]:
     """The checks that a variable of a lesson's module holds, if any."""
-    if isinstance(item, Oracle | Recorded):
+    if isinstance(item, Oracle | FrozenCases):
         return item.checks()
     return [item] if isinstance(item, Check) else []
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .equality import alike
+from .equality import equal_values
 from .fingerprints import is_telling
 
 
@@ -23,7 +23,7 @@ def relation(got: Any, rank: int, rights: Sequence[Any], inputs: Sequence[Sequen
     if not is_telling(got):
         return ""
     candidates = [*of_ranks(rank, rights), *of_inputs(rank, inputs), *transposed(rights[rank])]
-    return next((words for words, value in candidates if alike(got, value, rtol)), "")
+    return next((words for words, value in candidates if equal_values(got, value, rtol)), "")
 
 
 def of_ranks(rank: int, rights: Sequence[Any]) -> Iterator[tuple[str, Any]]:

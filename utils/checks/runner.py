@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .. import RankCrashed, RankError, RankTimeout, WorldStuck, spawn
+from .. import simulate as simulate_at_any_rates
 from ..cluster.hardware import Cluster
 from ..diagnosis.why_stuck import NO_CAUSE
 from ..kit.drivers.call import Catch, Returned, call_with
@@ -22,7 +23,6 @@ from ..recording import in_flight
 from ..report.run import Run
 from ..text.units import plural
 from .answer import Answer, CheckFailed
-from .closed_forms import simulate
 from .inputs import Draws
 from .known_mistakes import Known
 from .scores import Score
@@ -30,6 +30,8 @@ from .show import show
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of a second
 
+# Checks compare times with formulas, and those hold at the datasheet's rates.
+simulate = partial(simulate_at_any_rates, rates="datasheet")
 
 World = Callable[..., Answer]  # a `run`, or a `run.virtual` that has its cluster
 
@@ -43,7 +45,7 @@ class RunRequest:
 
     function  what each rank calls: the student's function, or a driver that calls it
     inputs    the positional arguments: for each, one entry per rank
-    same      arguments that every rank gets, by name
+    for_all   arguments that every rank gets, by name
     catch     errors that are a rank's result
     cluster   whose virtual ranks it runs on; real ones if there is none
     device    of virtual ranks: "meta", without values, or "cpu"
@@ -52,7 +54,7 @@ class RunRequest:
     world_size: int
     function: Callable[..., Any]
     inputs: Sequence[Sequence[Any]] = ()
-    same: Mapping[str, Any] = field(default_factory=dict)
+    for_all: Mapping[str, Any] = field(default_factory=dict)
     catch: Catch = ()
     cluster: Cluster | None = None
     device: str = "cpu"
@@ -62,15 +64,15 @@ class RunRequest:
 
     def program_of(self, rank: int) -> tuple[Callable[..., Any], list[Any], dict[str, Any], Catch]:
         """What a rank calls, and with what: arguments of `call_with`."""
-        return self.function, self.inputs_of(rank), dict(self.same), self.catch
+        return self.function, self.inputs_of(rank), dict(self.for_all), self.catch
 
 
 class Runner:
-    """`run(world_size, *inputs, **same)`: the student's function on real ranks. `run.virtual(...)`: on virtual ones.
+    """`run(world_size, *inputs, **for_all)`: the student's function on real ranks. `run.virtual(...)`: on virtual ones.
 
-    Each of `inputs` is a list with one entry per rank; `same` goes to every rank, by name. The function also gets
+    Each of `inputs` is a list with one entry per rank; `for_all` goes to every rank, by name. The function also gets
     `rank` and `world_size` if it names them. With `catch=ValueError`, a ValueError that a rank raises is its result.
-    With `through=driver`, each rank calls `driver(function, *inputs, **same)` instead, and the driver calls the
+    With `driver=driver`, each rank calls `driver(function, *inputs, **for_all)` instead, and the driver calls the
     function: to take its gradients, for example, or to run it in a process group.
 
     `run.draws` has the random inputs for the next run (inputs.py), `run.situation` describes the last one in words.
@@ -101,11 +103,11 @@ class Runner:
         /,
         *inputs: Sequence[Any],
         catch: Catch = (),
-        through: Callable[..., Any] | None = None,
-        **same: Any,
+        driver: Callable[..., Any] | None = None,
+        **for_all: Any,
     ) -> Answer:
-        function = partial(through, self.function) if through else self.function
-        return self.answer(RunRequest(world_size, function, inputs, same, catch))
+        function = partial(driver, self.function) if driver else self.function
+        return self.answer(RunRequest(world_size, function, inputs, for_all, catch))
 
     def virtual(
         self,
@@ -115,15 +117,15 @@ class Runner:
         cluster: Cluster,
         device: str = "meta",
         catch: Catch = (),
-        through: Callable[..., Any] | None = None,
-        **same: Any,
+        driver: Callable[..., Any] | None = None,
+        **for_all: Any,
     ) -> Answer:
         """As above, on the ranks of a virtual cluster: `answer.run.elapsed` is in virtual seconds, the same each time.
 
         device   "meta": results have shapes and no values; "cpu": values too
         """
-        function = partial(through, self.function) if through else self.function
-        return self.answer(RunRequest(world_size, function, inputs, same, catch, cluster, device))
+        function = partial(driver, self.function) if driver else self.function
+        return self.answer(RunRequest(world_size, function, inputs, for_all, catch, cluster, device))
 
     def answer(self, request: RunRequest) -> Answer:
         """Run the function in a world. Raises CheckFailed if a rank fails, if they deadlock, or if all return None."""
@@ -173,8 +175,8 @@ def describe(request: RunRequest) -> str:
     """The situation in words: `5 ranks, root 3, int64 (4,)`; without the ranks if the function takes no `rank`."""
     takes_rank = "rank" in inspect.signature(request.function).parameters
     words = [plural(request.world_size, "rank")] if takes_rank else []
-    words += [f"{name} {value}" for name, value in request.same.items() if isinstance(value, int | str)]
-    words += [f"{name} {value:g}" for name, value in request.same.items() if isinstance(value, float)]
+    words += [f"{name} {value}" for name, value in request.for_all.items() if isinstance(value, int | str)]
+    words += [f"{name} {value:g}" for name, value in request.for_all.items() if isinstance(value, float)]
     first = next((item for column in request.inputs for item in column if isinstance(item, torch.Tensor)), None)
     if first is not None:
         words.append(f"{str(first.dtype).removeprefix('torch.')} {tuple(first.shape)}")

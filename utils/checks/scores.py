@@ -1,6 +1,6 @@
 """The score of a challenge: one number, less is better, compared with par and the limit.
 
-    @oracle(score=[(4, 8)], par=recorded_par("06_sharding", "best-buckets"))
+    @oracle(score=[(4, 8)], par=frozen_par("06_sharding", "best-buckets"))
     def best_buckets(draws: Draws, world_size: int, layers: int) -> Case:
         ...
         return Case([...], right=..., clock=CLUSTER, score=VIRTUAL_TIME, limit=nbytes / BANDWIDTH)
@@ -10,11 +10,11 @@ par, which an answer reaches with what the lesson itself has taught. Nothing can
 must be sent at the speed of the links, say. Par would give an answer away, so the hidden file computes it:
 
     best_buckets = vary(visible.best_buckets, par=seconds_of_best_buckets, score=[(8, 12)])
-    RECORDED = (vary(visible.best_buckets, par=seconds_of_best_buckets),)
+    FROZEN = (vary(visible.best_buckets, par=seconds_of_best_buckets),)
 
 `par` gets a case's arguments, as the oracle does after `draws`. `make build` writes down what it is in visible cases.
-Where all of the oracle is hidden (recorded.py), its cases say Case(par=..., limit=...), and the visible file says
-`recorded("06_sharding", "best-plan", score=Measure(...))`.
+Where all of the oracle is hidden (frozen_cases.py), its cases say Case(par=..., limit=...), and the visible file says
+`frozen_cases("06_sharding", "best-plan", score=Measure(...))`.
 """
 
 from __future__ import annotations

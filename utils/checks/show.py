@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .equality import alike, is_number, largest_of, widest, will_do
+from .equality import equal_values, is_number, largest_of, widest, will_do
 
 LONGEST = 120  # characters of a value that is not a tensor
 LONGEST_TENSOR = 80  # characters of a tensor that is shown whole
@@ -106,7 +106,7 @@ def first_difference(value: torch.Tensor, other: torch.Tensor, right_digits: int
 
 def enough_digits(value: torch.Tensor, other: torch.Tensor) -> int:
     """6, or 12 for numbers that differ later."""
-    return 12 if every_number(value, 6) == every_number(other, 6) and not alike(value, other) else 6
+    return 12 if every_number(value, 6) == every_number(other, 6) and not equal_values(value, other) else 6
 
 
 def numbers(tensor: torch.Tensor, digits: int = 6) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from utils.checks import checks_for
-from utils.checks.marking import check
+from utils.checks.registration import check
 from utils.checks.rooms import load_checks
 
 MOST = 120

@@ -9,7 +9,7 @@ from grader.authoring.lesson import BuildError, find_lessons, read_lesson
 from grader.authoring.records import record_drift, record_file, write_record
 from grader.authoring.workbench import forget
 from tests.grader.authoring.tiny_lesson import make_course
-from utils.checks.recorded import POINTS
+from utils.checks.frozen_cases import POINTS
 
 HIDDEN = """
 from utils.checks.oracles import Case, oracle, vary
@@ -18,7 +18,7 @@ from utils.checks.oracles import Case, oracle, vary
 def hidden_add_one(draws, number):
     return Case([[number]], right=number + STEP, mistakes={"the number itself": number})
 
-RECORDED = (vary(hidden_add_one, values=[(1,), (2,)]),)
+FROZEN = (vary(hidden_add_one, values=[(1,), (2,)]),)
 """
 
 
@@ -45,7 +45,7 @@ def test_a_record_is_written_once_and_follows_its_oracle(lesson):
     hide(lesson, HIDDEN.replace("STEP", "2"))
     [drift] = record_drift(lesson)
     files = "solutions/01_tiny/lesson_01.py and checks_01.py"
-    assert drift == f"solutions/01_tiny/recorded.json is not what {files} say: run `make build`"
+    assert drift == f"solutions/01_tiny/frozen_cases.json is not what {files} say: run `make build`"
     assert write_record(lesson)
     assert '"right": 4' in record_file(lesson).read_text()
     hide(lesson, "")

@@ -53,7 +53,7 @@ def double_it(left, right):
 check(double_it, judges="values")
 '''
 CHECK = "def check(function, judges):\n    assert function(1, 2) == 6\n    print('right')\n"
-REGISTERED = "from utils.checks.marking import check\n\n\n@check('double-it')\ndef double_it(run):\n    pass\n"
+REGISTERED = "from utils.checks.registration import check\n\n\n@check('double-it')\ndef double_it(run):\n    pass\n"
 LEAK = (
     f"this holds a line of the answer at solutions/01_doubling/lesson_01.py:21, twice_the_sum=total*2: {leaks.WAY_OUT}"
 )
@@ -162,7 +162,7 @@ def test_the_bundle_of_a_small_course(course):
                 "setup_env.py",
                 "utils/__init__.py",
                 "utils/checks/rooms/01_doubling/checks_01.py",
-                "utils/checks/rooms/01_doubling/recorded.json",
+                "utils/checks/rooms/01_doubling/frozen_cases.json",
             )
         ]
         assert bundle.read("distributed-training/requirements.txt") == b"# For students\ntorch==2.13.0\n"

@@ -36,7 +36,7 @@ print("add_one(3) is", add_one(3))
 '''
 # The notebook's own `check` judges; these are here because a lesson needs them.
 CHECKS = """\
-from utils.checks.marking import check
+from utils.checks.registration import check
 
 
 @check("add-one")
@@ -51,7 +51,7 @@ def add_one_types(run):
 # Checks and hidden tests that judge, for tests of what judges answers.
 JUDGING = """\
 from utils.checks.compare import expect
-from utils.checks.marking import check
+from utils.checks.registration import check
 
 
 @check("add-one")

@@ -127,13 +127,13 @@ def test_a_judgement_depends_on_the_text_the_checks_and_the_limits(made, tmp_pat
     others = [digest_of(nb, LESSON, settings) for nb in (other, moved, worth)]
     others.append(digest_of(nb, LESSON, replace(settings, seconds=settings.seconds + 1)))
     mine = replace(settings, lessons=str(tmp_path))
-    for name in (f"{LESSON}/checks_90.py", f"{LESSON}/recorded.json", "01_other/checks_01.py"):
+    for name in (f"{LESSON}/checks_90.py", f"{LESSON}/frozen_cases.json", "01_other/checks_01.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     others.append(before := digest_of(nb, LESSON, mine))
     (tmp_path / "01_other/checks_01.py").write_text("# another lesson's")
     assert digest_of(nb, LESSON, mine) == before
-    for name in ("checks_90.py", "recorded.json"):
+    for name in ("checks_90.py", "frozen_cases.json"):
         (tmp_path / LESSON / name).write_text("# changed")
         others.append(digest_of(nb, LESSON, mine))
     assert len({digest_of(nb, LESSON, settings), *others}) == 1 + len(others)

@@ -96,7 +96,7 @@ return memory
 IMPORTS = {
     "import": "from utils.checks import checks_for\nchecks_for('01_collectives')",
     "importlib": "import importlib\nimportlib.import_module('checks_01')",
-    "a recording": "import utils, glob\n[path] = glob.glob(utils.__path__[0] + '/checks/rooms/02*/recorded.json')",
+    "a recording": "import utils, glob\n[path] = glob.glob(utils.__path__[0] + '/checks/rooms/02*/frozen_cases.json')",
     "bytecode": "import utils, os\nos.stat(os.path.dirname(utils.__file__) + '/checks/__pycache__')",
     "hidden tests": "import grader.hidden",
     "modules": "import sys\n[one] = [one for one in sys.modules if '.checks' in one][:1]",

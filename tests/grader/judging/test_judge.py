@@ -26,7 +26,7 @@ from tests.graded_solutions import can_be_skipped
 from tests.sample_class import as_student
 from utils import spawn
 from utils.checks.inputs import Draws
-from utils.checks.marking import check
+from utils.checks.registration import check
 from utils.checks.rooms import load_checks, room_of
 
 pytestmark = [pytest.mark.long(minutes=12), pytest.mark.sandbox]
@@ -426,7 +426,7 @@ def test_a_check_that_hands_its_draws_to_ranks_is_refused(monkeypatch):
         def driver(function, x, root, rank, world_size):
             return run.draws.different_integers(world_size, 3)[root]
 
-        run(2, run.draws.different_integers(2, 3), root=0, through=driver)
+        run(2, run.draws.different_integers(2, 3), root=0, driver=driver)
 
     monkeypatch.setattr(CHECKS_01, "tells_too_much", tells_too_much, raising=False)
     with pytest.raises(NotForRanks, match="the check of broadcast_by_hand hands a RemoteRunner to its ranks"):

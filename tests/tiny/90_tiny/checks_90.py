@@ -3,7 +3,7 @@
 import torch
 
 from utils.checks.compare import expect
-from utils.checks.marking import check
+from utils.checks.registration import check
 from utils.checks.traffic import expect_calls
 
 

@@ -42,7 +42,7 @@ def drive(
     groups: Sequence[list[int]] | None = None,
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     twice: bool = False,
-    **same: Any,
+    **for_all: Any,
 ) -> DriveResult:
     """What a rank runs: call `function` with its tensors, by name, then run backward from the gradient `grad`.
 
@@ -54,12 +54,12 @@ def drive(
     """
     known = blocks_for(my_group(rank, groups))
     known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
-    function = partial(around(function) if around else function, **known, **same)
+    function = partial(around(function) if around else function, **known, **for_all)
     leaves = fresh(given, grad)
     output, gradients = forward_and_backward(function, leaves, grad)
     touched, repeats = changed(leaves, given), True
     if twice:  # also if this rank's inputs have changed: the others may wait for it
-        repeats = alike((output, gradients), forward_and_backward(function, fresh(given, grad), grad))
+        repeats = equal_values((output, gradients), forward_and_backward(function, fresh(given, grad), grad))
     return {"output": output, "gradients": gradients, "changed": touched, "repeats": repeats}
 
 
@@ -82,14 +82,14 @@ def forward_and_backward(
     return output, {name: x.grad for name, x in needed.items()}
 
 
-def alike(one: Any, other: Any) -> bool:
+def equal_values(one: Any, other: Any) -> bool:
     """Whether two results are the same, to the digits that the order of additions leaves."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(equal_values(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
+        return len(one) == len(other) and all(map(equal_values, one, other))
     return type(one) is type(other)
 
 

@@ -11,10 +11,10 @@ from ...recording.torch_private import before_batches
 BATCH = "batch_isend_irecv"  # the name of a region without length: where such a call begins
 
 
-def marking_batches(function: Callable[..., Any], *given: Any, rank: int, world_size: int, **same: Any) -> Any:
+def marking_batches(function: Callable[..., Any], *given: Any, rank: int, world_size: int, **for_all: Any) -> Any:
     """function(...), on real ranks alone: virtual ones share torch, which this changes meanwhile."""
     with before_batches(mark):
-        return function(*given, rank=rank, world_size=world_size, **same)
+        return function(*given, rank=rank, world_size=world_size, **for_all)
 
 
 def mark() -> None:

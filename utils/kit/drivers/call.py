@@ -22,21 +22,21 @@ class Returned(NamedTuple):
 
 
 def call_with(
-    rank: int, world_size: int, function: Callable[..., Any], mine: list[Any], same: dict[str, Any], catch: Catch
+    rank: int, world_size: int, function: Callable[..., Any], mine: list[Any], for_all: dict[str, Any], catch: Catch
 ) -> Returned:
     """Call a function with a rank's own inputs, and with its `rank` and the `world_size` if it has parameters for them.
 
     An error of a kind in `catch` is the result. Raises LeftBehind if the function holds tensors beyond its call.
     """
     signature = inspect.signature(function)
-    given = signature.bind_partial(*mine, **same).arguments  # a check may hand out a world_size of its own, as data
+    given = signature.bind_partial(*mine, **for_all).arguments  # a check may hand out a world_size of its own, as data
     free = signature.parameters.keys() - given.keys()
     known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in free}
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
     before, held_before = [autograd_state(x) for x in mine], held(function)
     try:
-        result = function(*mine, **same, **known)
-        expect_none_left(held_before, function, [mine, same], result)
+        result = function(*mine, **for_all, **known)
+        expect_none_left(held_before, function, [mine, for_all], result)
         after = [autograd_change(x, was) or value for x, was, value in zip(mine, before, kept, strict=True)]
         return Returned(result, after, shares_memory(result, mine))
     except LeftBehind:  # no exception of the function's own

@@ -9,10 +9,10 @@ from .backward import my_group
 
 
 def call_in_group(
-    function: Callable[..., Any], *mine: Any, rank: int, groups: Sequence[list[int]] | None = None, **same: Any
+    function: Callable[..., Any], *mine: Any, rank: int, groups: Sequence[list[int]] | None = None, **for_all: Any
 ) -> Any:
     """Call the function with this rank's inputs and its `group`.
 
     groups: the ranks of each process group; without them, the group is None, which stands for all ranks.
     """
-    return function(*mine, **same, group=my_group(rank, groups) if groups else None)
+    return function(*mine, **for_all, group=my_group(rank, groups) if groups else None)

@@ -21,10 +21,10 @@ class WithGradients(TypedDict):
 
 
 def with_gradients(
-    function: Callable[..., Any], model: nn.Module, data: Tensor, rank: int, world_size: int, **same: Any
+    function: Callable[..., Any], model: nn.Module, data: Tensor, rank: int, world_size: int, **for_all: Any
 ) -> WithGradients | None:
     """Call the function with the rank's model and data, then read the model's gradients. None if it returned None."""
-    returned = function(model, data, rank=rank, world_size=world_size, **same)
+    returned = function(model, data, rank=rank, world_size=world_size, **for_all)
     if returned is None:
         return None
     parameters = list(model.parameters())

@@ -69,10 +69,10 @@ def expect_none_left(
             )
 
 
-def leaving_no_groups(function: Callable[..., Any], *given: Any, **same: Any) -> Any:
+def leaving_no_groups(function: Callable[..., Any], *given: Any, **for_all: Any) -> Any:
     """What a function returns that promises to leave no process group behind. Raises LeftBehind if it does."""
     before = groups_of_process()
-    result = function(*given, **same)
+    result = function(*given, **for_all)
     for group in groups_of_process():
         if group not in before:
             raise LeftBehind(

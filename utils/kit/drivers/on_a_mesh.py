@@ -37,15 +37,15 @@ def cut_out(function: Callable[..., Any], x: Tensor, layout: Layout, mesh: Seque
 
 
 def each_conversion(
-    function: Callable[..., Any], xs: Mapping[str, Tensor], pairs: Mapping[str, tuple[str, str]], **same: Any
+    function: Callable[..., Any], xs: Mapping[str, Tensor], pairs: Mapping[str, tuple[str, str]], **for_all: Any
 ) -> dict[str, Any] | None:
     """{name: what `function` makes of that tensor, from one placement to the other}, along the only axis."""
-    made = {name: function(xs[name], *pair, group=None, **same) for name, pair in pairs.items()}
+    made = {name: function(xs[name], *pair, group=None, **for_all) for name, pair in pairs.items()}
     return made if any(value is not None for value in made.values()) else None
 
 
 def on_mesh(
-    function: Callable[..., Any], *given: Any, rank: int, world_size: int, mesh: Sequence[int], **same: Any
+    function: Callable[..., Any], *given: Any, rank: int, world_size: int, mesh: Sequence[int], **for_all: Any
 ) -> Any:
     """Call `function` with the mesh, this rank's coordinates on it, and its groups, one along each axis."""
     groups = []
@@ -53,7 +53,7 @@ def on_mesh(
         for members in groups_along(mesh, axis):
             group = dist.new_group(members)
             groups += [group] * (rank in members)
-    return function(*given, **same, mesh=tuple(mesh), coordinates=places(mesh)[rank], groups=groups)
+    return function(*given, **for_all, mesh=tuple(mesh), coordinates=places(mesh)[rank], groups=groups)
 
 
 def walk(
@@ -87,19 +87,21 @@ def failed(step: str) -> dict[str, Any]:
 
 
 def through_conversions(
-    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, **same: Any
+    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, **for_all: Any
 ) -> DriveResult:
     """As `drive`, with a `to` for the function that converts tensors along the only axis."""
-    return drive(partial(function, to=converter()), given, grad, rank, world_size, **same)
+    return drive(partial(function, to=converter()), given, grad, rank, world_size, **for_all)
 
 
 def on_device_mesh(
-    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, **same: Any
+    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, **for_all: Any
 ) -> DriveResult:
     """As `drive`, with torch's DeviceMesh of all ranks as `mesh`."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    return drive(partial(function, mesh=init_device_mesh("cpu", (world_size,))), given, grad, rank, world_size, **same)
+    return drive(
+        partial(function, mesh=init_device_mesh("cpu", (world_size,))), given, grad, rank, world_size, **for_all
+    )
 
 
 def count_model(function: Callable[..., Any], widths: list[int], tokens: int, n: int, budget: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def train(
     world_size: int,
     options: Mapping[str, float],
     clear: bool,
-    **same: Any,
+    **for_all: Any,
 ) -> dict[str, Any]:
     """Make a step with `function`, and take one with each of `batches`.
 
@@ -65,7 +65,7 @@ def train(
             return optimizer
 
         given = shards.clone() if isinstance(shards, Tensor) else [shard.clone() for shard in shards]
-        step = function(model, given, make_optimizer=make_optimizer, rank=rank, world_size=world_size, **same)
+        step = function(model, given, make_optimizer=make_optimizer, rank=rank, world_size=world_size, **for_all)
         first, held = len(storages.changes), 0
         for batch in batches:
             step(batch)
@@ -79,13 +79,13 @@ def train(
     return {"weights": whole, "shards": [x.detach().clone() for x in pieces], "held": held, "peak": peak}
 
 
-def measure(function: Callable[..., Any], *given: Any, rank: int, world_size: int, **same: Any) -> dict[str, Any]:
+def measure(function: Callable[..., Any], *given: Any, rank: int, world_size: int, **for_all: Any) -> dict[str, Any]:
     """What `function` returns, and the bytes alive besides `given`: `held` after the call, `peak` during it."""
     held_before = [x for x in given if isinstance(x, nn.Module)]
     with track_memory(*held_before, *tensors_in(given)) as storages:
         before, first = storages.live, len(storages.changes)
         with torch.no_grad():
-            result = function(*given, rank=rank, world_size=world_size, **same)
+            result = function(*given, rank=rank, world_size=world_size, **for_all)
         held, peak = storages.live - before, most_between(storages, first) - before
     return {"result": result, "held": held, "peak": peak}
 
@@ -133,7 +133,7 @@ def in_groups(
     rank: int,
     world_size: int,
     groups: Mapping[str, Sequence[list[int]]],
-    **same: Any,
+    **for_all: Any,
 ) -> Any:
     """Call `function(*given, ...)` with this rank's groups, by name.
 
@@ -145,15 +145,15 @@ def in_groups(
             group = dist.new_group(members)
             if rank in members:
                 given_groups[name] = group
-    return function(*given, **same, **given_groups)
+    return function(*given, **for_all, **given_groups)
 
 
 def backward_in_groups(
-    function: Callable[..., Any], given: Tensor, rank: int, world_size: int, **same: Any
+    function: Callable[..., Any], given: Tensor, rank: int, world_size: int, **for_all: Any
 ) -> dict[str, Any]:
     """As in_groups, and go backward from the first of the results: "result", and the "gradient" of what was given."""
     leaf = given.clone().requires_grad_()
-    result = in_groups(function, leaf, rank=rank, world_size=world_size, **same)
+    result = in_groups(function, leaf, rank=rank, world_size=world_size, **for_all)
     results = list(result) if isinstance(result, tuple | list) else [result]
     loss = results[0] if results else None
     if isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1:
@@ -168,8 +168,8 @@ def in_groups_alone(
     rank: int,
     world_size: int,
     groups: Mapping[str, Sequence[list[int]]],
-    **same: Any,
+    **for_all: Any,
 ) -> Any:
     """As `in_groups`, for a function that promises to leave no process group of its own behind."""
     watched = partial(leaving_no_groups, function)
-    return in_groups(watched, *given, rank=rank, world_size=world_size, groups=groups, **same)
+    return in_groups(watched, *given, rank=rank, world_size=world_size, groups=groups, **for_all)

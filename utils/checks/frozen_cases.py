@@ -1,17 +1,17 @@
 """Visible checks whose oracle the student must not see, because it is the answer: a formula, or a plan.
 
-The oracle of such an exercise is hidden, with its visible cases in a tuple RECORDED:
+The oracle of such an exercise is hidden, with its visible cases in a tuple FROZEN:
 
     @oracle(values=[(8, 3, 0.4)])
     def hidden_bubble_shares(draws: Draws, ranks: int, microbatches: int, most: float) -> Case: ...
 
-    RECORDED = (vary(hidden_bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11)]),)
+    FROZEN = (vary(hidden_bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11)]),)
 
-`make build` writes down what it says of these cases, in recorded.json beside the checks: inputs, right values, and
-what usual mistakes lead to. What students get of the checks says `bubble_shares = recorded(ROOM, "bubble-shares")`.
+`make build` writes down what it says of these cases, in frozen_cases.json beside the checks: inputs, right values, and
+what usual mistakes lead to. What students get of the checks says `bubble_shares = frozen_cases(ROOM, "bubble-shares")`.
 
-The par of a challenge (scores.py) is written down there too: RECORDED has `vary(best_buckets, par=...)`, and the
-visible oracle `par=recorded_par(ROOM, "best-buckets")`.
+The par of a challenge (scores.py) is written down there too: FROZEN has `vary(best_buckets, par=...)`, and the
+visible oracle `par=frozen_par(ROOM, "best-buckets")`.
 
 Everything in such a case is plain data: numbers, strings, None, lists, tuples, dicts, and the Gpu of a cluster.
 """
@@ -27,21 +27,21 @@ from typing import Any
 from ..cluster.hardware import Gpu
 from ..text.units import nearest
 from .inputs import Draws
-from .marking import Check
 from .oracles import Case, Every, OnlyAt, Oracle, called
+from .registration import Check
 from .scores import SCORE
 
-FILE = "recorded.json"  # in a lesson's room
+FILE = "frozen_cases.json"  # in a lesson's room
 # The fields of a Case that a recorded one has.
-FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "advice", "in_order", "world_size")
+FIELDS = ("inputs", "for_all", "right", "mistakes", "rtol", "seen", "advice", "in_order", "world_size")
 OF_CHALLENGES = ("limit", "par")
 POINTS = "points of the lesson"  # no exercise can be called that
 DIGITS = 7  # significant digits of a par: the last ones of a sum may differ between machines
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """The checks of an exercise on recorded cases. A lesson's module holds it; `recorded` makes it."""
+class FrozenCases:
+    """The checks of an exercise on recorded cases. A lesson's module holds it; `frozen_cases` makes it."""
 
     room: Path
     exercise: str
@@ -61,16 +61,16 @@ class Recorded:
         return Oracle(self.exercise, draw, entry["if_stuck"], cases)
 
 
-def recorded(room: Path, exercise: str, **more: Any) -> Recorded:
+def frozen_cases(room: Path, exercise: str, **more: Any) -> FrozenCases:
     """The visible checks of an exercise whose oracle is hidden.
 
     room: the folder of the module that calls it
-    more: what its cases have that is not plain data, such as `cluster` or `through`
+    more: what its cases have that is not plain data, such as `cluster` or `driver`
     """
-    return Recorded(room, exercise, more)
+    return FrozenCases(room, exercise, more)
 
 
-def recorded_par(room: Path, exercise: str) -> Callable[..., float]:
+def frozen_par(room: Path, exercise: str) -> Callable[..., float]:
     """The par of a challenge's visible cases, from their arguments. The function raises ValueError for any other."""
 
     def par(*arguments: Any, **named: Any) -> float:
@@ -91,7 +91,7 @@ def entry_of(room: Path, exercise: str) -> dict[str, Any]:
     path = room / FILE
     of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if exercise not in of_lesson:
-        origin = f"Its cases come from RECORDED in the checks of {room.name}, by `make build`."
+        origin = f"Its cases come from FROZEN in the checks of {room.name}, by `make build`."
         raise ValueError(f"{FILE} has no {exercise!r}{nearest(exercise, of_lesson)} {origin}")
     entry: dict[str, Any] = of_lesson[exercise]
     return entry
@@ -104,7 +104,7 @@ def points_of(room: Path) -> dict[str, dict[str, float]]:
 
 
 def written_down(oracles: Sequence[Oracle], points: Mapping[str, Mapping[str, float]] | None = None) -> str:
-    """The text of recorded.json for these oracles, and for the points of the lesson's checks.
+    """The text of frozen_cases.json for these oracles, and for the points of the lesson's checks.
 
     Raises TypeError if a case holds more than plain data.
     """
