@@ -70,7 +70,7 @@ graded: needs-developer ## grade the solutions that have changed, and note it: m
 try: needs-instructor ## judge all answers to a lesson or an exercise, show what students read: make try LESSON=05 EXERCISE=ring
 	@$(run) -m grader try "$(lesson)" $(EXERCISE) $(TRY_ARGS)
 
-build: needs-instructor ## build what is made from the lessons: notebooks, recorded cases, stored messages, README's table
+build: needs-instructor ## build what is made from the lessons: notebooks, frozen cases, stored messages, README's table
 	@$(run) -m grader build
 
 book: needs-instructor ## build the site of all lessons, build/book/index.html (options: make book BOOK_ARGS=--help)

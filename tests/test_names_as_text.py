@@ -64,7 +64,7 @@ def test_the_entry_of_a_worlds_processes_exists_and_is_preloaded(world):
 
 
 def test_every_file_other_than_python_is_package_data():
-    """Of the library; the checks' recorded cases belong to the course, which isn't installed as a package."""
+    """Of the library; the checks' frozen cases belong to the course, which isn't installed as a package."""
     globs = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["manyranks"]
     shipped = {path for glob in globs for path in (ROOT / "utils").glob(glob)}
     there = {path for path in (ROOT / "utils").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}

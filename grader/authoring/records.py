@@ -15,7 +15,7 @@ def record_file(lesson: Lesson) -> Path:
 
 
 def write_record(lesson: Lesson) -> bool:
-    """Write down a lesson's points and its recorded cases. Returns whether anything has changed.
+    """Write down a lesson's points and its frozen cases. Returns whether anything has changed.
 
     Raises BuildError if the checks can't be loaded, or if a case can't be written down.
     """
@@ -27,7 +27,7 @@ def write_record(lesson: Lesson) -> bool:
 
 
 def record_drift(lesson: Lesson) -> Iterator[str]:
-    """A line if a lesson's recorded cases are out of date."""
+    """A line if a lesson's frozen cases are out of date."""
     if record_of(lesson) != record_on_disk(lesson):
         name = record_file(lesson).relative_to(lesson.root)
         yield f"{name} is not what {lesson.file} and {checks_file(lesson).name} say: run `make build`"

@@ -315,7 +315,7 @@ def test_groups_of_ranks_each_have_a_case():
     assert failure(both, answered(-1, 5, 1, 5)) == "rank 3 returned 5, expected -5\n  That is the other's."
 
 
-# ---- recorded cases
+# ---- frozen cases
 
 
 def shares(_: Draws, ranks: int, most: float) -> Case:

@@ -41,7 +41,7 @@ DIGITS = 7  # significant digits of a par: the last ones of a sum may differ bet
 
 @dataclass(frozen=True)
 class FrozenCases:
-    """The checks of an exercise on recorded cases. A lesson's module holds it; `frozen_cases` makes it."""
+    """The checks of an exercise on frozen cases. A lesson's module holds it; `frozen_cases` makes it."""
 
     room: Path
     exercise: str
