@@ -89,6 +89,10 @@ class RemoteRunner(Runner):
             return part.judge(self.function, judges, runner)
 
     @property
+    def source(self) -> str:
+        return next((one["source"] for one in self.code["pieces"] if self.code["name"] in one["binds"]), "")
+
+    @property
     def is_certain(self) -> bool:
         return not self.reused
 

@@ -390,7 +390,7 @@ def trained(
 
     return Case(
         [[deepcopy(model) for _ in range(ranks)], shards, batches],
-        for_all={"options": ADAMW, "clear": not together, **more.pop("same", {})},
+        for_all={"options": ADAMW, "clear": not together, **more.pop("for_all", {})},
         right=named(right),
         seen="rank {rank}: after three steps {part} is",
         rtol=RTOL[dtype],

@@ -12,6 +12,7 @@ try:
 except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyter
     display = print
 
+from ..diagnosis.returned_values import misused_value
 from ..report.run import Run
 from .answer import CheckFailed
 from .frozen_cases import FrozenCases, points_of
@@ -104,6 +105,7 @@ class Checks:
         except CheckFailed as failed:
             if are_drawn and run.known and failed.outcome and run.is_certain:
                 failed.mistake = words_in_a_notebook(one, run) or failed.mistake
+            failed.mistake = taken_for_the_result(failed, run) or failed.mistake
             failed.header = header([exercise, judges] + ["hidden test"] * self.hidden, run.situation)
             if failed.expected and self.hidden:
                 failed.expected, failed.mistake = "something else", failed.mistake or ASSUMES
@@ -117,6 +119,12 @@ class Checks:
     def timeline_of(self, run: Runner, judges: str) -> Run | None:
         """The run that a student can look at, if it was about time and there was just one."""
         return run.runs[0] if kind_of(judges).is_timed and len(run.runs) == 1 and not self.hidden else None
+
+
+def taken_for_the_result(failed: CheckFailed, run: Runner) -> str:
+    """What to do where it takes what a call of `dist` returns for its result; "" where the report has said so."""
+    words = misused_value(run.source)
+    return "" if words in failed.saw else words
 
 
 def words_in_a_notebook(one: Check, run: Runner) -> str:

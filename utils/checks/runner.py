@@ -90,6 +90,14 @@ class Runner:
         """Whether a check that fails with this runner has failed; if not, it will judge once more."""
         return True
 
+    @property
+    def source(self) -> str:
+        """Of the student's function; "" if there is none to read."""
+        try:
+            return inspect.getsource(self.function)
+        except (OSError, TypeError):
+            return ""
+
     @contextlib.contextmanager
     def as_in_a_notebook(self) -> Iterator[Runner]:
         """A runner of the same function that starts with the inputs of a notebook, and leaves no trace in this one."""

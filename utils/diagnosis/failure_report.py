@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import signal
 
@@ -9,6 +10,7 @@ from ..events.event import Event
 from ..events.failure import Failure, Frame
 from ..text import source_lines
 from .errors import RankCrashed, RankFailed
+from .returned_values import misused_value
 from .words import call_text, ranks_text
 
 # The error of a rank that is not to blame: another rank went away while the two were communicating.
@@ -82,6 +84,9 @@ def raised(kind: str, frames: tuple[Frame, ...], messages: dict[str, list[int]])
     if len(shown) > 2 * MAX_FRAMES:
         lines.append(f"  ... {len(shown) - 2 * MAX_FRAMES} more calls ...")
     lines += [line for frame in shown[MAX_FRAMES:][-MAX_FRAMES:] for line in frame_lines(frame)]
+    if kind in ("TypeError", "AttributeError") and shown:
+        sentence = misused_value("".join(linecache.getlines(shown[-1].file)), shown[-1].line)
+        lines += [f"\n{sentence}"] * bool(sentence)
     return "\n".join(lines)
 
 
