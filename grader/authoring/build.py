@@ -32,6 +32,7 @@ from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 from tqdm import tqdm
 
+from grader.authoring.best_scores import best_scores_drift, write_best_scores
 from grader.authoring.check_files import files_of, hidden_tests
 from grader.authoring.execute import METADATA, code_cells, execute, executed, take_outputs, without_outputs
 from grader.authoring.facts import readme_with, shown_cells
@@ -44,7 +45,7 @@ from grader.authoring.lesson import (
     find_lessons,
     read_lesson,
 )
-from grader.authoring.messages import message_drift, update_messages
+from grader.authoring.messages import has_changed, message_drift, update_messages
 from grader.authoring.mistakes import not_told_apart
 from grader.authoring.predictions import only_reveals
 from grader.authoring.records import record_drift, write_record
@@ -53,6 +54,7 @@ from grader.authoring.rules import broken_rules
 FOLDED = "# What it really is, beside your guess\n"  # the line that JupyterLab shows of a folded cell
 MADE = (
     "frozen_cases.json",
+    "best_scores.json",
     "timelines.json",
     "mistakes.json",
     "hidden_mistakes.json",
@@ -221,6 +223,8 @@ def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> 
     names = list(names)
     for lesson in read_lessons(names, root):
         write_record(lesson)
+        if force or has_changed(lesson):
+            write_best_scores(lesson)
     lessons = read_lessons_by_the_rules(names, root)
     wanted = [(lesson, notebook_of(lesson)) for lesson in lessons]
     to_do = [pair for pair in wanted if force or drift_of(*pair)]
@@ -251,7 +255,12 @@ def drift(names: Iterable[str] = (), root: Path = ROOT) -> list[str]:
     found = [
         text
         for lesson in lessons
-        for text in (*strays(lesson), *record_drift(lesson), *drift_of(lesson, notebook_of(lesson)))
+        for text in (
+            *strays(lesson),
+            *record_drift(lesson),
+            *best_scores_drift(lesson),
+            *drift_of(lesson, notebook_of(lesson)),
+        )
     ]
     return [*found, *table_drift(lessons, root, others=bool(names)), *([] if names else without_source(root))]
 

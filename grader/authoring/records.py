@@ -11,7 +11,7 @@ from grader.authoring.lesson import Lesson
 
 
 def record_file(lesson: Lesson) -> Path:
-    return lesson.room / "frozen_cases.json"  # recorded.FILE
+    return lesson.room / "frozen_cases.json"  # frozen_cases.FILE
 
 
 def write_record(lesson: Lesson) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,19 +28,27 @@ KNOWN = {name for name, kind in vars(builtins).items() if isinstance(kind, type)
 KNOWN |= {"ChipFull", "OutOfMemoryError", "DistBackendError", "DistStoreError"}
 CELL = re.compile(r"cell (\d+|of [\w-]+)")
 NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*")  # not the one in float64
+PLAIN = int | float | str
 MAX_WORDS = 500  # characters of a mistake
 
 
-def case_of(world_size: int, inputs: Sequence[Sequence[Any]], same: Mapping[str, Any]) -> Case:
+def case_of(
+    world_size: int,
+    inputs: Sequence[Sequence[Any]],
+    for_all: Mapping[str, Any],
+    parameters: Collection[str],
+    on_ranks: bool = True,
+) -> Case:
+    """parameters: the student's own, the only ones that a message may name; on_ranks: whether it works on ranks at all"""
     tensors = [item for column in inputs for item in column if isinstance(item, torch.Tensor)]
     return {
-        "a different number of ranks": world_size,
+        "a different number of ranks": world_size if on_ranks else 0,
         "a different dtype": sorted({str(tensor.dtype) for tensor in tensors}),
         "a different shape": [tuple(tensor.shape) for tensor in tensors[:1]],
         "tensors of different sizes": len({tensor.shape for tensor in tensors}) > 1,
         "an empty tensor": any(not tensor.numel() for tensor in tensors),
         "a tensor that is not contiguous": any(not tensor.is_contiguous() for tensor in tensors),
-        **{f"a different {name}": value for name, value in same.items() if isinstance(value, int | float | str)},
+        **{f"a different `{name}`": for_all[name] for name in parameters if isinstance(for_all.get(name), PLAIN)},
     }
 
 
@@ -70,7 +78,8 @@ def veiled(failed: CheckFailed, judges: str, ended: str, where: str) -> CheckFai
 
     ended   how the ranks failed, "" if they finished; where: see `differences`
     """
-    finished = "what it returned is not right" if kind_of(judges).of_values else f"its {judges} is not right"
+    of_values = kind_of(judges).of_values or failed.waits
+    finished = "what it returned is not right" if of_values else f"its {judges} is not right"
     words = NUMBER.sub(lambda number: number[0] if number[0] in "01" else "...", failed.mistake)[:MAX_WORDS]
     other = CheckFailed(f"{ended or finished}, {where}", mistake=words, share=failed.share)
     name = failed.header.partition("hidden test")[0]

@@ -31,6 +31,7 @@ from utils.report.run import Run
 if TYPE_CHECKING:
     from grader.inside.slices import Slice
 
+ON_RANKS = {"rank", "world_size", "team", "group"}  # parameters of functions that work on ranks
 SALT_BITS = 256  # the size of a secret that inputs are drawn with: too many to try
 
 
@@ -104,7 +105,9 @@ class RemoteRunner(Runner):
     def world(self, request: RunRequest) -> Run:
         """As Runner.world, with the results as the ranks described them. Raises TooLong, HostGone, too."""
         self.ended = ""
-        self.cases.append(case_of(request.world_size, request.inputs, request.for_all))
+        own = self.code["parameters"] or []
+        on_ranks = not ON_RANKS.isdisjoint(own) or "dist." in self.source
+        self.cases.append(case_of(request.world_size, request.inputs, request.for_all, own, on_ranks))
         memories: list[SlowMemory] = []
         orders = self.orders_for(request, memories)
         try:

@@ -154,9 +154,10 @@ def test_what_a_case_adds_is_judged_before_and_after_the_results():
     assert said == ["before", "before"]
 
 
-def test_traffic_is_judged_alone_or_after_the_values():
+def test_traffic_earns_nothing_beside_wrong_values():
     case = Case(right=1, world_size=1, traffic=lambda answer: "two messages.")
-    assert case.judge(answered(2), "traffic") == "two messages."
+    assert case.judge(answered(1), "traffic") == "two messages."
+    assert failure(case, answered(2), "traffic").startswith("its traffic is right, but what it returned is not")
     case.values_first = True
     assert failure(case, answered(2), "traffic").startswith("rank 0 returned 2")
 

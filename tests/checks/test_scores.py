@@ -11,7 +11,7 @@ from utils.checks.answer import Answer
 from utils.checks.frozen_cases import frozen_par, written_down
 from utils.checks.oracles import Case, oracle, vary
 from utils.checks.runner import Runner
-from utils.checks.scores import BYTES_SENT, VIRTUAL_TIME, Measure, Score
+from utils.checks.scores import BYTES_SENT, VIRTUAL_TIME, Measure, Score, best_scores
 from utils.events.event import Event
 from utils.report.run import Run
 
@@ -48,6 +48,31 @@ def test_par_passes_and_the_bar_shows_the_way_to_the_limit():
     assert "[██████████░░░░░░░░░░] limit 100 µs: 50 % of the way" in score(200e-6).judge()
     assert "[████████████████████] limit 100 µs: 100 % of the way" in score(100e-6).judge()
     assert "0 % of the way" in score(300e-6, limit=300e-6).judge(), "where par is the limit, there is no way to go"
+
+
+def test_the_best_known_answer_is_a_mark_on_the_bar_and_all_of_the_way():
+    def said(value):
+        return replace(score(value), best=200e-6).judge().splitlines()[1:]
+
+    assert said(250e-6) == [
+        "  par 300 µs [█████░░░░░◆░░░░░░░░░] limit 100 µs",
+        "  best known ◆ 200 µs: 50 % of the way to it",
+    ]
+    assert said(200e-6 * (1 + 1e-7)) == [
+        "  par 300 µs [█████████░◆░░░░░░░░░] limit 100 µs",
+        "  best known ◆ 200 µs: you have reached it",
+    ]
+    assert said(100e-6)[1] == "  best known ◆ 200 µs: yours is better"
+    assert said(300e-6)[1] == "  best known ◆ 200 µs: 0 % of the way to it"
+    assert replace(score(300e-6), best=300e-6).share == 1, "where par is the best that is known"
+
+
+def test_the_best_known_scores_are_read_from_the_room(tmp_path):
+    (tmp_path / "best_scores.json").write_text('{"any-large-number": [4.0]}')
+    run = Runner(lambda least: least + 1)
+    run.best = best_scores(tmp_path)["any-large-number"]
+    [check] = any_large_number.checks()
+    assert check(run).endswith("you have reached it")
 
 
 def test_par_was_written_down_with_fewer_digits():

@@ -64,6 +64,7 @@ class CheckFailed(AssertionError):
     impossible  whether no honest answer can lead to what was seen, so that a person should look at this one
     place       the rank and the part of its result that `saw` is about; None if it is about anything else
     outcome     all that the check found wrong (known_mistakes.py); None if it could not judge what came back
+    waits       whether what was judged is right, and waits for the values to be right
     is_known    whether that is the outcome of a known wrong answer, so that `mistake` is its sentence
     """
 
@@ -80,7 +81,7 @@ class CheckFailed(AssertionError):
         self.impossible, self.lead = impossible, lead
         self.place: Place | None = None
         self.outcome: Outcome | None = None
-        self.is_known = False
+        self.waits = self.is_known = False
         self.run: Run | None = None  # the run that was too slow, if it has ended
         self.deadlock: WorldStuck | None = None  # the deadlock that ended the run, if any
         super().__init__(saw)

@@ -124,7 +124,7 @@ class Case:
     unchanged whether inputs must be after the call what they were before
     own_memory  whether a result must have memory of its own, apart from that of the inputs
     looks_right  whether a usual mistake would lead to the right result on these inputs, which are then drawn again
-    values_first  whether `traffic` and the others are judged only where the values are right
+    values_first  whether a message on `traffic` and the others waits for right values; their points always do
     before, also  further judgements of the values, before that of the ranks' results and after it
     traffic, time, memory  what judges the rest of an answer, by the functions of traffic.py or your own
     score, limit, par  of a challenge (scores.py): what is measured, the least that is possible, and what passes
@@ -193,7 +193,18 @@ class Case:
             if judgement is None:
                 raise TypeError(f"there are cases for its {judges}, but the Case has no {judges}=...")
             remark = judgement(answer)
+            if not self.values_first and judges not in self.drivers:
+                self.wait_for_values(answer, judges)
         return remark
+
+    def wait_for_values(self, answer: Answer, judges: str) -> None:
+        """Raise CheckFailed where all but the values is right: sending zeros, say, is no step towards a sum."""
+        try:
+            self.judge_values(answer)
+        except CheckFailed:
+            failed = CheckFailed(f"its {judges} is right, but what it returned is not")
+            failed.mistake, failed.waits = "This counts once the check of the values has passed.", True
+            raise failed from None
 
     def judge_values(self, answer: Answer) -> str | None:
         ranks = range(self.world_size) if self.right is not None else ()
@@ -207,10 +218,10 @@ class Case:
             expect_own_memory(answer)
         return self.also(answer) if self.also else None
 
-    def scored(self, answer: Answer) -> Score:
+    def scored(self, answer: Answer, best: float | None = None) -> Score:
         if self.score is None or not self.par:
             raise TypeError("there are cases for its score, but the Case has no score=..., or par is not known")
-        return Score(self.score.of(answer), self.par, self.limit, self.score)
+        return Score(self.score.of(answer), self.par, self.limit, self.score, best)
 
     def must_be_none(self, rank: int) -> bool:
         return isinstance(self.right, OnlyAt) and rank != self.right.rank
@@ -441,7 +452,7 @@ class Oracle:
             if not is_score:
                 return case.judge(answer, judges)
             case.judge_values(answer)
-            run.scores.append(case.scored(answer))
+            run.scores.append(case.scored(answer, run.best[number] if number < len(run.best) else None))
             return run.scores[-1].judge()
         except CheckFailed as failed:
             wrong = case.found_wrong(answer, judges)

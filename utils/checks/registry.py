@@ -23,6 +23,7 @@ from .progress import Passed, Progress, Summary
 from .registration import Check, CheckFunction, exercise_of
 from .rooms import HIDDEN, load_checks
 from .runner import Runner
+from .scores import best_scores
 from .timelines import keep, to_look_at
 
 WIDTH = 78  # columns of a message's first line
@@ -100,6 +101,7 @@ class Checks:
         one = self.checks[exercise, judges]
         run = runner(function, one.if_stuck, self.hidden)
         run.known, are_drawn = self.known.of(exercise, judges), run.draws.salt != 0
+        run.best = () if self.hidden else best_scores(self.room).get(exercise, ())
         try:
             remark = one(run)
         except CheckFailed as failed:

@@ -84,6 +84,7 @@ class Runner:
         self.scores: list[Score] = []  # a challenge's measurements, one for each case
         self.runs: list[Run] = []  # the runs that have ended well, in order
         self.known: Sequence[Known] = ()  # outcomes of wrong answers in a notebook
+        self.best: Sequence[float] = ()  # a challenge's best known score in each case
 
     @property
     def is_certain(self) -> bool:

@@ -15,16 +15,22 @@ must be sent at the speed of the links, say. Par would give an answer away, so t
 `par` gets a case's arguments, as the oracle does after `draws`. `make build` writes down what it is in visible cases.
 Where all of the oracle is hidden (frozen_cases.py), its cases say Case(par=..., limit=...), and the visible file says
 `frozen_cases("06_sharding", "best-plan", score=Measure(...))`.
+
+`make build` runs the solution and all right answers, and writes the best score in each visible case to best_scores.json
+in the lesson's room: a mark on the bar, since a bound that nobody reaches says little about an answer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..text.units import quantity
 from .answer import Answer, CheckFailed
 
+FILE = "best_scores.json"  # in a lesson's room
 SCORE = "score"  # the kind of a challenge's check
 ROUNDING = 1e-5  # the relative error of a score, and of a par that was written down
 WIDTH = 20  # columns of the bar
@@ -58,12 +64,16 @@ PEAK_MEMORY = Measure(bytes_of_fullest_rank, "B", "alive at the peak on the full
 
 @dataclass(frozen=True)
 class Score:
-    """A score that a challenge has measured, with what it is compared to; all three in the unit of `measure`."""
+    """A score that a challenge has measured, with what it is compared to; all in the unit of `measure`.
+
+    best   of the best answer that is known; None where that is not written down
+    """
 
     value: float
     par: float
     limit: float
     measure: Measure
+    best: float | None = None
 
     @property
     def reaches_par(self) -> bool:
@@ -71,10 +81,17 @@ class Score:
 
     @property
     def share(self) -> float:
-        """How far from par to the limit, from 0 to 1; negative if worse than par."""
-        if self.value == self.par or self.par <= self.limit:
-            return 0.0
-        return (self.par - self.value) / (self.par - self.limit)
+        """How far from par to the best known score, or to the limit: from 0 to 1; negative if worse than par.
+
+        A new best has more than 1.
+        """
+        if self.best is not None and abs(self.value - self.best) <= ROUNDING * self.best:
+            return 1.0
+        return self.part_of_way(self.value, self.limit if self.best is None else self.best)
+
+    def part_of_way(self, value: float, end: float) -> float:
+        """How far a score is on the way from par to a better one, as a part of it."""
+        return (self.par - value) / (self.par - end) if value != self.par and self.par > end else 0.0
 
     def judge(self) -> str:
         """What a student reads who has reached par. Raises CheckFailed otherwise."""
@@ -98,9 +115,25 @@ class Score:
         return self.measure.show(self.value)
 
     def bar(self) -> str:
-        """`par 276 µs [████░░░░░░░░░░░░░░░░] limit 146 µs: 21 % of the way`"""
-        filled = min(WIDTH, max(0, int(WIDTH * self.share + 1e-9)))
+        """`par 276 µs [████░░░░◆░░░░░░░░░░░] limit 146 µs, best known ◆ 224 µs: 50 % of the way to it`"""
         par, limit = (quantity(end, self.measure.unit) for end in (self.par, self.limit))
-        percent = int(100 * max(0.0, self.share) + 1e-9)
+        filled = self.cells(self.value)
         bar = "█" * filled + "░" * (WIDTH - filled)
-        return f"par {par} [{bar}] limit {limit}: {percent} % of the way"
+        percent = f"{int(100 * max(0.0, self.share) + 1e-9)} % of the way"
+        if self.best is None:
+            return f"par {par} [{bar}] limit {limit}: {percent}"
+        mark = min(self.cells(self.best), WIDTH - 1)
+        bar = f"{bar[:mark]}◆{bar[mark + 1 :]}"
+        reached = (
+            "you have reached it" if self.share == 1 else "yours is better" if self.share > 1 else f"{percent} to it"
+        )
+        return f"par {par} [{bar}] limit {limit}\n  best known ◆ {quantity(self.best, self.measure.unit)}: {reached}"
+
+    def cells(self, value: float) -> int:
+        return min(WIDTH, max(0, int(WIDTH * self.part_of_way(value, self.limit) + 1e-9)))
+
+
+def best_scores(room: Path) -> dict[str, list[float]]:
+    """{challenge: the best known score in each of its visible cases}; {} if nothing is written down."""
+    path = room / FILE
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

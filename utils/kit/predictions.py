@@ -11,6 +11,7 @@ import math
 import numbers
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from html import escape
 from types import EllipsisType
 from typing import Any
@@ -21,27 +22,27 @@ except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyte
     display = print
 
 from ..text import tables
-from ..text.units import nearest, quantity
+from ..text.units import quantity
 
 CLOSE = 0.1  # relative error of a guess that counts as close
-NO_GUESS = "no guess"
+NO_GUESS, RIGHT = "no guess", "right"
 
 made: dict[str, Prediction] = {}  # this notebook's, by question
 
 
-class NoSuchChoice(ValueError):
-    """A guess that is none of the choices. A notebook shows the message alone."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]
-
-
 class Prediction:
-    """One question, the guess, and the answer once it is revealed."""
+    """One question, the guess, and the answer once it is revealed.
+
+    typed  what was typed, where that is none of the choices; `guess` is then the nearest of them, or none yet
+    """
 
     def __init__(self, question: str, guess: Any = ..., choices: Sequence[str] = ()) -> None:
-        self.question, self.guess, self.choices = question, guess, tuple(choices)
+        self.question, self.choices, self.typed = question, tuple(choices), ""
+        self.guess = guess if choices else number_of(guess)
+        if choices and self.guessed and normal(guess) not in map(normal, choices):
+            self.typed, self.guess = str(guess), next(iter(get_close_matches(str(guess), choices, n=1)), ...)
         self.answer: Any = ...
+        self.ties: tuple[Any, ...] = ()
         self.unit, self.why = "", ""
 
     @property
@@ -57,7 +58,8 @@ class Prediction:
         """How far the guess is from the answer, in words."""
         if not self.guessed:
             return NO_GUESS
-        return how_far(self.guess, self.answer)
+        as_right = any(how_far(self.guess, other, self.unit) == RIGHT for other in self.ties)
+        return RIGHT if as_right else how_far(self.guess, self.answer, self.unit)
 
     def __repr__(self) -> str:
         if not self.revealed:
@@ -67,7 +69,9 @@ class Prediction:
 
     def said(self) -> str:
         if self.guessed:
-            return f"You say {shown(self.guess)}."
+            return f"You say {shown(self.guess)}" + f", the nearest choice to {self.typed!r}" * bool(self.typed) + "."
+        if self.typed:
+            return f"{self.typed!r} is not one of {listed(self.choices)}."
         return f"Replace the ... with {'one of ' + listed(self.choices) if self.choices else 'your guess'}."
 
     def _repr_html_(self) -> str:
@@ -88,22 +92,21 @@ def predict(question: str, guess: Any = ..., choices: Sequence[str] = ()) -> Non
 
     guess     a number, a word, True or False, or a list of these; `...` means none yet
     choices   the words to choose from, where the guess is a word
-    Raises NoSuchChoice (a ValueError) if the guess is none of the choices.
+             A word that is none of them counts as the nearest one; if none is near, as no guess yet
     """
-    if choices and not isinstance(guess, EllipsisType) and normal(guess) not in map(normal, choices):
-        raise NoSuchChoice(f"{guess!r} is not one of {listed(choices)}{nearest(str(guess), choices)}")
     made[question] = Prediction(question, guess, choices)
     display(made[question])
 
 
-def reveal(question: str, answer: Any, unit: str = "", why: str = "") -> None:
-    """Show the answer next to the guess.
+def reveal(question: str, answer: Any, unit: str = "", why: str = "", ties: Sequence[Any] = ()) -> None:
+    """Show the answer next to the guess. A guess is right if it is shown with the same digits.
 
+    ties   other answers that are just as right
     unit   of a number, such as "B" or "s"; 96e6 with "B" is shown as 96 MB
     why    one paragraph, folded until it is opened; `code` and $formulas$ as in text
     """
     prediction = made.setdefault(question, Prediction(question))
-    prediction.answer, prediction.unit, prediction.why = plain(answer), unit, why
+    prediction.answer, prediction.unit, prediction.why, prediction.ties = plain(answer), unit, why, tuple(ties)
     display(prediction)
 
 
@@ -118,7 +121,7 @@ class HowPredictionsWent:
             for one in predictions
         ]
         guessed = sum(one.guessed for one in predictions)
-        right = sum(one.verdict == "right" for one in predictions)
+        right = sum(one.verdict == RIGHT for one in predictions)
         self.caption = f"{guessed} of {len(predictions)} predictions made, {right} of them right"
 
     def __repr__(self) -> str:
@@ -136,26 +139,26 @@ def how_predictions_went() -> HowPredictionsWent:
 # ---- comparing
 
 
-def how_far(guess: Any, answer: Any) -> str:
+def how_far(guess: Any, answer: Any, unit: str = "") -> str:
     """ "right", "close, 4 % too low", "3.2 times too high", "wrong", or how many entries of a list are right."""
     guess = plain(guess)
     if isinstance(answer, list | tuple) and isinstance(guess, list | tuple):
-        return how_many(guess, answer)
+        return how_many(guess, answer, unit)
     if is_number(guess) and is_number(answer):
-        return how_far_off(float(guess), float(answer))
-    return "right" if normal(guess) == normal(answer) else "wrong"
+        return RIGHT if shown(guess, unit) == shown(answer, unit) else how_far_off(float(guess), float(answer))
+    return RIGHT if normal(guess) == normal(answer) else "wrong"
 
 
-def how_many(guess: Sequence[Any], answer: Sequence[Any]) -> str:
+def how_many(guess: Sequence[Any], answer: Sequence[Any], unit: str = "") -> str:
     if len(guess) != len(answer):
         return f"wrong: {len(answer)} entries, not {len(guess)}"
-    right = sum(how_far(mine, true) == "right" for mine, true in zip(guess, answer, strict=True))
-    return "right" if right == len(answer) else f"right in {right} of {len(answer)} entries"
+    right = sum(how_far(mine, true, unit) == RIGHT for mine, true in zip(guess, answer, strict=True))
+    return RIGHT if right == len(answer) else f"right in {right} of {len(answer)} entries"
 
 
 def how_far_off(guess: float, answer: float) -> str:
     if math.isclose(guess, answer, rel_tol=1e-3):  # equal in the digits that people type
-        return "right"
+        return RIGHT
     direction = "high" if guess > answer else "low"
     if answer == 0 or guess / answer <= 0 or not math.isfinite(guess / answer):
         return f"too {direction}"
@@ -168,6 +171,17 @@ def how_far_off(guess: float, answer: float) -> str:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def number_of(guess: Any) -> Any:
+    """A number that was typed as a word, "1,024" say, or a list of such; anything else as it is."""
+    if isinstance(guess, list | tuple):
+        return type(guess)(map(number_of, guess))
+    try:
+        number = float(guess.replace(",", "")) if isinstance(guess, str) else None
+    except ValueError:
+        return guess
+    return guess if number is None else int(number) if number.is_integer() else number
 
 
 def plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from grader.authoring.best_scores import best_scores_drift
 from grader.authoring.check_files import checks_file
 from grader.authoring.lesson import BuildError, find_lessons, read_lesson
 from grader.authoring.records import record_drift, record_file, write_record
@@ -35,6 +36,12 @@ def hide(lesson, text: str) -> None:
 @pytest.mark.parametrize("path", find_lessons(), ids=lambda path: path.parent.name)
 def test_the_records_are_what_the_hidden_oracles_say(path):
     assert list(record_drift(read_lesson(path))) == []
+
+
+@pytest.mark.parametrize("path", find_lessons(), ids=lambda path: path.parent.name)
+def test_each_challenge_has_a_best_known_score_at_par_or_better(path):
+    one = read_lesson(path)
+    assert list(best_scores_drift(one)) == []
 
 
 def test_a_record_is_written_once_and_follows_its_oracle(lesson):

@@ -230,12 +230,18 @@ def test_a_hidden_test_does_not_repeat_what_the_answer_says(tells):
 
 def test_how_a_case_differs_from_those_of_the_visible_check():
     xs = Draws().different_integers(3, (2, 3))
-    visible = [case_of(3, [xs], {"root": 1}), case_of(2, [xs[:2]], {"root": 0})]
+    visible = [case_of(3, [xs], {"root": 1}, ["root"]), case_of(2, [xs[:2]], {"root": 0}, ["root"])]
     turned = [x.double().T for x in xs]
-    assert differences(case_of(3, [xs], {"root": 1}), visible) == "in a case with different numbers"
-    assert differences(case_of(5, [xs], {"root": 1}), visible) == "in a case with a different number of ranks"
-    said = differences(case_of(3, [turned], {"root": 1}), visible)
+    assert differences(case_of(3, [xs], {"root": 1}, ["root"]), visible) == "in a case with different numbers"
+    assert differences(case_of(5, [xs], {"root": 1}, ["root"]), visible) == "in a case with a different number of ranks"
+    said = differences(case_of(3, [turned], {"root": 1}, ["root"]), visible)
     assert said == "in a case with a different dtype, a different shape and a tensor that is not contiguous"
+
+
+def test_only_the_students_own_words_say_how_a_case_differs():
+    visible = [case_of(2, [[1, 2]], {"width": 4, "there": 1}, ["width"], on_ranks=False)]
+    other = case_of(3, [[1, 2, 3]], {"width": 8, "there": 2}, ["width"], on_ranks=False)
+    assert differences(other, visible) == "in a case with a different `width`"
 
 
 def test_a_veiled_message_keeps_the_words_of_the_mistake_without_its_numbers():
