@@ -39,7 +39,7 @@ def case_of(
     parameters: Collection[str],
     on_ranks: bool = True,
 ) -> Case:
-    """parameters: the student's own, the only ones that a message may name; on_ranks: whether it works on ranks at all"""
+    """parameters: the student's own, the only ones that a message may name; on_ranks: whether it is about ranks"""
     tensors = [item for column in inputs for item in column if isinstance(item, torch.Tensor)]
     return {
         "a different number of ranks": world_size if on_ranks else 0,
