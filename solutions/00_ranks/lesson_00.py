@@ -44,7 +44,9 @@ predict("distance between the replicas, in %", ...)
 
 # %%
 def train_alone(rank, world_size, steps):
-    weights = [weight.requires_grad_() for weight in mlp.make_weights(num_layers=4, num_dim=16)]
+    weights = [
+        weight.requires_grad_() for weight in mlp.make_weights(num_layers=4, num_dim=16)
+    ]
     optimizer = torch.optim.AdamW(weights, lr=0.01)
     history = []
     for step in range(steps):
@@ -54,7 +56,9 @@ def train_alone(rank, world_size, steps):
         loss = mlp.loss_of(mlp.forward(weights, mine))
         loss.backward()
         optimizer.step()
-        history.append((loss.item(), torch.cat([weight.detach().flatten() for weight in weights])))
+        history.append(
+            (loss.item(), torch.cat([weight.detach().flatten() for weight in weights]))
+        )
     return history
 
 def percent_apart(one, other):
@@ -64,8 +68,13 @@ def percent_apart(one, other):
 run = spawn(train_alone, 2, steps=100)
 print("step   loss of rank 0   loss of rank 1   apart")
 for step in (1, 2, 10, 100):
-    (loss_0, weights_0), (loss_1, weights_1) = (history[step - 1] for history in run.results)
-    print(f"{step:>4}   {loss_0:14.6f}   {loss_1:14.6f}   {percent_apart(weights_0, weights_1):4.1f} %")
+    (loss_0, weights_0), (loss_1, weights_1) = (
+        history[step - 1] for history in run.results
+    )
+    print(
+        f"{step:>4}   {loss_0:14.6f}   {loss_1:14.6f}   "
+        f"{percent_apart(weights_0, weights_1):4.1f} %"
+    )
 
 # %% tags=["notebook-only"]
 reveal(
@@ -240,8 +249,13 @@ check(replicas_in_step, judges="values")
 
 # %% tags=["notebook-only"]
 def train_together(rank, world_size, steps):
-    batches = [mlp.make_batch(16, 16, seed=step).chunk(world_size)[rank] for step in range(steps)]
-    weights = replicas_in_step(mlp.make_weights(4, 16), batches, 1.0, world_size=world_size)
+    batches = [
+        mlp.make_batch(16, 16, seed=step).chunk(world_size)[rank]
+        for step in range(steps)
+    ]
+    weights = replicas_in_step(
+        mlp.make_weights(4, 16), batches, 1.0, world_size=world_size
+    )
     return torch.cat([weight.flatten() for weight in weights])
 
 one, other = spawn(train_together, 2, steps=100).results
@@ -339,7 +353,9 @@ check(rendezvous_by_hand, judges="values")
 def meet_over_tcp(rank, world_size):
     port = torch.zeros(1, dtype=torch.int64)
     if rank == 0:  # port 0: let the system choose a free one
-        store = dist.TCPStore("127.0.0.1", 0, world_size, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore(
+            "127.0.0.1", 0, world_size, is_master=True, wait_for_workers=False
+        )
         port[0] = store.port
     dist.all_reduce(port)  # the others hold 0; the group of spawn is still there
     if rank > 0:

@@ -49,7 +49,10 @@ good = 2 * (gpus - 1) / gpus * gradient / link  # each sends 2 (P - 1) / P gradi
 reveal("seconds through GPU 0", obvious, unit="s", why="Eleven minutes: 1,023 gradients of 0.32 s, in and then out.")
 
 # %%
-print(f"through GPU 0: {obvious:.0f} s a step     good all-reduce: {good:.2f} s", end="     ")
+print(
+    f"through GPU 0: {obvious:.0f} s a step     good all-reduce: {good:.2f} s",
+    end="     ",
+)
 print(f"{obvious / good:.0f} times faster")
 
 # %% [markdown]
@@ -166,7 +169,11 @@ def rooted(rank, world_size, root):
 
 after = spawn(rooted, 4, root=1).results
 for name in after[0]:
-    print(name.ljust(10), *(f"rank {rank}: {after[rank][name]}" for rank in (1, 2)), sep="   ")
+    print(
+        name.ljust(10),
+        *(f"rank {rank}: {after[rank][name]}" for rank in (1, 2)),
+        sep="   ",
+    )
 
 # %% tags=["notebook-only"]
 kinds = {tuple(held[2]): "its own", tuple(after[1]["reduce"]): "the sum"}
@@ -528,7 +535,10 @@ def gather_then_broadcast(rank, world_size):
 for world_size in (2, 4, 8):
     messages, sent = spawn(gather_then_broadcast, world_size).traffic().sent(rank=0)
     direct = (world_size - 1) * 4000
-    print(f"{world_size} ranks: rank 0 sends {sent:7,} bytes; directly, {direct:6,} would do")
+    print(
+        f"{world_size} ranks: rank 0 sends {sent:7,} bytes; directly, {direct:6,} "
+        "would do"
+    )
 
 # %% tags=["notebook-only"]
 reveal("times as many bytes", sent // direct, why="To each of the others it sends all eight tensors, not just one.")
@@ -725,7 +735,10 @@ for name in [*rooted_ones, "all_gather", "reduce_scatter", "all_reduce", "all_to
     forwards = inner(on_lists(name, x), y)
     dual = dual_of(name)
     backwards = inner(x, on_lists(dual, y))
-    print(f"{name:14} dual {dual:14} <C(x), y> = {forwards:4}   <x, C*(y)> = {backwards:4}")
+    print(
+        f"{name:14} dual {dual:14} <C(x), y> = {forwards:4}   <x, C*(y)> = "
+        f"{backwards:4}"
+    )
 
 # %% check="dual-of" judges="values" points=2
 check(dual_of, judges="values")

@@ -48,10 +48,14 @@ simulate = partial(simulate, rates="datasheet")
 # only messages take time
 free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)
 link = Link(alpha=5e-6, bandwidth=50e9)  # seconds; bytes a second, one way
-machine = Cluster("1,024 GPUs", nodes=1, gpus_per_node=1024, gpu=free, intra=link, inter=link)
+machine = Cluster(
+    "1,024 GPUs", nodes=1, gpus_per_node=1024, gpu=free, intra=link, inter=link
+)
 for what, nbytes in (("16 GB  ", 16e9), ("4 bytes", 4)):
     naive = 2 * 1023 * link.seconds(nbytes)
-    prices = cost("all_reduce", nbytes, machine, Layout.of(machine, range(1024))).candidates
+    prices = cost(
+        "all_reduce", nbytes, machine, Layout.of(machine, range(1024))
+    ).candidates
     tree, ring = prices["tree"], prices["ring"]
     print(f"{what}   naive {naive:10.6f} s   tree {tree:8.6f} s   ring {ring:8.6f} s")
 
@@ -159,7 +163,9 @@ print(f"{run.elapsed * 1e6:.0f} µs, predicted {2 * 7 * (10 + 10)}")
 run.timeline()
 
 # %%
-of_place_0 = sum(0 in (event.rank, event.peer) for event in run.events if event.op == "send")
+of_place_0 = sum(
+    0 in (event.rank, event.peer) for event in run.events if event.op == "send"
+)
 
 # %%
 reveal("messages of place 0", of_place_0, why="It receives P - 1 messages, one after the other, and then sends P - 1.")
@@ -281,7 +287,9 @@ def stopwatch(rank, world_size, algorithms, sizes, repeats=1):
 
 def slowest(run):
     """{(algorithm, bytes): [seconds of the slowest rank, ...]}"""
-    of_ranks = {key: zip(*(result[key] for result in run.results)) for key in run.results[0]}
+    of_ranks = {
+        key: zip(*(result[key] for result in run.results)) for key in run.results[0]
+    }
     return {key: [max(times) for times in repeats] for key, repeats in of_ranks.items()}
 
 # %% tags=["notebook-only"]
@@ -552,10 +560,14 @@ run.timeline()
 # %% tags=["notebook-only"]
 algorithms = {"naive": naive_all_reduce, "ring": ring_all_reduce}
 for size in (2, 4, 8, 16):
-    run = simulate(stopwatch, size, algorithms, [64, 640_000_000], cluster=textbook(size))
+    run = simulate(
+        stopwatch, size, algorithms, [64, 640_000_000], cluster=textbook(size)
+    )
     seconds = {key: times[0] for key, times in slowest(run).items()}
     few, many = (seconds["naive", n] / seconds["ring", n] for n in (64, 640_000_000))
-    print(f"{size:2} ranks: naive / ring = {few:.2f} for 64 bytes, {many:5.2f} for 640 MB")
+    print(
+        f"{size:2} ranks: naive / ring = {few:.2f} for 64 bytes, {many:5.2f} for 640 MB"
+    )
 
 # %% [markdown]
 # # Part 3 · Halving and doubling
@@ -785,14 +797,18 @@ ALGORITHMS = {
 sizes = [64 * 4**power for power in range(11)]
 
 def curves(size):
-    seconds = slowest(simulate(stopwatch, size, ALGORITHMS, sizes, cluster=textbook(size)))
+    seconds = slowest(
+        simulate(stopwatch, size, ALGORITHMS, sizes, cluster=textbook(size))
+    )
     return {name: [(n, seconds[name, n][0]) for n in sizes] for name in ALGORITHMS}
 
 def beside(curves):
     """Print each one's time for the most bytes, as a multiple of halving-doubling's."""
     times = {name: points[-1][1] for name, points in curves.items()}
     unit = times["halving-doubling"]
-    print("64 MB:", *(f"{name} {seconds / unit:.2f}  " for name, seconds in times.items()))
+    print(
+        "64 MB:", *(f"{name} {seconds / unit:.2f}  " for name, seconds in times.items())
+    )
 
 on_16 = curves(16)
 beside(on_16)
@@ -904,7 +920,9 @@ check(hierarchical_all_reduce, judges="time")
 
 # %%
 def nodes_program(rank, world_size):
-    hierarchical_all_reduce(torch.zeros(250_000), list(range(world_size)), rank, local=4)
+    hierarchical_all_reduce(
+        torch.zeros(250_000), list(range(world_size)), rank, local=4
+    )
 
 sent = simulate(nodes_program, 8, cluster=textbook(8)).traffic().bytes[0]
 
@@ -1092,7 +1110,10 @@ for size in (4, 6):
     run = simulate(stopwatch, size, ALGORITHMS, [48, 4_800_000], cluster=textbook(size))
     for (name, nbytes), [seconds] in slowest(run).items():
         ratio = seconds / all_reduce_seconds(name, size, nbytes, ALPHA, BANDWIDTH)
-        print(f"{size} ranks, {nbytes:9,} bytes, {name:17} measured / predicted = {ratio:.6f}")
+        print(
+            f"{size} ranks, {nbytes:9,} bytes, {name:17} measured / predicted = "
+            f"{ratio:.6f}"
+        )
 
 # %% [markdown]
 # ## The crossover size
@@ -1169,7 +1190,9 @@ check(choose_algorithm, judges="values")
 # %% tags=["notebook-only"]
 print("bytes          " + "".join(f"{size:>6} ranks      " for size in (4, 6, 12, 96)))
 for nbytes in (400, 40_000, 4_000_000, 400_000_000):
-    chosen = [choose_algorithm(nbytes, size, ALPHA, BANDWIDTH) for size in (4, 6, 12, 96)]
+    chosen = [
+        choose_algorithm(nbytes, size, ALPHA, BANDWIDTH) for size in (4, 6, 12, 96)
+    ]
     print(f"{nbytes:11,}    " + "".join(f"{name:18}" for name in chosen))
 
 # %% [markdown]
@@ -1223,7 +1246,10 @@ chosen = {"chosen": partial(all_reduce, alpha=ALPHA, bandwidth=BANDWIDTH)}
 seconds = slowest(simulate(stopwatch, 12, chosen, sizes, cluster=textbook(12)))
 dots = [(nbytes, seconds["chosen", nbytes][0]) for nbytes in sizes]
 best = [min(points[at][1] for points in on_12.values()) for at in range(len(sizes))]
-print("time / best time:", *(f"{mine / least:.2f}" for (_, mine), least in zip(dots, best)))
+print(
+    "time / best time:",
+    *(f"{mine / least:.2f}" for (_, mine), least in zip(dots, best)),
+)
 figures.time_curves({**on_12, "chosen": dots}, "all-reduce on 12 ranks", dots="chosen")
 
 # %% [markdown]
@@ -1292,7 +1318,10 @@ def once(rank, world_size, name):
 for name in ALGORITHMS:
     traffic = spawn(once, 4, name).traffic()
     sent = [traffic.sent(rank)[1] for rank in range(4)]
-    print(f"{name:17} busiest rank sends {max(sent):6,} bytes, all together {sum(sent):6,}")
+    print(
+        f"{name:17} busiest rank sends {max(sent):6,} bytes, all together "
+        f"{sum(sent):6,}"
+    )
 
 # %% [markdown]
 # All four send $2(P-1)n$ bytes in all. They differ in how these bytes are spread over the ranks. With one shared
@@ -1311,7 +1340,10 @@ for name in ALGORITHMS:
 
 # %% tags=["notebook-only"]
 def yours(rank, world_size):
-    gradient, team = torch.empty(8_000_000_000, dtype=torch.bfloat16), list(range(world_size))
+    gradient, team = (
+        torch.empty(8_000_000_000, dtype=torch.bfloat16),
+        list(range(world_size)),
+    )
     hierarchical_all_reduce(gradient, team, rank, local=8, all_reduce=halving_doubling)
 
 def the_library(rank, world_size):
@@ -1408,7 +1440,9 @@ def three_nodes():
 # %% exercise="mixed-sizes" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
-def mixed_sizes(xs: list[Tensor], rank: int, world_size: int, local: int) -> list[Tensor]:
+def mixed_sizes(
+    xs: list[Tensor], rank: int, world_size: int, local: int
+) -> list[Tensor]:
     """Return the sums of all tensors in `xs` over all ranks, on each of them: as fast
     as possible, by messages alone.
 

@@ -213,7 +213,9 @@ def third_try(rank, world_size):
     x = torch.zeros(1_000_000)
     if rank == 3:
         time.sleep(0.010)
-    return time_once(lambda: dist.all_reduce(x, async_op=True), synchronize=lambda: None)
+    return time_once(
+        lambda: dist.all_reduce(x, async_op=True), synchronize=lambda: None
+    )
 
 [f"{seconds * 1e3:.2f} ms" for seconds in simulate(third_try, 4, cluster=lab).results]
 
@@ -234,7 +236,9 @@ slowest = [max(times) for times in calls]
 usual, apart = median(slowest), median(max(times) / min(times) for times in calls)
 first_call, longest = slowest[0] / usual, max(slowest) / usual
 print(f"first call {first_call:.1f} times the median, longest call {longest:.1f} times")
-print(f"in a typical call the slowest rank took {apart:.1f} times as long as the fastest")
+print(
+    f"in a typical call the slowest rank took {apart:.1f} times as long as the fastest"
+)
 
 # %% [markdown]
 # The first calls often take longer. Connections, buffers and caches have to be set up; on a GPU, kernels have to be
@@ -351,7 +355,9 @@ def measure(operation, warmup=5, repeats=20):
     """(seconds, spread) of one collective after a warm-up: the median over the repeats,
     each timed on its slowest rank.
     """
-    times = times_of_the_slowest(lambda: time_once(operation, synchronize), warmup, repeats)
+    times = times_of_the_slowest(
+        lambda: time_once(operation, synchronize), warmup, repeats
+    )
     return median_and_spread(times)
 
 # %% [markdown]
@@ -512,7 +518,10 @@ def bus_bandwidths(rank, world_size):
         "all_reduce": (lambda: dist.all_reduce(whole), whole),
         "reduce_scatter": (lambda: dist.reduce_scatter(chunk, chunks), whole),
         "all_gather": (lambda: dist.all_gather(chunks, chunk), chunk),
-        "all_to_all": (lambda: dist.all_to_all_single(torch.empty_like(whole), whole), whole),
+        "all_to_all": (
+            lambda: dist.all_to_all_single(torch.empty_like(whole), whole),
+            whole,
+        ),
         "broadcast": (lambda: dist.broadcast(whole, src=0), whole),
     }
     found = {}
@@ -639,7 +648,10 @@ for claim, collective, size, seconds in (
     (75, "reduce_scatter", 4 * one, 3.92e-3),
 ):
     busbw, mistakes = find_the_mistakes(claim, collective, size, seconds, 4, bandwidths)
-    print(f"{collective:15} claimed {claim:3}, right {busbw:.0f} GB/s; mistakes: {mistakes}")
+    print(
+        f"{collective:15} claimed {claim:3}, right {busbw:.0f} GB/s; mistakes: "
+        f"{mistakes}"
+    )
 
 # %% [markdown]
 # The first figure is right, but its unit is GiB/s: it is 298 GB/s. The second has the same unit, and it counted what a
@@ -714,7 +726,9 @@ def sweep(rank, world_size, sizes, warmup, repeats):
 sizes = sweep_sizes(1024, 64 * 1024**2, 4, itemsize=4, world_size=4)
 run = spawn(sweep, 4, sizes, warmup=2, repeats=5)
 times = [seconds for seconds, spread in run.results[0]]
-buses = [bandwidths("all_reduce", n, t, run.world_size)[1] for n, t in zip(sizes, times)]
+buses = [
+    bandwidths("all_reduce", n, t, run.world_size)[1] for n, t in zip(sizes, times)
+]
 for nbytes, (seconds, spread), busbw in zip(sizes, run.results[0], buses):
     took = f"{seconds * 1e3:9.3f} ms ± {spread:4.0%}"
     print(f"{nbytes:12,} bytes   {took}   busbw {busbw:7.3f} GB/s")
@@ -824,7 +838,10 @@ check(fit, judges="values")
 
 # %%
 alpha, beta = fit(given_sizes, given_times)
-print(f"by relative errors: alpha {alpha * 1e6:.1f} µs, 1 / beta {1 / beta / 1e9:.2f} GB/s")
+print(
+    f"by relative errors: alpha {alpha * 1e6:.1f} µs, 1 / beta {1 / beta / 1e9:.2f} "
+    "GB/s"
+)
 
 # %% [markdown]
 # And your sweep of this machine?
@@ -961,10 +978,16 @@ for nbytes in (72_000, 88_000):
 # too long, is the prediction too long or too short?
 
 # %%
-predict("where a time was too long, the prediction is", ..., choices=["too long", "too short"])
+predict(
+    "where a time was too long, the prediction is",
+    ...,
+    choices=["too long", "too short"],
+)
 
 # %% exercise="held-out-errors" difficulty=2 minutes=8
-def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable) -> list[float]:
+def held_out_errors(
+    sizes: list[int], seconds: list[float], fit: Callable
+) -> list[float]:
     """For each size: predicted / measured - 1, predicted by a fit to all the others.
 
     sizes: three or more; a size or a time can occur twice. fit(sizes, seconds) takes
@@ -1078,7 +1101,9 @@ check(recover_the_link, judges="values")
 
 # %% tags=["notebook-only"]
 def everything(rank, world_size):
-    sizes = sweep_sizes(256 * 1024, 16 * 1024**2, step=4, itemsize=4, world_size=world_size)
+    sizes = sweep_sizes(
+        256 * 1024, 16 * 1024**2, step=4, itemsize=4, world_size=world_size
+    )
 
     def seconds_of(operation):
         return measure(operation, warmup=1, repeats=3)[0]

@@ -124,8 +124,13 @@ weights, batch = make_weights(3, 4, dtype=double), make_batch(8, 4, dtype=double
 loss, whole = serial_gradients(weights, batch)
 shards = [serial_gradients(weights, rows)[1] for rows in batch.chunk(4)]
 mean = [sum(gradients) / 4 for gradients in zip(*shards)]
-print("one shard's gradient is that of the batch:", torch.allclose(shards[0][0], whole[0]))
-print("the mean of all shards' gradients is:     ", all(torch.allclose(a, b) for a, b in zip(mean, whole)))
+print(
+    "one shard's gradient is that of the batch:", torch.allclose(shards[0][0], whole[0])
+)
+print(
+    "the mean of all shards' gradients is:     ",
+    all(torch.allclose(a, b) for a, b in zip(mean, whole)),
+)
 
 # %% [markdown]
 # ## Averaging the gradients
@@ -194,7 +199,9 @@ def train(model, batches, average, rank, world_size):
 
 def train_on_ranks(rank, world_size, average=average_gradients):
     batches = [make_batch(8, 4, seed=step, dtype=double) for step in range(5)]
-    return train(MLP(make_weights(3, 4, dtype=double)), batches, average, rank, world_size)
+    return train(
+        MLP(make_weights(3, 4, dtype=double)), batches, average, rank, world_size
+    )
 
 serial = spawn(train_on_ranks, 1).results[0]
 parallel = spawn(train_on_ranks, 4).results
@@ -217,7 +224,10 @@ def distance(some, others):
 
 moved = distance(serial, make_weights(3, 4, dtype=double))
 print(f"In five steps the right weights move by {moved:.4f}.")
-print(f"With gradients 4 times too large, they end {distance(serial, wrong):.1e} from there.")
+print(
+    f"With gradients 4 times too large, they end {distance(serial, wrong):.1e} from "
+    "there."
+)
 
 # %% [markdown]
 # ## Broadcasting the weights
@@ -410,7 +420,13 @@ def length(gradients):
 methods = (reduce_after_each, accumulate_gradients)
 each, once = [spawn(eight_microbatches, 2, method) for method in methods]
 became, right = length(each.results[0]), length(once.results[0])
-becomes = "right" if math.isclose(became, right) else "too large" if became > right else "too small"
+becomes = (
+    "right"
+    if math.isclose(became, right)
+    else "too large"
+    if became > right
+    else "too small"
+)
 
 # %%
 reveal("times the traffic", len(each.events) / len(once.events), why="Each of the 8 all-reduces is of full size.")
@@ -475,7 +491,9 @@ def epoch_indices(
 check(epoch_indices, judges="values")
 
 # %%
-epochs = [[epoch_indices(10, epoch, 0, rank, 4) for rank in range(4)] for epoch in range(2)]
+epochs = [
+    [epoch_indices(10, epoch, 0, rank, 4) for rank in range(4)] for epoch in range(2)
+]
 epochs
 
 # %%
@@ -537,7 +555,11 @@ run.costs()
 
 # %%
 predict("latencies that a step pays", ...)
-predict("the all-reduce has to wait for", ..., choices=["the first gradient", "the last gradient"])
+predict(
+    "the all-reduce has to wait for",
+    ...,
+    choices=["the first gradient", "the last gradient"],
+)
 
 # %%
 def flat_gradients(model, shard, rank, world_size):
@@ -554,7 +576,9 @@ def flat_gradients(model, shard, rank, world_size):
 
 # %% tags=["notebook-only"]
 flat_run, flat = on_cluster(16, flat_gradients)
-print(f"exposed: naive {1e3 * (naive - alone):.2f} ms, flat {1e3 * (flat - alone):.2f} ms")
+print(
+    f"exposed: naive {1e3 * (naive - alone):.2f} ms, flat {1e3 * (flat - alone):.2f} ms"
+)
 
 # %%
 reveal("latencies that a step pays", sum(event.rank == 0 for event in flat_run.events), why="One for each all-reduce.")
@@ -596,7 +620,9 @@ print("grad", parameter.grad.tolist(), "    flat tensor", once.tolist())
 predict("buckets of [10, 10, 30]", ...)
 
 # %%
-figures.buckets([[7, 6], [5, 4, 3, 2], [1, 0]], sizes=[40, 40, 450, 120, 120, 120, 200, 200])
+figures.buckets(
+    [[7, 6], [5, 4, 3, 2], [1, 0]], sizes=[40, 40, 450, 120, 120, 120, 200, 200]
+)
 
 # %% exercise="make-buckets" difficulty=2 minutes=8
 def make_buckets(sizes: list[int], cap: int) -> list[list[int]]:
@@ -639,7 +665,11 @@ predict("buckets after backward cost", ..., choices=["more time", "less time"])
 
 # %% exercise="bucketed-gradients" difficulty=2 minutes=8
 def bucketed_gradients(
-    model: nn.Module, shard: Tensor, buckets: list[list[int]], rank: int, world_size: int
+    model: nn.Module,
+    shard: Tensor,
+    buckets: list[list[int]],
+    rank: int,
+    world_size: int,
 ) -> list[Tensor]:
     """As average_gradients, with one all_reduce for each bucket, in order, all started
     before the first is waited for.
@@ -767,7 +797,11 @@ reveal(
 
 # %% exercise="overlap-by-hooks" difficulty=4 minutes=20
 def overlap_by_hooks(
-    model: nn.Module, shard: Tensor, buckets: list[list[int]], rank: int, world_size: int
+    model: nn.Module,
+    shard: Tensor,
+    buckets: list[list[int]],
+    rank: int,
+    world_size: int,
 ) -> list[Tensor]:
     """As bucketed_gradients, but each bucket's all_reduce starts in backward, as soon
     as that bucket is complete and all buckets before it have been started.
@@ -877,7 +911,9 @@ run.timeline(within="step", ranks=[0], beside=runs[10])
 def who_has_a_gradient(rank, world_size):
     model = AwkwardMLP(make_weights(5, 4, dtype=double), order=[[0, 2], [2]][rank % 2])
     loss_of(model(make_batch(2, 4, seed=rank, dtype=double))).backward()
-    return {name: parameter.grad is not None for name, parameter in model.named_parameters()}
+    return {
+        name: parameter.grad is not None for name, parameter in model.named_parameters()
+    }
 
 for rank, has in enumerate(spawn(who_has_a_gradient, 2).results):
     print(f"rank {rank}:", has)
@@ -888,7 +924,9 @@ for rank, has in enumerate(spawn(who_has_a_gradient, 2).results):
 # that are `None`.
 
 # %%
-predict("skipping None ends in", ..., choices=["an error", "a deadlock", "a wrong number"])
+predict(
+    "skipping None ends in", ..., choices=["an error", "a deadlock", "a wrong number"]
+)
 
 # %% tags=["raises-exception"]
 def skipping_none(rank, world_size):
@@ -1026,7 +1064,9 @@ class Replica(nn.Module):
     def __init__(self, module: nn.Module, buckets: list[list[int]]) -> None:
         super().__init__()
         self.module, self.buckets = module, buckets
-        self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.trained = [
+            parameter for parameter in module.parameters() if parameter.requires_grad
+        ]
         # whether hooks should communicate: in the backward pass of a last microbatch
         self.active = False
         ### BEGIN SOLUTION
@@ -1176,7 +1216,9 @@ print(f"summed in bfloat16: {total.item():.3f}     in float32: {exact.item():.3f
 def sum_in(rank, world_size, dtype):
     model = MLP(make_weights(3, 64, dtype=torch.bfloat16))
     loss_of(model(make_batch(2, 64, seed=rank, dtype=torch.bfloat16))).backward()
-    exact = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).double()
+    exact = torch.cat(
+        [parameter.grad.flatten() for parameter in model.parameters()]
+    ).double()
     flat = exact.to(dtype)  # bfloat16 to begin with, so nothing is lost
     dist.all_reduce(flat)
     dist.all_reduce(exact)
@@ -1410,7 +1452,9 @@ def calls_of_ddp(rank, world_size, options):
     for step in range(3):
         model.zero_grad()
         with region(f"step {step}"):
-            loss_of(model(shard_the_batch(make_batch(8, 128), rank, world_size))).backward()
+            loss_of(
+                model(shard_the_batch(make_batch(8, 128), rank, world_size))
+            ).backward()
 
 def shown(event):
     return f"{event.op} of {event.bytes:,}" if event.op == "all_reduce" else event.op
@@ -1471,7 +1515,10 @@ for options in ({}, {"gradient_as_bucket_view": True}):
 # %%
 def race(rank, world_size, layers=16, dim=512, rows=32, cap=4, rounds=9):
     weights = make_weights(layers, dim)
-    mine, torchs = MLP(weights), DistributedDataParallel(MLP(weights), bucket_cap_mb=cap)
+    mine, torchs = (
+        MLP(weights),
+        DistributedDataParallel(MLP(weights), bucket_cap_mb=cap),
+    )
     shard = shard_the_batch(make_batch(rows * world_size, dim), rank, world_size)
     buckets = make_buckets([weight.nbytes for weight in weights], cap * 2**20)
 
@@ -1544,7 +1591,9 @@ for name, took in {"computing alone": alone, "DDP": torchs, "yours": steps[25]}.
 # %%
 def noise_scale(rank, world_size, rows=16):
     model = MLP(make_weights(3, 16, dtype=double))
-    shard = shard_the_batch(make_batch(rows * world_size, 16, dtype=double), rank, world_size)
+    shard = shard_the_batch(
+        make_batch(rows * world_size, 16, dtype=double), rank, world_size
+    )
     loss_of(model(shard)).backward()
     local = sum(parameter.grad.square().sum() for parameter in model.parameters())
     dist.all_reduce(local)
@@ -1559,7 +1608,9 @@ critical = spawn(noise_scale, 8).results[0]
 print(f"critical batch of this toy at its start: about {critical:.0f} rows")
 for batch_size in (1, 4, 16, 64):
     fewer = (1 + critical / batch_size) / (1 + critical / (2 * batch_size))
-    print(f"from {batch_size:2} rows to {2 * batch_size:3}: {fewer:.2f} times fewer steps")
+    print(
+        f"from {batch_size:2} rows to {2 * batch_size:3}: {fewer:.2f} times fewer steps"
+    )
 
 # %% [markdown]
 # Far below the critical batch, twice the ranks take half the steps. Far above, twice the ranks take the same steps at

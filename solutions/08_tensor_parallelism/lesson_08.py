@@ -49,7 +49,10 @@ weights_of_a_layer = 12 * D * D
 activations = S * 1 * D * (34 + 5 * a * S / D)  # of one sequence
 for count in (1, layers):
     states, kept = count * 16 * weights_of_a_layer / 1e9, count * activations / 1e9
-    print(f"{count:2} layers: {states:7,.1f} GB for weights, gradients, optimizer; {kept:7,.3f} GB of activations")
+    print(
+        f"{count:2} layers: {states:7,.1f} GB for weights, gradients, optimizer; "
+        f"{kept:7,.3f} GB of activations"
+    )
 
 # %% [markdown]
 # Data parallelism copies the weights and can't cut one sequence in two. ZeRO (lesson 07) spreads the weights, but each
@@ -83,7 +86,9 @@ torch.equal(torch.cat(by_columns, dim=1), x @ w)
 # %%
 x, w = torch.arange(8.0).view(2, 4), torch.arange(12.0).view(4, 3)
 # (2, 2) @ (2, 3) each
-by_rows = [x_part @ w_part for x_part, w_part in zip(x.chunk(2, dim=1), w.chunk(2, dim=0))]
+by_rows = [
+    x_part @ w_part for x_part, w_part in zip(x.chunk(2, dim=1), w.chunk(2, dim=0))
+]
 torch.equal(by_rows[0] + by_rows[1], x @ w), by_rows[0].shape
 
 # %%
@@ -143,7 +148,9 @@ spawn(three_verbs, 2).results
 # "keeps": a slice of a tensor is a view, and a view keeps **all** of the tensor's memory alive.
 
 # %% exercise="shard-of-weight" difficulty=2 minutes=10
-def shard_of_weight(fan_in: int, fan_out: int, dim: int, seed: int, tp_rank: int, tp_size: int) -> Tensor:
+def shard_of_weight(
+    fan_in: int, fan_out: int, dim: int, seed: int, tp_rank: int, tp_size: int
+) -> Tensor:
     """Return this rank's part of a weight (fan_in, fan_out), cut along `dim` into
     tp_size consecutive parts.
 
@@ -193,7 +200,11 @@ check(shard_of_weight, judges="memory")
 # **Predict**: three of the four results can be computed without any message. Which one is only a partial sum?
 
 # %%
-predict("a partial sum is", ..., choices=["y_local", "grad_x", "grad_w_local", "grad_b_local"])
+predict(
+    "a partial sum is",
+    ...,
+    choices=["y_local", "grad_x", "grad_w_local", "grad_b_local"],
+)
 
 # %% exercise="column-parallel" difficulty=2 minutes=12
 def column_parallel(
@@ -394,7 +405,10 @@ check(copy_to_shards, judges="traffic")
 def with_and_without_f(rank, world_size):
     w_local = torch.eye(4).chunk(world_size, dim=1)[rank]  # y = x, in two halves
     gradients = {}
-    for name, f in (("with f", partial(copy_to_shards, tp_group=None)), ("without", lambda x: x)):
+    for name, f in (
+        ("with f", partial(copy_to_shards, tp_group=None)),
+        ("without", lambda x: x),
+    ):
         x = torch.ones(1, 4, requires_grad=True)
         (f(x) @ w_local).sum().backward()
         gradients[name] = x.grad.tolist()
@@ -521,7 +535,10 @@ class GatherFromShards(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        tp_rank, tp_size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)
+        tp_rank, tp_size = (
+            dist.get_rank(ctx.tp_group),
+            dist.get_world_size(ctx.tp_group),
+        )
         ### BEGIN SOLUTION
         return grad.chunk(tp_size, dim=-1)[tp_rank], None
         ### END SOLUTION
@@ -548,8 +565,13 @@ check(gather_from_shards, judges="traffic")
 
 # %% tags=["notebook-only"]
 def gathered_mlp(rank, world_size, weights, batch):
-    f, gather = partial(copy_to_shards, tp_group=None), partial(gather_from_shards, tp_group=None)
-    weights_local = [w.chunk(world_size, dim=1)[rank].clone().requires_grad_() for w in weights]
+    f, gather = (
+        partial(copy_to_shards, tp_group=None),
+        partial(gather_from_shards, tp_group=None),
+    )
+    weights_local = [
+        w.chunk(world_size, dim=1)[rank].clone().requires_grad_() for w in weights
+    ]
     x = batch.clone().requires_grad_()  # as if there were layers before it
     for w_local in weights_local:
         x = gather(gelu(f(x) @ w_local))
@@ -557,13 +579,22 @@ def gathered_mlp(rank, world_size, weights, batch):
     loss.backward()
     return loss.detach(), [w_local.grad for w_local in weights_local]
 
-weights, batch = mlp.make_weights(4, 16, dtype=torch.float64), mlp.make_batch(8, 16, dtype=torch.float64)
+weights, batch = (
+    mlp.make_weights(4, 16, dtype=torch.float64),
+    mlp.make_batch(8, 16, dtype=torch.float64),
+)
 loss, gradients = mlp.serial_gradients(weights, batch)
 run = spawn(gathered_mlp, 4, weights, batch)
 for layer, gradient in enumerate(gradients):
     together = torch.cat([result[1][layer] for result in run.results], dim=1)
-    print(f"layer {layer}: gradients agree: {torch.allclose(together, gradient, rtol=1e-9)}")
-print("losses agree:", all(torch.allclose(result[0], loss, rtol=1e-9) for result in run.results))
+    print(
+        f"layer {layer}: gradients agree: "
+        f"{torch.allclose(together, gradient, rtol=1e-9)}"
+    )
+print(
+    "losses agree:",
+    all(torch.allclose(result[0], loss, rtol=1e-9) for result in run.results),
+)
 
 # %% [markdown]
 # # Part 3 · The Megatron MLP
@@ -604,7 +635,13 @@ predict("all-reduces, forward and backward", ...)
 
 # %% exercise="megatron-mlp" difficulty=3 minutes=12
 def megatron_mlp(
-    x: Tensor, w_up_local: Tensor, b_up_local: Tensor, w_down_local: Tensor, b_down: Tensor, f, g
+    x: Tensor,
+    w_up_local: Tensor,
+    b_up_local: Tensor,
+    w_down_local: Tensor,
+    b_down: Tensor,
+    f,
+    g,
 ) -> Tensor:
     """An MLP of two layers, the first cut into columns, the second into rows; one
     all_reduce in the forward pass, one in the backward pass.
@@ -643,7 +680,10 @@ figures.sharded_mlp(tp_size=2)
 
 # %% tags=["notebook-only"]
 def columns_then_rows(rank, world_size, weights, batch):
-    f, g = partial(copy_to_shards, tp_group=None), partial(reduce_from_shards, tp_group=None)
+    f, g = (
+        partial(copy_to_shards, tp_group=None),
+        partial(reduce_from_shards, tp_group=None),
+    )
     columns = weights[0].chunk(world_size, dim=1)[rank].clone().requires_grad_()
     rows = weights[1].chunk(world_size, dim=0)[rank].clone().requires_grad_()
     zero = torch.zeros(1)
@@ -654,7 +694,10 @@ weights, batch = mlp.make_weights(2, 1024), mlp.make_batch()
 gathered = simulate(gathered_mlp, 4, weights, batch)
 megatron = simulate(columns_then_rows, 4, weights, batch)
 calls = sum(event.rank == 0 for event in megatron.events)
-print(f"gathered layers send {gathered.traffic().implied(0) / megatron.traffic().implied(0):.2f} times as much")
+print(
+    "gathered layers send "
+    f"{gathered.traffic().implied(0) / megatron.traffic().implied(0):.2f} times as much"
+)
 
 # %% tags=["notebook-only"]
 reveal(
@@ -777,7 +820,10 @@ predict("how many times as much gathering sends", ...)
 tokens, V, t = 4096, 128_000, 8
 gathering = (t - 1) * tokens * V // t * 4
 three_numbers = 3 * 2 * (t - 1) * tokens * 4 // t
-print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers per token: {three_numbers / 1e6:.3f} MB")
+print(
+    f"gathering: {gathering / 1e6:,.0f} MB     three numbers per token: "
+    f"{three_numbers / 1e6:.3f} MB"
+)
 
 # %%
 reveal(
@@ -809,7 +855,9 @@ reveal(
 # </details>
 
 # %% exercise="parallel-cross-entropy" difficulty=4 minutes=20
-def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -> Tensor:
+def parallel_cross_entropy(
+    logits_local: Tensor, targets: Tensor, g, tp_group
+) -> Tensor:
     """The mean cross-entropy over all tokens, for logits whose words are spread over
     the ranks.
 
@@ -887,7 +935,14 @@ figures.qkv_columns(num_heads=4, tp_size=2)
 
 # %% exercise="parallel-attention" difficulty=3 minutes=15
 def parallel_attention(
-    x: Tensor, w_qkv: Tensor, w_out: Tensor, num_heads: int, f, g, tp_rank: int, tp_size: int
+    x: Tensor,
+    w_qkv: Tensor,
+    w_out: Tensor,
+    num_heads: int,
+    f,
+    g,
+    tp_rank: int,
+    tp_size: int,
 ) -> Tensor:
     """Attention of which this rank computes num_heads / tp_size heads, those from
     tp_rank * num_heads / tp_size on, and no others: its matrix products are counted.
@@ -928,7 +983,10 @@ def heads_of(rank, tp_size, q_heads, kv_heads):
 for tp_size in (4, 16):
     q, kv = heads_of(1, tp_size, q_heads=32, kv_heads=8)
     holders = sum(kv[0] in heads_of(rank, tp_size, 32, 8)[1] for rank in range(tp_size))
-    print(f"t = {tp_size:2}: rank 1 has q heads {q[0]} to {q[-1]}, kv heads {kv}; copies of a kv head: {holders}")
+    print(
+        f"t = {tp_size:2}: rank 1 has q heads {q[0]} to {q[-1]}, kv heads {kv}; copies "
+        f"of a kv head: {holders}"
+    )
 
 # %% [markdown]
 # The same trap waits in today's MLPs. **SwiGLU** computes $\text{silu}(x\,w_{gate}) \odot (x\,w_{up})$, and many
@@ -943,9 +1001,17 @@ def swiglu(x, weight):
     return torch.nn.functional.silu(gate) * up
 
 blocks = [swiglu(x, fused.chunk(2, dim=1)[rank]) for rank in range(2)]
-halves = [torch.cat([half.chunk(2, 1)[rank] for half in fused.chunk(2, 1)], 1) for rank in range(2)]
-for name, parts in (("in blocks", blocks), ("each half", [swiglu(x, weight) for weight in halves])):
-    print(f"cut {name}: right? {torch.allclose(torch.cat(parts, dim=1), swiglu(x, fused))}")
+halves = [
+    torch.cat([half.chunk(2, 1)[rank] for half in fused.chunk(2, 1)], 1)
+    for rank in range(2)
+]
+for name, parts in (
+    ("in blocks", blocks),
+    ("each half", [swiglu(x, weight) for weight in halves]),
+):
+    print(
+        f"cut {name}: right? {torch.allclose(torch.cat(parts, dim=1), swiglu(x, fused))}"
+    )
 
 # %% [markdown]
 # # Part 5 · Sequence parallelism
@@ -967,7 +1033,11 @@ figures.layer_doors(sequence_parallel=True)
 # both. What happens to the bytes that a layer sends for its activations? (Part 6 counts them.)
 
 # %%
-predict("with sequence parallelism a layer sends", ..., choices=["less", "about the same", "more"])
+predict(
+    "with sequence parallelism a layer sends",
+    ...,
+    choices=["less", "about the same", "more"],
+)
 
 # %% [markdown]
 # ## Gather and scatter along the sequence
@@ -1131,10 +1201,16 @@ check(sequence_parallel_mlp, judges="memory")
 # So a rank has two generators. **Predict** for sequence parallelism: which one is for the dropout after `scatter`?
 
 # %%
-predict("after scatter, dropout draws from the generator for", ..., choices=["whole tensors", "shards"])
+predict(
+    "after scatter, dropout draws from the generator for",
+    ...,
+    choices=["whole tensors", "shards"],
+)
 
 # %% exercise="dropout-generators" difficulty=2 minutes=8
-def dropout_generators(seed: int, tp_rank: int) -> tuple[torch.Generator, torch.Generator]:
+def dropout_generators(
+    seed: int, tp_rank: int
+) -> tuple[torch.Generator, torch.Generator]:
     """Return a generator for whole tensors, which draws the same numbers on every rank,
     and one for shards, which draws different numbers on each.
 
@@ -1166,7 +1242,10 @@ reveal(
 # %%
 def masks(rank, world_size):
     whole, sharded = dropout_generators(0, rank)
-    return [(torch.rand(10, generator=generator) < 0.8).int().tolist() for generator in (whole, sharded)]
+    return [
+        (torch.rand(10, generator=generator) < 0.8).int().tolist()
+        for generator in (whole, sharded)
+    ]
 
 spawn(masks, 2).results
 
@@ -1181,7 +1260,9 @@ def cut_layer(weights, rank, size):
     """This rank's part of the weights of `transformer.make_layer`."""
     whole = (*transformer.NORMS, "b_out", "b_down")
     local = {name: w for name, w in weights.items() if name in whole}
-    w_qkv = torch.cat([part.chunk(size, 1)[rank] for part in weights["w_qkv"].chunk(3, 1)], dim=1)
+    w_qkv = torch.cat(
+        [part.chunk(size, 1)[rank] for part in weights["w_qkv"].chunk(3, 1)], dim=1
+    )
     columns = {name: weights[name].chunk(size, -1)[rank] for name in ("w_up", "b_up")}
     rows = {name: weights[name].chunk(size, 0)[rank] for name in ("w_out", "w_down")}
     parts = {**local, "w_qkv": w_qkv, **columns, **rows}
@@ -1195,10 +1276,16 @@ def parallel_layer(x, w, heads_local, enter, leave, shared, p=0.0):
     needs the two generators from above.
     """
     h = enter(layer_norm(x, shared(w["norm1_weight"]), shared(w["norm1_bias"])))
-    q, k, v = (split_heads(part, heads_local) for part in (h @ w["w_qkv"]).chunk(3, dim=-1))
-    x = x + dropout(leave(merge_heads(attend(q, k, v, p)) @ w["w_out"]) + shared(w["b_out"]), p)
+    q, k, v = (
+        split_heads(part, heads_local) for part in (h @ w["w_qkv"]).chunk(3, dim=-1)
+    )
+    x = x + dropout(
+        leave(merge_heads(attend(q, k, v, p)) @ w["w_out"]) + shared(w["b_out"]), p
+    )
     h = enter(layer_norm(x, shared(w["norm2_weight"]), shared(w["norm2_bias"])))
-    return x + dropout(leave(gelu(h @ w["w_up"] + w["b_up"]) @ w["w_down"]) + shared(w["b_down"]), p)
+    return x + dropout(
+        leave(gelu(h @ w["w_up"] + w["b_up"]) @ w["w_down"]) + shared(w["b_down"]), p
+    )
 
 def nothing(x):
     return x
@@ -1206,10 +1293,14 @@ def nothing(x):
 def doors(sequence_parallel):
     if sequence_parallel:
         gather, scatter = (
-            partial(across_sequence, direction=way, tp_group=None) for way in ("gather", "scatter")
+            partial(across_sequence, direction=way, tp_group=None)
+            for way in ("gather", "scatter")
         )
         return gather, scatter, partial(copy_to_shards, tp_group=None)
-    f, g = partial(copy_to_shards, tp_group=None), partial(reduce_from_shards, tp_group=None)
+    f, g = (
+        partial(copy_to_shards, tp_group=None),
+        partial(reduce_from_shards, tp_group=None),
+    )
     return f, g, nothing
 
 # %% [markdown]
@@ -1224,7 +1315,11 @@ def layer_on_ranks(rank, world_size, x, weights, grad, sequence_parallel):
     w, x = cut_layer(weights, rank, world_size), mine(x).clone().requires_grad_()
     y = parallel_layer(x, w, 4 // world_size, *doors(sequence_parallel))
     y.backward(mine(grad))
-    return {"y": y.detach(), "x": x.grad, **{name: leaf.grad for name, leaf in w.items()}}
+    return {
+        "y": y.detach(),
+        "x": x.grad,
+        **{name: leaf.grad for name, leaf in w.items()},
+    }
 
 B, S, D, F = 2, 8, 16, 64
 weights = transformer.make_layer(D, F, dtype=torch.float64)
@@ -1237,8 +1332,14 @@ for sequence_parallel in (False, True):
         right = cut_layer(serial, rank, 4)  # this rank's part of each gradient
         for name, whole in (("x", serial["x"]), ("y", y)):
             right[name] = whole.chunk(4, dim=1)[rank] if sequence_parallel else whole
-        agree += [torch.allclose(got[name], right[name], rtol=1e-9, atol=1e-12) for name in right]
-    print(f"sequence parallel: {sequence_parallel}   {sum(agree)} of {len(agree)} tensors agree")
+        agree += [
+            torch.allclose(got[name], right[name], rtol=1e-9, atol=1e-12)
+            for name in right
+        ]
+    print(
+        f"sequence parallel: {sequence_parallel}   {sum(agree)} of {len(agree)} "
+        "tensors agree"
+    )
 
 # %% [markdown]
 # ### The norm of all gradients
@@ -1251,12 +1352,18 @@ def squares(got, names):
     return sum(got[name].square().sum() for name in names)
 
 names = [name for name in results[0] if name not in ("x", "y")]
-copies = [name for name in names if name.startswith("norm") or name in ("b_out", "b_down")]
+copies = [
+    name for name in names if name.startswith("norm") or name in ("b_out", "b_down")
+]
 cut = [name for name in names if name not in copies]
 # sum over ranks: one all-reduce
 once = sum(squares(got, cut) for got in results) + squares(results[0], copies)
 everything = sum(squares(got, names) for got in results)
-for name, total in (("one process", squares(serial, names)), ("copies once", once), ("t times", everything)):
+for name, total in (
+    ("one process", squares(serial, names)),
+    ("copies once", once),
+    ("t times", everything),
+):
     print(f"{name}: {total.sqrt():.6f}")
 
 # %% [markdown]
@@ -1279,7 +1386,11 @@ def layer_step(rank, world_size, width=12288, heads=96, sequence_parallel=False)
     t, D = world_size, width
     w = {name: of(D) for name in (*transformer.NORMS, "b_out", "b_down")}
     w |= {"w_qkv": of(D, 3 * D // t), "w_out": of(D // t, D)}
-    w |= {"w_up": of(D, 4 * D // t), "b_up": of(4 * D // t), "w_down": of(4 * D // t, D)}
+    w |= {
+        "w_up": of(D, 4 * D // t),
+        "b_up": of(4 * D // t),
+        "w_down": of(4 * D // t, D),
+    }
     # from the layer before
     x = of(1, 2048 // t if sequence_parallel else 2048, D).clone()
     with track_memory(torch.nn.ParameterList(w.values())) as memory:
@@ -1292,8 +1403,13 @@ def layer_step(rank, world_size, width=12288, heads=96, sequence_parallel=False)
 
 S, D = 2048, 12288
 formula = 4 * 2 * (8 - 1) / 8 * 1 * S * D * 2
-run, sequence_run = simulate(layer_step, 8), simulate(layer_step, 8, sequence_parallel=True)
-print(f"formula {formula / 1e6:.1f} MB   counted {run.traffic().implied(0) / 1e6:.1f} MB")
+run, sequence_run = (
+    simulate(layer_step, 8),
+    simulate(layer_step, 8, sequence_parallel=True),
+)
+print(
+    f"formula {formula / 1e6:.1f} MB   counted {run.traffic().implied(0) / 1e6:.1f} MB"
+)
 print(f"with sequence parallelism {sequence_run.traffic().implied(0) / 1e6:.1f} MB")
 ratio = sequence_run.traffic().implied(0) / run.traffic().implied(0)
 
@@ -1330,7 +1446,10 @@ predict("of 34, don't shrink", ...)
 # %% tags=["notebook-only"]
 def formulas(t, S=2048, B=1, D=12288, a=96):
     scores = 5 * a * S / D
-    return {False: S * B * D * (10 + 24 / t + scores / t), True: S * B * D * (34 + scores) / t}
+    return {
+        False: S * B * D * (10 + 24 / t + scores / t),
+        True: S * B * D * (34 + scores) / t,
+    }
 
 # %% tags=["notebook-only"]
 reveal(
@@ -1354,12 +1473,19 @@ rows = []
 for t in (1, 2, 4, 8):
     for sequence_parallel in (False, True) if t > 1 else (False,):
         # all ranks do the same, so it is enough to run one
-        run = simulate(layer_step, t, sequence_parallel=sequence_parallel, alike=lambda rank: 0)
+        run = simulate(
+            layer_step, t, sequence_parallel=sequence_parallel, alike=lambda rank: 0
+        )
         kept = run.results[0]
         formula = formulas(t)[sequence_parallel]
         numbers = f"{formula / 1e6:,.1f}", f"{kept / 1e6:,.1f}", f"{kept / formula:.3f}"
         rows.append((t, "yes" if sequence_parallel else "no", *numbers))
-print(tables.text(["t", "sequence parallel", "formula, MB", "counted, MB", "counted / formula"], rows))
+print(
+    tables.text(
+        ["t", "sequence parallel", "formula, MB", "counted, MB", "counted / formula"],
+        rows,
+    )
+)
 
 # %% [markdown]
 # Without sequence parallelism, the count is what the formula says (and a mean and a variance per token for each
@@ -1370,13 +1496,24 @@ print(tables.text(["t", "sequence parallel", "formula, MB", "counted, MB", "coun
 # For all 96 layers of GPT-3, the formulas give:
 
 # %% tags=["notebook-only"]
-whole_model = {t: {name: 96 * nbytes / 1e9 for name, nbytes in formulas(t).items()} for t in (1, 8)}
+whole_model = {
+    t: {name: 96 * nbytes / 1e9 for name, nbytes in formulas(t).items()} for t in (1, 8)
+}
 scores = 5 * 96 * 2048 / 12288
 of_scores = scores / (34 + scores)
-print(f"one GPU: {whole_model[1][False]:.2f} GB, {of_scores:.0%} of it for the scores and their dropout")
-print(f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism {whole_model[8][True]:.1f} GB")
+print(
+    f"one GPU: {whole_model[1][False]:.2f} GB, {of_scores:.0%} of it for the scores "
+    "and their dropout"
+)
+print(
+    f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism "
+    f"{whole_model[8][True]:.1f} GB"
+)
 without = whole_model[1][False] * 34 / (34 + scores)
-print(f"without scores: one GPU {without:.1f} GB; t = 8, with sequence parallelism {without / 8:.1f} GB")
+print(
+    f"without scores: one GPU {without:.1f} GB; t = 8, with sequence parallelism "
+    f"{without / 8:.1f} GB"
+)
 
 # %% [markdown]
 # Most of that is the **scores** of attention, $S \times S$ numbers for each head. Today nobody keeps them.
@@ -1402,14 +1539,19 @@ runs = {t: layer_on("dgx-h100", t) for t in (1, 2, 4, 8, 16)}
 
 def share(run):
     """The share of rank 0's time in which it waits for collectives."""
-    return sum(event.end - event.start for event in run.events if event.rank == 0) / run.elapsed
+    return (
+        sum(event.end - event.start for event in run.events if event.rank == 0)
+        / run.elapsed
+    )
 
 rows = []
 for t, run in runs.items():
     speed_up = runs[1].elapsed / run.elapsed
     shares = f"{share(run):.0%}", f"{speed_up:.2f}", f"{speed_up / t:.0%}"
     rows.append((t, f"{1e3 * run.elapsed:.3f}", *shares))
-print(tables.text(["t", "ms per layer", "communicating", "speed-up", "efficiency"], rows))
+print(
+    tables.text(["t", "ms per layer", "communicating", "speed-up", "efficiency"], rows)
+)
 
 # %% tags=["notebook-only"]
 reveal(
@@ -1447,7 +1589,9 @@ for width, heads in ((12288, 96), (4096, 32)):
         faster = eight.elapsed / sixteen.elapsed
         name = getattr(cluster, "name", cluster)
         rows.append((width, name, f"{faster:.2f}", f"{share(sixteen):.0%}"))
-print(tables.text(["D", "cluster", "speed-up from 8 to 16 GPUs", "communicating"], rows))
+print(
+    tables.text(["D", "cluster", "speed-up from 8 to 16 GPUs", "communicating"], rows)
+)
 
 # %% [markdown]
 # Below 1 is a slow-down: across Ethernet, eight more GPUs make each step **longer**. InfiniBand, between
@@ -1493,8 +1637,14 @@ def piece_by_piece(rank, world_size):
             handle.wait()
         piece = coming
 
-whole, pieces = (simulate(program, 8, cluster="dgx-h100") for program in (gather_first, piece_by_piece))
-print(f"gather first: {1e6 * whole.elapsed:.0f} µs, piece by piece: {1e6 * pieces.elapsed:.0f} µs")
+whole, pieces = (
+    simulate(program, 8, cluster="dgx-h100")
+    for program in (gather_first, piece_by_piece)
+)
+print(
+    f"gather first: {1e6 * whole.elapsed:.0f} µs, piece by piece: "
+    f"{1e6 * pieces.elapsed:.0f} µs"
+)
 whole.timeline(ranks=[0, 1], beside=pieces)
 
 # %% tags=["notebook-only"]
@@ -1512,11 +1662,19 @@ predict("all-reduces of torch's plan", ...)
 # %% tags=["notebook-only"]
 def torch_mlp(rank, world_size, weights, x, grad):
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
-    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)).double()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)
+    ).double()
     with torch.no_grad():
-        for parameter, name in zip(model.parameters(), ("w_up", "b_up", "w_down", "b_down")):
+        for parameter, name in zip(
+            model.parameters(), ("w_up", "b_up", "w_down", "b_down")
+        ):
             parameter.copy_(weights[name].t())  # nn.Linear stores (outputs, inputs)
     mesh = init_device_mesh("cpu", (world_size,))
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -1524,7 +1682,9 @@ def torch_mlp(rank, world_size, weights, x, grad):
     with region("step"):
         y = model(x)
         y.backward(grad)
-    of_up, _, of_down, of_bias = (parameter.grad.to_local() for parameter in model.parameters())
+    of_up, _, of_down, of_bias = (
+        parameter.grad.to_local() for parameter in model.parameters()
+    )
     return [y.detach(), x.grad, of_up.T, of_down.T, of_bias]
 
 def our_mlp(rank, world_size, weights, x, grad):
@@ -1544,7 +1704,11 @@ for theirs, mine in zip(torchs.results, ours.results):
 # %% tags=["notebook-only"]
 def called(run):
     start = next(step.start for step in run.regions if step.rank == 0)
-    return [(event.op, event.bytes) for event in run.events if event.rank == 0 and event.start >= start]
+    return [
+        (event.op, event.bytes)
+        for event in run.events
+        if event.rank == 0 and event.start >= start
+    ]
 
 {"ours": called(ours), "torch": called(torchs)}
 
@@ -1576,11 +1740,15 @@ def torch_sequence_parallel(rank, world_size, x):
         parallelize_module,
     )
 
-    two_layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
+    two_layers = torch.nn.Sequential(
+        torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)
+    )
     model = torch.nn.Sequential(torch.nn.LayerNorm(16), two_layers).double()
     plan = {
         "0": SequenceParallel(),
-        "1": PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate()),
+        "1": PrepareModuleInput(
+            input_layouts=Shard(1), desired_input_layouts=Replicate()
+        ),
         "1.0": ColwiseParallel(),
         "1.2": RowwiseParallel(output_layouts=Shard(1)),
     }
@@ -1705,7 +1873,10 @@ def as_before(x_local, w_local, tp_group):
     return across_sequence(x_local, "gather", tp_group) @ w_local
 
 for product in (as_before, gathered_product):
-    print(f"{product.__name__:>16} keeps {simulate(kept_by, 8, product).results[0] / 1e6:.1f} MB")
+    print(
+        f"{product.__name__:>16} keeps "
+        f"{simulate(kept_by, 8, product).results[0] / 1e6:.1f} MB"
+    )
 
 # %% check="gathered-product" judges="score" points=3
 check(gathered_product, judges="score", extra_credit=3)

@@ -40,7 +40,10 @@ simulate = partial(simulate, rates="datasheet")
 # %%
 for billions in (7, 70, 530):
     nbytes = billions * 1e9 * 16
-    print(f"{billions:>4} billion parameters: {nbytes / 1e9:6,.0f} GB, at least {-(-nbytes // 80e9):.0f} GPUs")
+    print(
+        f"{billions:>4} billion parameters: {nbytes / 1e9:6,.0f} GB, at least "
+        f"{-(-nbytes // 80e9):.0f} GPUs"
+    )
 
 # %% [markdown]
 # So the weights must be spread over many GPUs. If you cut by layers, only one thing ever crosses from one GPU to the
@@ -54,7 +57,10 @@ layers, dim, rows, ranks = 16, 8192, 16384, 8
 boundary = 2 * rows * dim
 all_reduce = 2 * (ranks - 1) / ranks * layers * dim * dim
 print(f"across a boundary: {boundary:.3g} numbers")
-print(f"by each rank that all-reduces the gradients: {all_reduce:.3g}, {all_reduce / boundary:.0f} times as many")
+print(
+    f"by each rank that all-reduces the gradients: {all_reduce:.3g}, "
+    f"{all_reduce / boundary:.0f} times as many"
+)
 
 # %% [markdown]
 # That is why people use pipelines between nodes, where the network is slow.
@@ -70,7 +76,10 @@ print(f"by each rank that all-reduces the gradients: {all_reduce:.3g}, {all_redu
 # process computes, and your results must equal it.
 
 # %%
-weights, batch = mlp.make_weights(num_layers=4, num_dim=8), mlp.make_batch(batch_size=6, num_dim=8)
+weights, batch = (
+    mlp.make_weights(num_layers=4, num_dim=8),
+    mlp.make_batch(batch_size=6, num_dim=8),
+)
 loss, gradients = mlp.serial_gradients(weights, batch)
 loss, [tuple(gradient.shape) for gradient in gradients]
 
@@ -127,7 +136,10 @@ def split_layers(weights: list, rank: int, world_size: int) -> list:
 check(split_layers, judges="values")
 
 # %%
-pieces = {layers: [len(range(layers)[3 * rank : 3 * rank + 3]) for rank in range(4)] for layers in (10, 9)}
+pieces = {
+    layers: [len(range(layers)[3 * rank : 3 * rank + 3]) for rank in range(4)]
+    for layers in (10, 9)
+}
 
 # %%
 reveal("10 layers in pieces", pieces[10], why="The slowest stage is no slower than in 3, 3, 2, 2, so where's the harm?")
@@ -149,7 +161,9 @@ predict("messages of the naive forward pass", ...)
 predict("ranks that work while rank 2 computes", ...)
 
 # %% exercise="naive-forward" difficulty=1 minutes=7
-def naive_forward(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> Tensor | None:
+def naive_forward(
+    batch: Tensor, weights: list[Tensor], rank: int, world_size: int
+) -> Tensor | None:
     """Send the batch through all stages; return the output on the last rank, None
     elsewhere.
 
@@ -185,8 +199,17 @@ check(naive_forward, judges="traffic")
 # %% tags=["notebook-only"]
 def gpus(ranks, link=FREE):
     """128 rows of 1,024 numbers take 1 ms in a layer; memory is infinitely fast."""
-    gpu = Gpu(flops={"fp32": 2 * 128 * 1024**2 / 1e-3}, memory=80e9, bandwidth=float("inf"))
-    return Cluster("128 rows a millisecond", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=link, inter=link)
+    gpu = Gpu(
+        flops={"fp32": 2 * 128 * 1024**2 / 1e-3}, memory=80e9, bandwidth=float("inf")
+    )
+    return Cluster(
+        "128 rows a millisecond",
+        nodes=1,
+        gpus_per_node=ranks,
+        gpu=gpu,
+        intra=link,
+        inter=link,
+    )
 
 def forward_program(rank, world_size, forward, **options):
     layers = [torch.empty(1024, 1024)] * 2  # two layers on each rank
@@ -222,7 +245,11 @@ predict("slots with 4 microbatches", ...)
 
 # %% exercise="microbatch-forward" difficulty=2 minutes=10
 def microbatch_forward(
-    batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
+    batch: Tensor,
+    weights: list[Tensor],
+    micro_batch_size: int,
+    rank: int,
+    world_size: int,
 ) -> Tensor | None:
     """As naive_forward, but microbatch by microbatch; the last rank returns all
     outputs, in order, as one tensor.
@@ -255,7 +282,9 @@ check(microbatch_forward, judges="values")
 check(microbatch_forward, judges="time")
 
 # %% tags=["notebook-only"]
-run = simulate(forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4))
+run = simulate(
+    forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4)
+)
 print(f"{run.elapsed * 1e3:.2f} ms instead of {naive.elapsed * 1e3:.2f} ms")
 run.timeline()
 
@@ -283,7 +312,9 @@ reveal(
 # Return both, and how many microbatches it takes to bring the share of the total time down to `most`.
 
 # %% exercise="bubble-shares" difficulty=2 minutes=7
-def bubble_shares(num_stages: int, num_microbatches: int, most: float) -> tuple[float, float, int]:
+def bubble_shares(
+    num_stages: int, num_microbatches: int, most: float
+) -> tuple[float, float, int]:
     """(bubble by total time, bubble by ideal time, the smallest M whose bubble by total
     time is `most` or less).
 
@@ -372,7 +403,9 @@ predict("their receivers, a list in order", ...)
 # </details>
 
 # %% exercise="backward-across" difficulty=3 minutes=15
-def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
+def backward_across(
+    batch: Tensor, weights: list[Tensor], rank: int, world_size: int
+) -> list[Tensor]:
     """The gradients of this rank's layers: those of
     mlp.loss_of(output of the last stage) for the whole batch.
 
@@ -418,9 +451,14 @@ check(backward_across, judges="traffic")
 
 # %% tags=["notebook-only"]
 def compare(rank, world_size):
-    mine = backward_across(batch, split_layers(weights, rank, world_size), rank, world_size)
+    mine = backward_across(
+        batch, split_layers(weights, rank, world_size), rank, world_size
+    )
     right = split_layers(gradients, rank, world_size)
-    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(mine, right, strict=True))
+    return all(
+        torch.allclose(a, b, rtol=1e-4, atol=1e-6)
+        for a, b in zip(mine, right, strict=True)
+    )
 
 compared = spawn(compare, 4)
 compared.results
@@ -494,7 +532,10 @@ def train(factor, steps=5):
         optimizer.step()
     return loss.item()
 
-print(f"right: {train(1):.5f}     8 times too large: {train(8):.5f}     before training: {loss:.5f}")
+print(
+    f"right: {train(1):.5f}     8 times too large: {train(8):.5f}     before training: "
+    f"{loss:.5f}"
+)
 
 # %% [markdown]
 # # Part 4 · Schedules
@@ -582,7 +623,10 @@ figures.schedule(gpipe_of_4, "GPipe, 4 ranks, 8 microbatches")
 
 # %% tags=["notebook-only"]
 elapsed = play(gpipe_of_4).elapsed
-print(f"{elapsed} s, bubble {1 - 24 / elapsed:.4f} of the total; (P - 1) / (M + P - 1) = {3 / 11:.4f}")
+print(
+    f"{elapsed} s, bubble {1 - 24 / elapsed:.4f} of the total; (P - 1) / (M + P - 1) = "
+    f"{3 / 11:.4f}"
+)
 
 # %%
 reveal("seconds of GPipe", elapsed, why="$M + P - 1 = 11$ slots of 3 s: one F and one B each.")
@@ -710,7 +754,10 @@ check(one_f_one_b, judges="time")
 # %% tags=["notebook-only"]
 seconds = {}
 for name, schedules in (("GPipe", gpipe_of_4), ("1F1B", one_of_4)):
-    live, seconds[name] = [live_microbatches(steps) for steps in schedules], play(schedules).elapsed
+    live, seconds[name] = (
+        [live_microbatches(steps) for steps in schedules],
+        play(schedules).elapsed,
+    )
     print(f"{name:>5}: {seconds[name]} s, live {live}")
 compares = {-1: "smaller", 0: "the same", 1: "larger"}
 
@@ -734,7 +781,11 @@ reveal(
 # rank 1 has a gradient for rank 0. **Predict** what happens.
 
 # %%
-predict("two blocking sends end in", ..., choices=["an exchange", "a deadlock", "wrong values"])
+predict(
+    "two blocking sends end in",
+    ...,
+    choices=["an exchange", "a deadlock", "wrong values"],
+)
 
 # %% tags=["raises-exception"]
 def steady_phase(rank, world_size):
@@ -764,7 +815,11 @@ reveal("two blocking sends end in", "a deadlock", why="Each waits in its send un
 # **Predict** what rank 1 finds in the buffer that it means for microbatch 0:
 
 # %%
-predict("in the buffer for microbatch 0", ..., choices=["microbatch 0", "microbatch 1", "an error"])
+predict(
+    "in the buffer for microbatch 0",
+    ...,
+    choices=["microbatch 0", "microbatch 1", "an error"],
+)
 
 # %% tags=["notebook-only"]
 def in_a_different_order(rank, world_size):
@@ -801,7 +856,10 @@ reveal(
 # %% tags=["notebook-only"]
 def exchange(rank, world_size):
     outgoing, incoming = torch.full((2,), float(rank)), torch.empty(2)
-    pair = [dist.P2POp(dist.isend, outgoing, 1 - rank), dist.P2POp(dist.irecv, incoming, 1 - rank)]
+    pair = [
+        dist.P2POp(dist.isend, outgoing, 1 - rank),
+        dist.P2POp(dist.irecv, incoming, 1 - rank),
+    ]
     # with Gloo a handle for each; with NCCL one for all
     for handle in dist.batch_isend_irecv(pair):
         handle.wait()
@@ -893,7 +951,9 @@ def run_schedule(
     once. A microbatch's tensors are dropped after its backward, and a message's when it
     has arrived.
     """
-    leaves = [[weight.detach().requires_grad_() for weight in chunk] for chunk in weights]
+    leaves = [
+        [weight.detach().requires_grad_() for weight in chunk] for chunk in weights
+    ]
     microbatches = batch.split(micro_batch_size)
     before, after = (rank - 1) % world_size, (rank + 1) % world_size
     last = world_size * len(weights) - 1  # the number of the last stage
@@ -969,7 +1029,10 @@ check(run_schedule, judges="memory")
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 
 def announce(x, dst):
-    dist.send(torch.tensor([x.dim(), DTYPES.index(x.dtype), *x.shape, *[0] * (8 - x.dim())]), dst)
+    dist.send(
+        torch.tensor([x.dim(), DTYPES.index(x.dtype), *x.shape, *[0] * (8 - x.dim())]),
+        dst,
+    )
 
 def expect_like(src):
     # of a fixed size, so that it can be received unseen
@@ -996,7 +1059,14 @@ spawn(two_stages, 2).results[1]
 def training_step(rank, world_size, schedule, num_microbatches=16):
     layers = [torch.empty(1024, 1024)] * 2
     steps = schedule(rank, world_size, num_microbatches)
-    run_schedule(torch.empty(128, 1024), [layers], steps, 128 // num_microbatches, rank, world_size)
+    run_schedule(
+        torch.empty(128, 1024),
+        [layers],
+        steps,
+        128 // num_microbatches,
+        rank,
+        world_size,
+    )
 
 runs = {}
 for schedule in (gpipe, one_f_one_b):
@@ -1006,7 +1076,10 @@ for schedule in (gpipe, one_f_one_b):
     # for each rank: (seconds, kind of tensor, live bytes of that kind from then on)
     samples = run.memory().samples
     for kind in ("activations", "communication"):
-        most = [max(nbytes for _, this, nbytes in of_rank if this == kind) / 1e6 for of_rank in samples]
+        most = [
+            max(nbytes for _, this, nbytes in of_rank if this == kind) / 1e6
+            for of_rank in samples
+        ]
         print(f"{kind:>17}, in MB: {[round(mb, 2) for mb in most]}")
 
 # %% tags=["notebook-only"]
@@ -1030,34 +1103,55 @@ reveal("messages that rank 3 sends, 16 microbatches", sent[3], why="Only gradien
 # weights, same batch, same virtual cluster, now with values: are the gradients the same, and is the time?
 
 # %% tags=["notebook-only"]
-deep, wide = mlp.make_weights(num_layers=8, num_dim=64), mlp.make_batch(batch_size=16, num_dim=64)
+deep, wide = (
+    mlp.make_weights(num_layers=8, num_dim=64),
+    mlp.make_batch(batch_size=16, num_dim=64),
+)
 
 def with_torch(rank, world_size):
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-    stage = PipelineStage(mlp.MLP(split_layers(deep, rank, world_size)), rank, world_size, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=lambda output, target: mlp.loss_of(output))
+    stage = PipelineStage(
+        mlp.MLP(split_layers(deep, rank, world_size)),
+        rank,
+        world_size,
+        torch.device("cpu"),
+    )
+    schedule = Schedule1F1B(
+        stage, n_microbatches=8, loss_fn=lambda output, target: mlp.loss_of(output)
+    )
     for step in ("learns the shapes", "step"):
         stage.submod.zero_grad()
         dist.barrier()
         with region(step):
-            schedule.step(*[wide] * (rank == 0), **{"target": wide} if rank == world_size - 1 else {})
+            schedule.step(
+                *[wide] * (rank == 0),
+                **{"target": wide} if rank == world_size - 1 else {},
+            )
     return [parameter.grad for parameter in stage.submod.parameters()]
 
 def with_yours(rank, world_size):
     steps = one_f_one_b(rank, world_size, num_microbatches=8)
     with region("step"):
-        _, [grads] = run_schedule(wide, [split_layers(deep, rank, world_size)], steps, 2, rank, world_size)
+        _, [grads] = run_schedule(
+            wide, [split_layers(deep, rank, world_size)], steps, 2, rank, world_size
+        )
     return grads
 
 def took(run):
     spans = [r for r in run.regions if r.name == "step"]
     return max(r.end for r in spans) - min(r.start for r in spans)
 
-theirs, yours = (simulate(program, 4, cluster=gpus(4), device="cpu") for program in (with_torch, with_yours))
+theirs, yours = (
+    simulate(program, 4, cluster=gpus(4), device="cpu")
+    for program in (with_torch, with_yours)
+)
 pairs = [pair for both in zip(theirs.results, yours.results) for pair in zip(*both)]
 same = all(torch.allclose(a, b, atol=1e-7) for a, b in pairs)
-print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(yours):.4f}")
+print(
+    f"gradients alike: {same}     torch's time / yours: "
+    f"{took(theirs) / took(yours):.4f}"
+)
 
 # %% [markdown]
 # In torch's source the warm-up of `Schedule1F1B` is one forward pass longer than yours, and its pairs are "one B, one
@@ -1072,7 +1166,9 @@ print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(y
 # %% tags=["notebook-only"]
 def norm_of_all(rank, world_size):
     steps = one_f_one_b(rank, world_size, num_microbatches=8)
-    _, [grads] = run_schedule(wide, [split_layers(deep, rank, world_size)], steps, 2, rank, world_size)
+    _, [grads] = run_schedule(
+        wide, [split_layers(deep, rank, world_size)], steps, 2, rank, world_size
+    )
     squares = sum(gradient.square().sum() for gradient in grads)
     own = squares.sqrt().item()
     dist.all_reduce(squares)
@@ -1081,7 +1177,9 @@ def norm_of_all(rank, world_size):
 for rank, (own, of_all) in enumerate(spawn(norm_of_all, 4).results):
     print(f"stage {rank}: its own norm {own:.5f}, that of all {of_all:.5f}")
 _, of_one_process = mlp.serial_gradients(deep, wide)
-print(f"one process: {sum(gradient.square().sum() for gradient in of_one_process).sqrt().item():.5f}")
+print(
+    f"one process: {sum(gradient.square().sum() for gradient in of_one_process).sqrt().item():.5f}"
+)
 
 # %% [markdown]
 # The second is a **tied embedding**. Language models often use one table twice: in the first stage as the embedding, in
@@ -1090,7 +1188,10 @@ print(f"one process: {sum(gradient.square().sum() for gradient in of_one_process
 
 # %% tags=["notebook-only"]
 def tied(rank, world_size):
-    table, x = torch.eye(3, dtype=torch.float64).requires_grad_(), torch.tensor([0, 2, 2])
+    table, x = (
+        torch.eye(3, dtype=torch.float64).requires_grad_(),
+        torch.tensor([0, 2, 2]),
+    )
     if rank == 0:  # the embedding
         y = table[x]
         dist.send(y.detach(), dst=1)
@@ -1107,7 +1208,10 @@ def tied(rank, world_size):
 
 table = torch.eye(3, dtype=torch.float64).requires_grad_()
 mlp.loss_of(table[torch.tensor([0, 2, 2])] @ table.T).backward()
-print("as in one process:", [torch.allclose(gradient, table.grad) for gradient in spawn(tied, 2).results])
+print(
+    "as in one process:",
+    [torch.allclose(gradient, table.grad) for gradient in spawn(tied, 2).results],
+)
 
 # %% [markdown]
 # The third is an **uneven last stage**. The output layer and the loss take time, too. A stage that takes longer than
@@ -1121,7 +1225,10 @@ def slots(layers, num_microbatches=16):
     return sum(layers) + 2 + (num_microbatches - 1) * slowest
 
 for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
-    print(f"{layers}: a forward pass of 16 microbatches takes as long as {slots(layers)} layers")
+    print(
+        f"{layers}: a forward pass of 16 microbatches takes as long as {slots(layers)} "
+        "layers"
+    )
 
 # %% [markdown]
 # # Part 6 · Hiding the messages
@@ -1132,7 +1239,9 @@ for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
 # %% tags=["notebook-only"]
 # a message takes a third of a millisecond; a stage takes half a millisecond for 32 rows
 slow = Link(alpha=0.001 / 3, bandwidth=float("inf"))
-run = simulate(forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4, slow))
+run = simulate(
+    forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4, slow)
+)
 print(f"{run.elapsed * 1e3:.2f} ms instead of 3.50 ms")
 run.timeline()
 
@@ -1173,7 +1282,11 @@ predict("times that a message's time adds", ...)
 
 # %% exercise="overlapped-forward" difficulty=3 minutes=15
 def overlapped_forward(
-    batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
+    batch: Tensor,
+    weights: list[Tensor],
+    micro_batch_size: int,
+    rank: int,
+    world_size: int,
 ) -> Tensor | None:
     """As microbatch_forward, but messages travel while this rank computes.
 
@@ -1184,7 +1297,11 @@ def overlapped_forward(
     waited for, once, before the function returns.
     """
     microbatches = batch.split(micro_batch_size)
-    buffers = microbatches if rank == 0 else [torch.empty_like(microbatch) for microbatch in microbatches]
+    buffers = (
+        microbatches
+        if rank == 0
+        else [torch.empty_like(microbatch) for microbatch in microbatches]
+    )
     outputs, receives, sends = [], [], []
     if rank > 0:
         receives.append(dist.irecv(buffers[0], src=rank - 1))
@@ -1215,7 +1332,9 @@ check(overlapped_forward, judges="values")
 check(overlapped_forward, judges="time")
 
 # %% tags=["notebook-only"]
-run = simulate(forward_program, 4, overlapped_forward, micro_batch_size=32, cluster=gpus(4, slow))
+run = simulate(
+    forward_program, 4, overlapped_forward, micro_batch_size=32, cluster=gpus(4, slow)
+)
 print(f"{run.elapsed * 1e3:.2f} ms; without messages it is 3.50 ms")
 run.timeline()
 
@@ -1251,7 +1370,9 @@ reveal(
 predict("rank 1's layers", ...)
 
 # %% exercise="interleaved-layers" difficulty=2 minutes=6
-def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: int) -> list[list]:
+def interleaved_layers(
+    weights: list, num_chunks: int, rank: int, world_size: int
+) -> list[list]:
     """For each chunk of this rank, the list of its layers; chunk c of rank r is stage
     c P + r.
 
@@ -1322,7 +1443,9 @@ predict("the bubble of interleaved 1F1B", ...)
 # </details>
 
 # %% exercise="interleaved" difficulty=4 minutes=20
-def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: int) -> list[tuple]:
+def interleaved(
+    rank: int, world_size: int, num_microbatches: int, num_chunks: int
+) -> list[tuple]:
     """The steps of one rank in interleaved 1F1B: ("F", microbatch, chunk) and
     ("B", microbatch, chunk).
 
@@ -1351,10 +1474,14 @@ def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: i
     return steps
 
 # %%
-interleaved_of_4 = [interleaved(rank, 4, num_microbatches=8, num_chunks=2) for rank in range(4)]
+interleaved_of_4 = [
+    interleaved(rank, 4, num_microbatches=8, num_chunks=2) for rank in range(4)
+]
 print(problem(interleaved_of_4) or "it can run")
 half = {"F": 0.5, "B": 1.0}  # seconds: a chunk has half the layers
-figures.schedule(interleaved_of_4, "interleaved 1F1B, 4 ranks, 8 microbatches, 2 chunks", half)
+figures.schedule(
+    interleaved_of_4, "interleaved 1F1B, 4 ranks, 8 microbatches, 2 chunks", half
+)
 
 # %% check="interleaved" judges="values" points=2
 check(interleaved, judges="values")
@@ -1372,8 +1499,13 @@ check(interleaved, judges="time")
 plain, chunked = play(one_of_4), play(interleaved_of_4, costs=half)
 for name, run in (("1F1B", plain), ("interleaved", chunked)):
     messages = sum(map(sum, run.traffic().messages))
-    print(f"{name:>11}: {run.elapsed} s, bubble {1 - 24 / run.elapsed:.4f} of the total, {messages} messages")
-print(f"(P - 1) / (M + P - 1) = {3 / 11:.4f}     (P - 1) / (v M + P - 1) = {3 / 19:.4f}")
+    print(
+        f"{name:>11}: {run.elapsed} s, bubble {1 - 24 / run.elapsed:.4f} of the total, "
+        f"{messages} messages"
+    )
+print(
+    f"(P - 1) / (M + P - 1) = {3 / 11:.4f}     (P - 1) / (v M + P - 1) = {3 / 19:.4f}"
+)
 
 # %%
 reveal(
@@ -1397,11 +1529,18 @@ def shorter_warm_up(rank, world_size, num_microbatches, num_chunks):
 shorter = [shorter_warm_up(rank, 4, 8, 2) for rank in range(4)]
 for name, schedules in (("Megatron's", interleaved_of_4), ("shorter", shorter)):
     times = [
-        play(schedules, costs=half, cluster=gpus(4, Link(alpha=alpha, bandwidth=float("inf")))).elapsed
+        play(
+            schedules,
+            costs=half,
+            cluster=gpus(4, Link(alpha=alpha, bandwidth=float("inf"))),
+        ).elapsed
         for alpha in (0.0, 0.25)
     ]
     live = [live_microbatches(steps) for steps in schedules]
-    print(f"{name:>10}: {times[0]:.2f} s, with messages of 0.25 s {times[1]:.2f} s, live {live}")
+    print(
+        f"{name:>10}: {times[0]:.2f} s, with messages of 0.25 s {times[1]:.2f} s, live "
+        f"{live}"
+    )
 
 # %% [markdown]
 # Where messages take time, the way to the last stage and back takes longer, and with the longer warm-up a rank still
@@ -1414,9 +1553,15 @@ for name, schedules in (("Megatron's", interleaved_of_4), ("shorter", shorter)):
 # %% tags=["notebook-only"]
 def interleaved_step(rank, world_size):
     layers = interleaved_layers(deep, 2, rank, world_size)
-    loss, grads = run_schedule(wide, layers, interleaved(rank, world_size, 8, 2), 2, rank, world_size)
+    loss, grads = run_schedule(
+        wide, layers, interleaved(rank, world_size, 8, 2), 2, rank, world_size
+    )
     _, right = mlp.serial_gradients(deep, wide)
-    pairs = zip(sum(grads, []), sum(interleaved_layers(right, 2, rank, world_size), []), strict=True)
+    pairs = zip(
+        sum(grads, []),
+        sum(interleaved_layers(right, 2, rank, world_size), []),
+        strict=True,
+    )
     return all(torch.allclose(a, b, atol=1e-7) for a, b in pairs)
 
 spawn(interleaved_step, 4).results
@@ -1474,7 +1619,10 @@ class SumBackward(torch.autograd.Function):  # nothing forward, all-reduce backw
 
 def tensor_parallel(rank, world_size, rows=ROWS):
     shape = DIM, DIM // world_size
-    pairs = [(empty(*shape).requires_grad_(), empty(*shape[::-1]).requires_grad_()) for _ in range(LAYERS // 2)]
+    pairs = [
+        (empty(*shape).requires_grad_(), empty(*shape[::-1]).requires_grad_())
+        for _ in range(LAYERS // 2)
+    ]
     x = empty(rows, DIM)
     for columns, rows_of_next in pairs:
         x = mlp.layer(SumBackward.apply(x), columns)  # (rows, DIM / P)
@@ -1484,7 +1632,9 @@ def tensor_parallel(rank, world_size, rows=ROWS):
 def pipeline_parallel(rank, world_size, rows=ROWS, num_microbatches=16):
     weights = [empty(DIM, DIM) for _ in range(LAYERS // world_size)]
     steps = one_f_one_b(rank, world_size, num_microbatches)
-    run_schedule(empty(rows, DIM), [weights], steps, rows // num_microbatches, rank, world_size)
+    run_schedule(
+        empty(rows, DIM), [weights], steps, rows // num_microbatches, rank, world_size
+    )
 
 # %% [markdown]
 # Each runs twice: in one machine, whose GPUs are connected by NVLink, and with one GPU in each of 8 machines, connected
@@ -1498,26 +1648,47 @@ predict("least memory", ..., choices=["data", "tensor", "pipeline"])
 
 # %% tags=["notebook-only"]
 one_node = find_cluster("dgx-h100", 8)
-eight_nodes = replace(one_node, name="8 nodes with one GPU each", nodes=8, gpus_per_node=1, nics=None)
-STRATEGIES = {"data": data_parallel, "tensor": tensor_parallel, "pipeline": pipeline_parallel}
+eight_nodes = replace(
+    one_node, name="8 nodes with one GPU each", nodes=8, gpus_per_node=1, nics=None
+)
+STRATEGIES = {
+    "data": data_parallel,
+    "tensor": tensor_parallel,
+    "pipeline": pipeline_parallel,
+}
 
 def most_sent(run):
     traffic = run.traffic()
-    collectives = [sum(calls.implied for calls in rank.values()) for rank in traffic.collectives]
-    return max(traffic.sent(rank)[1] + collectives[rank] for rank in range(run.world_size))
+    collectives = [
+        sum(calls.implied for calls in rank.values()) for rank in traffic.collectives
+    ]
+    return max(
+        traffic.sent(rank)[1] + collectives[rank] for rank in range(run.world_size)
+    )
 
 alone = simulate(data_parallel, 1, cluster=one_node)
-print(f"one GPU alone: {alone.elapsed * 1e3:.2f} ms, {max(alone.memory().peak) / 1e9:.2f} GB\n")
-print(f"{'':>9}  one node   8 nodes   sent by a rank   held by a rank   with AdamW's state")
+print(
+    f"one GPU alone: {alone.elapsed * 1e3:.2f} ms, "
+    f"{max(alone.memory().peak) / 1e9:.2f} GB\n"
+)
+print(
+    f"{'':>9}  one node   8 nodes   sent by a rank   held by a rank   with AdamW's "
+    "state"
+)
 found = {}
 for name, program in STRATEGIES.items():
-    inside, across = (simulate(program, 8, cluster=cluster) for cluster in (one_node, eight_nodes))
+    inside, across = (
+        simulate(program, 8, cluster=cluster) for cluster in (one_node, eight_nodes)
+    )
     found[name] = inside.elapsed, across.elapsed, max(inside.memory().peak)
     times = f"{inside.elapsed * 1e3:6.2f} ms {across.elapsed * 1e3:6.2f} ms"
     weights_held = LAYERS * DIM * DIM // (1 if name == "data" else 8)
     state = 12 * weights_held / 1e9  # weights and two averages, in float32
     held = found[name][2] / 1e9
-    print(f"{name:>9} {times} {most_sent(inside) / 1e9:13.2f} GB {held:13.2f} GB {held + state:16.2f} GB")
+    print(
+        f"{name:>9} {times} {most_sent(inside) / 1e9:13.2f} GB {held:13.2f} GB "
+        f"{held + state:16.2f} GB"
+    )
 best = [min(found, key=lambda name: found[name][column]) for column in range(3)]
 
 # %%
@@ -1543,9 +1714,18 @@ for rows in (4096, 512):
     single = simulate(data_parallel, 1, rows=rows, cluster="dgx-h100").elapsed
     for ranks in (8, 64):
         # all ranks do the same, so one of them runs (lesson 05)
-        run = simulate(data_parallel, ranks, rows=ranks * rows, cluster="dgx-h100", alike=lambda rank: 0)
+        run = simulate(
+            data_parallel,
+            ranks,
+            rows=ranks * rows,
+            cluster="dgx-h100",
+            alike=lambda rank: 0,
+        )
         together = run.elapsed
-        print(f"{rows:>5} rows on each GPU, {ranks:>2} GPUs: efficiency {single / together:.0%}")
+        print(
+            f"{rows:>5} rows on each GPU, {ranks:>2} GPUs: efficiency "
+            f"{single / together:.0%}"
+        )
 
 # %% [markdown]
 # True where each GPU has enough rows: the sums hide behind the computing. With few rows there is nothing to hide
@@ -1554,10 +1734,15 @@ for rows in (4096, 512):
 # **"Tensor parallelism only inside a node."** Here is how much communication adds to a step, inside a node and across:
 
 # %% tags=["notebook-only"]
-computing = simulate(tensor_parallel, 8, cluster=replace(one_node, name="free", intra=FREE, inter=FREE)).elapsed
+computing = simulate(
+    tensor_parallel, 8, cluster=replace(one_node, name="free", intra=FREE, inter=FREE)
+).elapsed
 for cluster in (one_node, eight_nodes):
     elapsed = simulate(tensor_parallel, 8, cluster=cluster).elapsed
-    print(f"{cluster.name:>25}: {elapsed / computing:.2f} times as long as without communication")
+    print(
+        f"{cluster.name:>25}: {elapsed / computing:.2f} times as long as without "
+        "communication"
+    )
 
 # %% [markdown]
 # True, and there is more to it: the sums come in the middle of the computation, and nothing else can be done meanwhile,
@@ -1568,9 +1753,14 @@ for cluster in (one_node, eight_nodes):
 
 # %% tags=["notebook-only"]
 for num_microbatches in (4, 8, 16, 32, 64):
-    run = simulate(pipeline_parallel, 8, num_microbatches=num_microbatches, cluster=eight_nodes)
+    run = simulate(
+        pipeline_parallel, 8, num_microbatches=num_microbatches, cluster=eight_nodes
+    )
     bubble = 7 / (num_microbatches + 7)
-    print(f"M = {num_microbatches:>3}: bubble by the formula {bubble:5.1%}, {run.elapsed * 1e3:6.2f} ms a step")
+    print(
+        f"M = {num_microbatches:>3}: bubble by the formula {bubble:5.1%}, "
+        f"{run.elapsed * 1e3:6.2f} ms a step"
+    )
 
 # %% [markdown]
 # The bubble does. The **time** shrinks only for a while, and then grows again. A microbatch of few rows can't keep a
@@ -1638,7 +1828,11 @@ seconds = {"F": 1.0, "B": 1.25, "W": 0.75}
 board_name = ""  # your name on the class's board; empty for none
 
 def split_backward(
-    rank: int, world_size: int, num_microbatches: int, most_live: int, seconds: dict[str, float]
+    rank: int,
+    world_size: int,
+    num_microbatches: int,
+    most_live: int,
+    seconds: dict[str, float],
 ) -> list[tuple]:
     """The steps of one rank: ("F", m), ("B", m) and ("W", m), once for each microbatch.
 
@@ -1674,7 +1868,10 @@ def split_backward(
 # %% tags=["notebook-only"]
 split = [split_backward(rank, 4, 8, most_live=4, seconds=seconds) for rank in range(4)]
 end = max(slot.end for slot in timed(split, seconds))
-print(problem(split) or f"it can run: {end} s, of which a rank works {8 * sum(seconds.values())} s")
+print(
+    problem(split)
+    or f"it can run: {end} s, of which a rank works {8 * sum(seconds.values())} s"
+)
 figures.schedule(split, "yours", seconds)
 
 # %% check="split-backward" judges="score" points=3

@@ -23,13 +23,37 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from utils import figures, region, simulate, spawn
 from utils.checks import checks_for
-from utils.kit.functional_collectives import all_gather, all_reduce, all_to_all, reduce_scatter
-from utils.kit.placements import USES, both_passes, chunks, converter, cut_dim, local_shape, moved, pad_to
+from utils.kit.functional_collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    reduce_scatter,
+)
+from utils.kit.placements import (
+    USES,
+    both_passes,
+    chunks,
+    converter,
+    cut_dim,
+    local_shape,
+    moved,
+    pad_to,
+)
 from utils.kit.placements import convert as any_conversion
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.stored_jax import from_jax
@@ -58,8 +82,14 @@ def move(rank, world_size):
 
 by_torch = simulate(move, 64)
 sent, peak = by_torch.traffic().implied(0), max(by_torch.memory().peak)
-print(f"each GPU has {by_torch.results[0]} at the end, {2 * math.prod(by_torch.results[0]) / 1e6:,.0f} MB")
-print(f"it sent {sent / 1e6:,.0f} MB, held {peak / 1e6:,.0f} MB, and took {by_torch.elapsed * 1e3:.1f} ms")
+print(
+    f"each GPU has {by_torch.results[0]} at the end, "
+    f"{2 * math.prod(by_torch.results[0]) / 1e6:,.0f} MB"
+)
+print(
+    f"it sent {sent / 1e6:,.0f} MB, held {peak / 1e6:,.0f} MB, and took "
+    f"{by_torch.elapsed * 1e3:.1f} ms"
+)
 
 # %% [markdown]
 # The values are right, and there is no warning. But to end up with 134 MB, each GPU has sent 7.5 GB, and for a moment
@@ -128,7 +158,10 @@ figures.layouts(["S0 R", "S0 S1", "S1 S0", "S0 S0"], mesh=(2, 3))
 
 # %% exercise="my-part" difficulty=2 minutes=10
 def my_part(
-    shape: tuple[int, ...], layout: tuple[str, ...], mesh: tuple[int, ...], coordinates: tuple[int, ...]
+    shape: tuple[int, ...],
+    layout: tuple[str, ...],
+    mesh: tuple[int, ...],
+    coordinates: tuple[int, ...],
 ) -> tuple[slice, ...]:
     """The slice of each dimension that the rank at these coordinates of the mesh has.
 
@@ -289,7 +322,11 @@ def placement_of(text):
 def sent_in(run, name):
     """Bytes that rank 0 sent within a region, as its collectives imply."""
     [part] = [part for part in run.regions if part.rank == 0 and part.name == name]
-    inside = [event for event in run.events if event.rank == 0 and part.start <= event.start < part.end]
+    inside = [
+        event
+        for event in run.events
+        if event.rank == 0 and part.start <= event.start < part.end
+    ]
     return Traffic(run.world_size, inside).implied(0)
 
 pairs = [(a, b) for a in ("P", "S0", "S1", "R") for b in ("R", "S0", "S1") if a != b]
@@ -299,7 +336,10 @@ def all_pairs(rank, world_size):
     logging.disable(logging.WARNING)
     mesh = init_device_mesh("cpu", (world_size,))
     for src, dst in pairs:
-        mine = torch.ones(16 // (world_size if src == "S0" else 1), 16 // (world_size if src == "S1" else 1))
+        mine = torch.ones(
+            16 // (world_size if src == "S0" else 1),
+            16 // (world_size if src == "S1" else 1),
+        )
         with region(f"{src} {dst}"):
             convert(mine, src, dst, dist.group.WORLD)
         x = DTensor.from_local(mine, mesh, [placement_of(src)])
@@ -311,7 +351,10 @@ print("          formula  yours  DTensor")
 for src, dst in pairs:
     nbytes = 4 * 256 // (4 if src[0] == "S" else 1)
     formula = conversion_bytes(nbytes, src, dst, 4)[1]
-    yours, theirs = sent_in(run, f"{src} {dst}"), sent_in(run, f"{src} {dst} by DTensor")
+    yours, theirs = (
+        sent_in(run, f"{src} {dst}"),
+        sent_in(run, f"{src} {dst} by DTensor"),
+    )
     print(f"{src:>2} to {dst:<2} {formula:9} {yours:6} {theirs:8}")
 
 # %% [markdown]
@@ -355,7 +398,11 @@ for src, dst in pairs:
 
 # %% exercise="convert-uneven" difficulty=4 minutes=20
 def convert_uneven(
-    x_local: Tensor, src: str, dst: str, shape: tuple[int, ...], group: dist.ProcessGroup
+    x_local: Tensor,
+    src: str,
+    dst: str,
+    shape: tuple[int, ...],
+    group: dist.ProcessGroup,
 ) -> Tensor:
     """As `convert`, for any length of the dimensions that are cut.
 
@@ -401,7 +448,9 @@ check(convert_uneven, judges="traffic")
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
 def without_padding(rank, world_size):
-    return all_gather(chunks(torch.ones(7, 3), world_size, 0)[rank], dist.group.WORLD, 0)
+    return all_gather(
+        chunks(torch.ones(7, 3), world_size, 0)[rank], dist.group.WORLD, 0
+    )
 
 try:
     spawn(without_padding, 4)
@@ -525,7 +574,10 @@ predict("DTensor's bytes over the fewest", ...)
 
 # %% exercise="cheapest-steps" difficulty=4 minutes=20
 def cheapest_steps(
-    shape: tuple[int, ...], src: tuple[str, ...], dst: tuple[str, ...], mesh: tuple[int, ...]
+    shape: tuple[int, ...],
+    src: tuple[str, ...],
+    dst: tuple[str, ...],
+    mesh: tuple[int, ...],
 ) -> list[tuple[int, str, str]]:
     """Steps (axis, old placement, new placement) from src to dst that send the least.
 
@@ -561,12 +613,16 @@ check(cheapest_steps, judges="values")
 def one_shape(x, old, new, shape, group):
     return convert(x, old, new, group)
 
-def move_cheaply(rank, world_size, shape=(65536, 65536), src=("R", "S0"), dst=("S1", "S1")):
+def move_cheaply(
+    rank, world_size, shape=(65536, 65536), src=("R", "S0"), dst=("S1", "S1")
+):
     mesh = init_device_mesh("cuda", (8, 8))
     mine = torch.empty(8192, 65536, dtype=torch.bfloat16)
     steps = cheapest_steps(shape, src, dst, (8, 8))
     groups = [mesh.get_group(axis) for axis in range(2)]
-    x = redistribute(mine, shape, src, steps, (8, 8), mesh.get_coordinate(), groups, one_shape)
+    x = redistribute(
+        mine, shape, src, steps, (8, 8), mesh.get_coordinate(), groups, one_shape
+    )
     return tuple(x.shape), steps
 
 by_us = simulate(move_cheaply, 64)
@@ -607,12 +663,18 @@ def default_steps(src, dst):
     now, steps = list(src), []
     for axis in reversed(range(len(src))):
         old, new = now[axis], dst[axis]
-        if new[0] == "S" and [k for k in range(axis) if now[k] == new] != [k for k in range(axis) if dst[k] == new]:
+        if new[0] == "S" and [k for k in range(axis) if now[k] == new] != [
+            k for k in range(axis) if dst[k] == new
+        ]:
             new = "R"  # the axes before this one don't cut the dimension as they will
         if old != new and any(p[0] == "S" for p in src):
             steps.append((axis, old, new))
             now[axis] = new
-    return steps + [(axis, now[axis], dst[axis]) for axis in range(len(src)) if now[axis] != dst[axis]]
+    return steps + [
+        (axis, now[axis], dst[axis])
+        for axis in range(len(src))
+        if now[axis] != dst[axis]
+    ]
 
 def numbers_sent(shape, src, steps, mesh):
     layout, total = list(src), 0
@@ -626,12 +688,17 @@ def numbers_sent(shape, src, steps, mesh):
 mesh, shape = (8, 8), (64, 64)
 layouts = list(product(("R", "S0", "S1"), repeat=2))
 ways = [
-    (numbers_sent(shape, a, default_steps(a, b), mesh), numbers_sent(shape, a, cheapest_steps(shape, a, b, mesh), mesh))
+    (
+        numbers_sent(shape, a, default_steps(a, b), mesh),
+        numbers_sent(shape, a, cheapest_steps(shape, a, b, mesh), mesh),
+    )
     for a, b in product(layouts, repeat=2)
 ]
 more = sum(default > least for default, least in ways)
 print(f"{more} of {len(ways) - len(layouts)} pairs: more than the fewest bytes")
-print(f"in all, {sum(default for default, _ in ways) / sum(least for _, least in ways):.2f} times as many")
+print(
+    f"in all, {sum(default for default, _ in ways) / sum(least for _, least in ways):.2f} times as many"
+)
 
 # %% [markdown]
 # torch has a better planner (`use_min_cost_redistribution_plan`, private so far), and you can always name the stops
@@ -743,7 +810,9 @@ operations = {
 }
 
 def on_partial_sums(rank, world_size):
-    x = DTensor.from_local(torch.ones(4) - 2 * rank, init_device_mesh("cpu", (world_size,)), [Partial()])
+    x = DTensor.from_local(
+        torch.ones(4) - 2 * rank, init_device_mesh("cpu", (world_size,)), [Partial()]
+    )
     placements = {}
     for name, operation in operations.items():
         with region(name):
@@ -752,7 +821,9 @@ def on_partial_sums(rank, world_size):
 
 run = spawn(on_partial_sums, 2)
 for name, placement in run.results[0].items():
-    print(f"{name:10} sends {sent_in(run, name):2} bytes, and the result is {placement}")
+    print(
+        f"{name:10} sends {sent_in(run, name):2} bytes, and the result is {placement}"
+    )
 
 # %%
 reveal(
@@ -818,11 +889,22 @@ rows = {
     "leaving a sequence-parallel region": ("P", "S0"),
     "gathering shards at the end": ("S1", "I"),
 }
-calls = {"S R": "all_gather", "S I": "all_gather", "P R": "all_reduce", "P I": "all_reduce", "P S": "reduce_scatter"}
+calls = {
+    "S R": "all_gather",
+    "S I": "all_gather",
+    "P R": "all_reduce",
+    "P I": "all_reduce",
+    "P S": "reduce_scatter",
+}
 for name, pair in rows.items():
     back = gradient_conversion(*pair)
-    forward, backward = (calls.get(f"{a[0]} {b[0]}", "nothing") for a, b in (pair, back))
-    print(f"{name:52} {pair[0]:2} to {pair[1]:2} {forward:14}  back: {back[0]:2} to {back[1]:2} {backward}")
+    forward, backward = (
+        calls.get(f"{a[0]} {b[0]}", "nothing") for a, b in (pair, back)
+    )
+    print(
+        f"{name:52} {pair[0]:2} to {pair[1]:2} {forward:14}  back: {back[0]:2} to "
+        f"{back[1]:2} {backward}"
+    )
 
 # %% [markdown]
 # So an all-reduce in the forward pass doesn't say what happens in the backward pass. If its result is `"I"`, that is
@@ -875,7 +957,12 @@ predict("a weight, backward", ..., choices=collectives)
 
 # %% exercise="sharded-mlp" difficulty=3 minutes=15
 def sharded_mlp(
-    x_local: Tensor, w1_local: Tensor, w2_local: Tensor, stored: dict[str, str], labels: tuple[str, str], to
+    x_local: Tensor,
+    w1_local: Tensor,
+    w2_local: Tensor,
+    stored: dict[str, str],
+    labels: tuple[str, str],
+    to,
 ) -> Tensor:
     """relu(x @ w1) @ w2, where each rank has a part. The result lies as x does.
 
@@ -910,12 +997,19 @@ SIZES = {"x": (32, 16), "w1": (16, 64), "w2": (64, 16)}
 
 def local_zeros(stored, n):
     """A tensor of zeros for each name, of the shape that a rank has."""
-    return [torch.zeros(local_shape(SIZES[name], (p,), (n,), (0,)), requires_grad=True) for name, p in stored.items()]
+    return [
+        torch.zeros(local_shape(SIZES[name], (p,), (n,), (0,)), requires_grad=True)
+        for name, p in stored.items()
+    ]
 
 # %%
 def calls_in(run, name):
     [part] = [part for part in run.regions if part.rank == 0 and part.name == name]
-    return [event.op for event in run.events if event.rank == 0 and part.start <= event.start < part.end]
+    return [
+        event.op
+        for event in run.events
+        if event.rank == 0 and part.start <= event.start < part.end
+    ]
 
 # %% tags=["notebook-only"]
 def run_mlp(rank, world_size, stored, labels):
@@ -927,8 +1021,13 @@ def run_mlp(rank, world_size, stored, labels):
 
 by_hand = {name: spawn(run_mlp, 4, *way) for name, way in WAYS.items()}
 for name, run in by_hand.items():
-    there, back = (", ".join(calls_in(run, part)) or "nothing" for part in ("forward", "backward"))
-    print(f"{name}: {run.traffic().implied(0):,} bytes from each rank\n   forward {there}; backward {back}")
+    there, back = (
+        ", ".join(calls_in(run, part)) or "nothing" for part in ("forward", "backward")
+    )
+    print(
+        f"{name}: {run.traffic().implied(0):,} bytes from each rank\n   forward "
+        f"{there}; backward {back}"
+    )
 
 # %%
 reveal(
@@ -976,7 +1075,9 @@ reveal(
 # </details>
 
 # %% exercise="layer-bytes" difficulty=3 minutes=12
-def layer_bytes(tokens: int, fan_in: int, fan_out: int, label: str, stored: str, n: int) -> tuple[int, int]:
+def layer_bytes(
+    tokens: int, fan_in: int, fan_out: int, label: str, stored: str, n: int
+) -> tuple[int, int]:
     """Numbers that each of n ranks sends for y = x @ w: (forward, backward).
 
     x: (tokens, fan_in), lies as "S0" before; y: (tokens, fan_out), as "S0" after.
@@ -998,10 +1099,16 @@ def layer_bytes(tokens: int, fan_in: int, fan_out: int, label: str, stored: str,
 check(layer_bytes, judges="values")
 
 # %%
-print("1,024 tokens, a layer of 4,096 x 16,384, 8 ranks: millions of numbers forward, backward")
+print(
+    "1,024 tokens, a layer of 4,096 x 16,384, 8 ranks: millions of numbers forward, "
+    "backward"
+)
 for label, stored in (("b", "I"), ("b", "S0"), ("f", "S1"), ("d", "S0")):
     forward, backward = layer_bytes(1024, 4096, 16384, label, stored, 8)
-    print(f"label {label}, w stored as {stored:2} {forward / 1e6:8.1f} {backward / 1e6:8.1f}")
+    print(
+        f"label {label}, w stored as {stored:2} {forward / 1e6:8.1f} "
+        f"{backward / 1e6:8.1f}"
+    )
 
 # %% [markdown]
 # ## A model, sharded
@@ -1045,7 +1152,9 @@ predict("tokens from which on it changes", ...)
 # </details>
 
 # %% exercise="shard-model" difficulty=4 minutes=20
-def shard_model(widths: list[int], tokens: int, n: int, budget: int) -> list[tuple[str, str]]:
+def shard_model(
+    widths: list[int], tokens: int, n: int, budget: int
+) -> list[tuple[str, str]]:
     """(label, placement of the stored weight) for each layer, so that the ranks send
     the least in both passes together.
 
@@ -1077,7 +1186,9 @@ check(shard_model, judges="values")
 D, F_, n = 4096, 16384, 8
 weights = 2 * D * F_
 for tokens in (1024, 8192, 16383, 16384, 65536):
-    cut, whole = (shard_model([D, F_, D], tokens, n, budget) for budget in (weights // n, weights))
+    cut, whole = (
+        shard_model([D, F_, D], tokens, n, budget) for budget in (weights // n, weights)
+    )
     print(f"{tokens:6,} tokens. Weights cut: {cut}; if there is room: {whole}")
 
 # %%
@@ -1137,7 +1248,10 @@ def all_products(rank, world_size):
     found = {}
     for a, b in product(names, repeat=2):
         local = [torch.ones(local_shape((8, 8), (p,), (4,), (rank,))) for p in (a, b)]
-        x, w = (DTensor.from_local(v, mesh, [placement_of(p)]) for v, p in zip(local, (a, b)))
+        x, w = (
+            DTensor.from_local(v, mesh, [placement_of(p)])
+            for v, p in zip(local, (a, b))
+        )
         with region(f"{a} @ {b}"):
             found[a, b] = str((x @ w).placements[0])
     return found
@@ -1145,7 +1259,11 @@ def all_products(rank, world_size):
 run = spawn(all_products, 4)
 print("x @ w" + "".join(f"{'w: ' + b:>16}" for b in names))
 for a in names:
-    cells = [f"{run.results[0][a, b].replace('(sum)', '')} {sent_in(run, f'{a} @ {b}') or '...'}" for b in names]
+    cells = [
+        f"{run.results[0][a, b].replace('(sum)', '')} "
+        f"{sent_in(run, f'{a} @ {b}') or '...'}"
+        for b in names
+    ]
     print(f"x: {a:3}" + "".join(f"{cell:>16}" for cell in cells))
 
 # %% [markdown]
@@ -1182,7 +1300,12 @@ for a in names:
 
 # %% exercise="dtensor-mlp" difficulty=3 minutes=12
 def dtensor_mlp(
-    x_local: Tensor, w1_local: Tensor, w2_local: Tensor, stored: dict[str, str], labels: tuple[str, str], mesh
+    x_local: Tensor,
+    w1_local: Tensor,
+    w2_local: Tensor,
+    stored: dict[str, str],
+    labels: tuple[str, str],
+    mesh,
 ) -> Tensor:
     """As sharded_mlp, by DTensor on a DeviceMesh of one axis. Returns a local tensor.
 
@@ -1216,18 +1339,30 @@ check(dtensor_mlp, judges="traffic")
 # %% tags=["notebook-only"]
 def nothing_said(x, w1, w2, stored, labels, mesh):
     places = [placement_of(p.replace("I", "R")) for p in stored.values()]
-    x, w1, w2 = (DTensor.from_local(v, mesh, [place]) for v, place in zip((x, w1, w2), places))
+    x, w1, w2 = (
+        DTensor.from_local(v, mesh, [place]) for v, place in zip((x, w1, w2), places)
+    )
     return ((x @ w1).relu() @ w2).redistribute(placements=x.placements).to_local()
 
 def run_dtensor(rank, world_size, function, stored, labels):
     logging.disable(logging.WARNING)
-    y = function(*local_zeros(stored, world_size), stored, labels, init_device_mesh("cpu", (world_size,)))
+    y = function(
+        *local_zeros(stored, world_size),
+        stored,
+        labels,
+        init_device_mesh("cpu", (world_size,)),
+    )
     y.backward(torch.zeros_like(y))
 
 print("bytes from each rank:       by hand  DTensor, told  DTensor, not told")
 for name, way in WAYS.items():
-    told, not_told = (spawn(run_dtensor, 4, f, *way).traffic().implied(0) for f in (dtensor_mlp, nothing_said))
-    print(f"{name:27} {by_hand[name].traffic().implied(0):7,} {told:14,} {not_told:18,}")
+    told, not_told = (
+        spawn(run_dtensor, 4, f, *way).traffic().implied(0)
+        for f in (dtensor_mlp, nothing_said)
+    )
+    print(
+        f"{name:27} {by_hand[name].traffic().implied(0):7,} {told:14,} {not_told:18,}"
+    )
 
 # %% [markdown]
 # Told, DTensor sends exactly what you do. Not told, it gathers activations where gathering weights would take fewer
@@ -1253,8 +1388,12 @@ def stumbles(rank, world_size):
     return {
         "a mask that is a plain tensor": words_of(lambda: x * torch.ones(8, 8)),
         "2 heads on 4 ranks": words_of(lambda: x.view(8, 2, 4)),
-        "asking for a partial sum": words_of(lambda: x.redistribute(placements=[Partial()])),
-        "clipping mixed gradients": words_of(lambda: nn.utils.clip_grad_norm_([weight, bias], 1.0)),
+        "asking for a partial sum": words_of(
+            lambda: x.redistribute(placements=[Partial()])
+        ),
+        "clipping mixed gradients": words_of(
+            lambda: nn.utils.clip_grad_norm_([weight, bias], 1.0)
+        ),
     }
 
 for what, words in spawn(stumbles, 4).results[0].items():
@@ -1299,7 +1438,9 @@ for rank, (plain, said) in enumerate(spawn(local_trap, 2).results):
 # %% tags=["notebook-only"]
 def make_model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(16, 64, bias=False), nn.ReLU(), nn.Linear(64, 16, bias=False)).double()
+    return nn.Sequential(
+        nn.Linear(16, 64, bias=False), nn.ReLU(), nn.Linear(64, 16, bias=False)
+    ).double()
 
 batch = torch.randn(8, 16, dtype=double, generator=torch.Generator().manual_seed(1))
 
@@ -1307,7 +1448,9 @@ def two_axes(rank, world_size):
     warnings.simplefilter("ignore")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = make_model()
-    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    parallelize_module(
+        model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    )
     fully_shard(model, mesh=mesh["dp"])
     with region("step"):
         model(batch.chunk(2)[mesh.get_coordinate()[0]]).square().mean().backward()
@@ -1317,7 +1460,11 @@ run, whole = spawn(two_axes, 4), make_model()
 whole(batch).square().mean().backward()
 placements, gradient = run.results[1]  # dp 0, tp 1
 print(placements, calls_in(run, "step"))
-rows = [n for n, row in enumerate(whole[0].weight.grad) if any(torch.allclose(row, mine) for mine in gradient)]
+rows = [
+    n
+    for n, row in enumerate(whole[0].weight.grad)
+    if any(torch.allclose(row, mine) for mine in gradient)
+]
 print("rows of rank 1:", rows)
 
 # %% [markdown]
@@ -1349,14 +1496,28 @@ print("rows of rank 1:", rows)
 def collective_lines(compiled):
     """The lines of a compiled program that hold a collective, shortened."""
     kinds = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
-    lines = [line.strip() for line in compiled.as_text().splitlines() if re.search(rf" ({kinds})\(", line)]
-    return [re.sub(r", (metadata=\{.*?\}|use_global_device_ids=true|channel_id=\d+)", "", line) for line in lines]
+    lines = [
+        line.strip()
+        for line in compiled.as_text().splitlines()
+        if re.search(rf" ({kinds})\(", line)
+    ]
+    return [
+        re.sub(
+            r", (metadata=\{.*?\}|use_global_device_ids=true|channel_id=\d+)", "", line
+        )
+        for line in lines
+    ]
 
 def opening(jax):
     mesh = jax.make_mesh((2, 4), ("x", "y"), (jax.sharding.AxisType.Auto,) * 2)
-    rows, columns = (jax.NamedSharding(mesh, spec) for spec in (jax.P("y", None), jax.P(None, ("x", "y"))))
+    rows, columns = (
+        jax.NamedSharding(mesh, spec)
+        for spec in (jax.P("y", None), jax.P(None, ("x", "y")))
+    )
     move = jax.jit(lambda x: x, in_shardings=rows, out_shardings=columns)
-    return collective_lines(move.lower(jax.ShapeDtypeStruct((64, 64), "float32")).compile())
+    return collective_lines(
+        move.lower(jax.ShapeDtypeStruct((64, 64), "float32")).compile()
+    )
 
 from_jax(opening)
 
@@ -1435,15 +1596,29 @@ check(read_hlo, judges="values")
 def bytes_sent(lines):
     """Bytes that a device sends, by these lines."""
     calls = read_hlo("\n".join(lines))
-    return sum(implied_bytes(op.replace("-", "_"), nbytes, 0, n, None) for op, nbytes, n in calls)
+    return sum(
+        implied_bytes(op.replace("-", "_"), nbytes, 0, n, None)
+        for op, nbytes, n in calls
+    )
 
 def conversions(jax):
-    mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
-    specs = {"R": (None, None), "S0": ("x", None), "S1": (None, "x"), "P": ("x", None, None)}
+    mesh = jax.make_mesh(
+        (4,), ("x",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:4]
+    )
+    specs = {
+        "R": (None, None),
+        "S0": ("x", None),
+        "S1": (None, "x"),
+        "P": ("x", None, None),
+    }
     lines = {}
     for src, dst in pairs:
         before, after = (jax.NamedSharding(mesh, jax.P(*specs[p])) for p in (src, dst))
-        program = jax.jit(lambda x: x.sum(0) if x.ndim == 3 else x, in_shardings=before, out_shardings=after)
+        program = jax.jit(
+            lambda x: x.sum(0) if x.ndim == 3 else x,
+            in_shardings=before,
+            out_shardings=after,
+        )
         x = jax.ShapeDtypeStruct((4,) * (src == "P") + (16, 16), "float32")
         lines[f"{src} {dst}"] = collective_lines(program.lower(x).compile())
     return lines
@@ -1451,8 +1626,14 @@ def conversions(jax):
 compiled = from_jax(conversions)
 for src, dst in pairs:
     formula = conversion_bytes(4 * 256 // (4 if src[0] == "S" else 1), src, dst, 4)
-    calls = ", ".join(op for op, _, _ in read_hlo("\n".join(compiled[f"{src} {dst}"]))) or "nothing"
-    print(f"{src:>2} to {dst:<2} formula {formula[1]:5}  JAX {bytes_sent(compiled[f'{src} {dst}']):5}  {calls}")
+    calls = (
+        ", ".join(op for op, _, _ in read_hlo("\n".join(compiled[f"{src} {dst}"])))
+        or "nothing"
+    )
+    print(
+        f"{src:>2} to {dst:<2} formula {formula[1]:5}  JAX "
+        f"{bytes_sent(compiled[f'{src} {dst}']):5}  {calls}"
+    )
 
 # %% [markdown]
 # Equal, except from P to S: JAX has an all-reduce, twice the bytes, instead of a reduce-scatter. That is the compiler
@@ -1491,9 +1672,14 @@ def strategies(jax):
             lambda x, w1, w2: relu(x @ jax.reshard(w1, whole)) @ jax.reshard(w2, whole),
             (cut, cut, cut),
         ),
-        "Megatron": (lambda x, w1, w2: matmul(relu(x @ w1), w2, out_sharding=whole), (whole, P(None, "t"), cut)),
+        "Megatron": (
+            lambda x, w1, w2: matmul(relu(x @ w1), w2, out_sharding=whole),
+            (whole, P(None, "t"), cut),
+        ),
         "Megatron, sequence parallel": (
-            lambda x, w1, w2: matmul(relu(jax.reshard(x, whole) @ w1), w2, out_sharding=cut),
+            lambda x, w1, w2: matmul(
+                relu(jax.reshard(x, whole) @ w1), w2, out_sharding=cut
+            ),
             (cut, P(None, "t"), cut),
         ),
     }
@@ -1506,8 +1692,12 @@ def strategies(jax):
                 return y, *backward(grad)
 
             arrays = [
-                jax.ShapeDtypeStruct(shape, "float32", sharding=jax.NamedSharding(mesh, spec))
-                for shape, spec in zip((*SIZES.values(), SIZES["x"]), (*specs, specs[0]))
+                jax.ShapeDtypeStruct(
+                    shape, "float32", sharding=jax.NamedSharding(mesh, spec)
+                )
+                for shape, spec in zip(
+                    (*SIZES.values(), SIZES["x"]), (*specs, specs[0])
+                )
             ]
             lines[name] = collective_lines(jax.jit(both_ways).lower(*arrays).compile())
     return lines
@@ -1516,7 +1706,10 @@ in_jax = from_jax(strategies)
 print("bytes from each rank          torch    JAX")
 for name, run in by_hand.items():
     calls = ", ".join(op for op, _, _ in read_hlo("\n".join(in_jax[name])))
-    print(f"{name:27} {run.traffic().implied(0):7,} {bytes_sent(in_jax[name]):6,}  {calls}")
+    print(
+        f"{name:27} {run.traffic().implied(0):7,} {bytes_sent(in_jax[name]):6,}  "
+        f"{calls}"
+    )
 
 # %%
 reveal(
@@ -1540,8 +1733,12 @@ def types_and_errors(jax):
     with jax.set_mesh(jax.make_mesh((8,), ("t",))):
         a, b = put(jnp.ones((8, 8)), P(None, "t")), put(jnp.ones((8, 8)), P("t", None))
         partial_sum = P(None, None, unreduced={"t"})
-        summands = jax.jit(lambda a, b: jnp.matmul(a, b, out_sharding=partial_sum))(a, b)
-        weight = jax.jit(lambda w: jax.reshard(w, P(None, None, reduced={"t"})))(put(jnp.ones((8, 8)), P(None, None)))
+        summands = jax.jit(lambda a, b: jnp.matmul(a, b, out_sharding=partial_sum))(
+            a, b
+        )
+        weight = jax.jit(lambda w: jax.reshard(w, P(None, None, reduced={"t"})))(
+            put(jnp.ones((8, 8)), P(None, None))
+        )
         _, backward = jax.vjp(lambda w: b @ w, weight)
         added = jax.shard_map(
             lambda a, b: jax.lax.psum_scatter(a @ b, "t", tiled=True),
@@ -1552,9 +1749,15 @@ def types_and_errors(jax):
         said["a @ b"] = words_of(lambda: a @ b)
         said["asked for a partial sum"] = str(jax.typeof(summands))
         said["its relu"] = words_of(lambda: jax.nn.relu(summands))
-        said["a weight, and its gradient"] = f"{jax.typeof(weight)} and {backward(b)[0].aval}"
-        said["7 rows on 8 devices"] = words_of(lambda: put(jnp.ones((7, 8)), P("t", None)))
-        said["psum_scatter in shard_map"] = collective_lines(jax.jit(added).lower(a, b).compile())[0]
+        said["a weight, and its gradient"] = (
+            f"{jax.typeof(weight)} and {backward(b)[0].aval}"
+        )
+        said["7 rows on 8 devices"] = words_of(
+            lambda: put(jnp.ones((7, 8)), P("t", None))
+        )
+        said["psum_scatter in shard_map"] = collective_lines(
+            jax.jit(added).lower(a, b).compile()
+        )[0]
     return {name: words.split(". Got shape")[0] for name, words in said.items()}
 
 for name, words in from_jax(types_and_errors).items():
