@@ -6,8 +6,10 @@ interrupted between the two, `is_recorded` is false and the next run does both a
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from grader.classroom.course import Course
 from grader.classroom.gradebook import replace_file
 from grader.classroom.nbgrader_plugins import SaveGrades, points_of
 from grader.judging.verdict import Judgement
+
+MOST = 200  # bytes of a time stamp or a secret: nbgrader writes 30 and 20
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,12 @@ class OneSubmission:
 
     @property
     def timestamp(self) -> datetime | None:
-        """When it was handed in; None if it has no time stamp. Raises ValueError if the time stamp can't be read."""
-        path = self.handed_in.with_name("timestamp.txt")
-        text = path.read_text().strip() if is_file(path) else ""
-        return parse_utc(text) if text else None
+        """When it was handed in; None if it has no time stamp that can be read, or one from the future."""
+        try:
+            stamp = parse_utc(small_file(self.handed_in.with_name("timestamp.txt")).decode().strip())
+        except (ValueError, OverflowError):  # dateutil's, too, and what isn't UTF-8
+            return None
+        return stamp if stamp < datetime.now() + timedelta(days=1) else None
 
     def read(self) -> NotebookNode:
         """The student's text in the official cells."""
@@ -63,8 +69,8 @@ class OneSubmission:
             nb, resources={**self.resources(), "judgement": judgement, "digest": digest}
         )
         for name in ("timestamp.txt", "submission_secret.txt"):  # nbgrader wants them next to the notebook
-            if is_file(self.handed_in.with_name(name)):
-                replace_file(self.autograded.with_name(name), self.handed_in.with_name(name).read_bytes())
+            if content := small_file(self.handed_in.with_name(name)):
+                replace_file(self.autograded.with_name(name), content)
         replace_file(self.autograded, text.encode())
         self.course.autograding.set_permissions(self.lesson, self.student)
 
@@ -110,6 +116,11 @@ class OneSubmission:
         return exporter
 
 
-def is_file(path: Path) -> bool:
-    """Whether this is a regular file, not a link to one."""
-    return path.is_file() and not path.is_symlink()
+def small_file(path: Path) -> bytes:
+    """What one of nbgrader's two files holds; b"" if there is none, or a link, or more than nbgrader writes."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            content = file.read(MOST + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+    except OSError:
+        return b""
+    return content if len(content) <= MOST else b""

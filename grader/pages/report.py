@@ -24,7 +24,6 @@ from nbgrader import utils
 
 from grader.classroom.course import Course
 from grader.classroom.grades import Grades, read_grades
-from grader.classroom.one_submission import is_file
 from grader.classroom.similarity import Pair, similar_answers
 from grader.classroom.submission import Lesson, count, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
@@ -79,7 +78,10 @@ def read_class(course: Course, lesson: str) -> Class:
         notebook = course.folder("autograded", student, lesson) / f"{lesson}.ipynb"
         page_ = course.folder("feedback", student, lesson) / f"{lesson}.html"
         submitted = course.folder("submitted", student, lesson) / f"{lesson}.ipynb"
-        found.files[student] = [*([submitted] if is_file(submitted) else []), *notebooks_beside(submitted)]
+        found.files[student] = [
+            *([submitted] if submitted.is_file() and not submitted.is_symlink() else []),
+            *notebooks_beside(submitted),
+        ]
         files = {"feedback": page_, "notebook": notebook}
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
