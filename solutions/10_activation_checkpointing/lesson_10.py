@@ -70,8 +70,9 @@ except RankFailed as failure:
     print(str(failure).split("\n")[0])
 
 # %% [markdown]
-# Not even a third of the layers fit. Now change one word: call each layer through PyTorch's `checkpoint`. The model,
-# the batch and the GPU are the same.
+# Not even a third of the layers fit. (All 12.9 GB of weights are there from the start. The message calls those
+# parameters that a layer has used, and counts the rest under "other".) Now change one word: call each layer through
+# PyTorch's `checkpoint`. The model, the batch and the GPU are the same.
 
 # %%
 run = simulate(train_transformer, 1, partial(torch_checkpoint, use_reentrant=False), cluster="dgx-h100")
@@ -183,7 +184,7 @@ for entry in saved_tensors(transformer_layer(x, weights, 4)):
 
 # %%
 run = simulate(train_transformer, 1, plainly, 6, 1, 4096, cluster="dgx-h100")
-run.memory()
+run.memory().figure()
 
 # %% [markdown]
 # # Part 2 · A checkpoint by hand
@@ -250,7 +251,7 @@ def checkpoint(function, *args):
     At least one of args is a tensor that requires a gradient; the function returns a
     tensor or a tuple of tensors, and may use weights that aren't among args. The
     function runs once forward and once more backward. Gradients are equal to the last
-    bit.
+    bit. Nothing of torch.utils.checkpoint is called.
     """
     return Checkpoint.apply(function, *args)
 
@@ -372,7 +373,7 @@ def replayable(function):
     The first call is an ordinary one: it draws random numbers, and autocast is as it
     is. Every later call starts from the random state in which the first one started,
     with autocast on or off as it was then, and leaves the random state as it was before
-    the call.
+    the call. Each wrapper has a first call of its own.
     """
     ### BEGIN SOLUTION
     noted = []
@@ -606,8 +607,9 @@ def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
     """Return the starts of segments with the least peak, for layers that differ.
 
     boundaries[i]: bytes of layer i's input; keeps[i]: bytes that layer i keeps if
-    recorded, including its input. Every segment is a checkpoint. The first start is 0.
-    If several cuts are equally good, any of them will do. About L * L steps.
+    recorded, including its input. Both left unchanged. Every segment is a checkpoint.
+    The first start is 0. If several cuts are equally good, any of them will do. About
+    L * L steps: no more than 30 times that many lines of Python run.
     """
     ### BEGIN SOLUTION
     count = len(keeps)
@@ -946,15 +948,21 @@ reveal(
 
 # %%
 tokens = 4 * 4096
-forward = tokens * (24 * WIDTH**2 + 4 * 4096 * WIDTH) / (0.6 * 989e12)  # seconds
-everything = tokens * WIDTH * (34 + 5 * HEADS * 4096 / WIDTH)
-copied = {"the input alone": 2 * tokens * WIDTH, "all that it keeps": everything}
+seconds = tokens * (24 * WIDTH**2 + 4 * 4096 * WIDTH) / (0.6 * 989e12)
+copied = {
+    "the input alone": 2 * tokens * WIDTH,
+    "all that it keeps": 34 * tokens * WIDTH,
+    "the scores as well": (34 + 5 * HEADS * 4096 / WIDTH) * tokens * WIDTH,
+}
 for what, nbytes in copied.items():
-    print(f"{what:18} {nbytes / 64e9 * 1e3:6.1f} ms one way; one layer's forward pass {forward * 1e3:.1f} ms")
+    print(f"{what:18} {nbytes / 64e9 * 1e3:6.1f} ms one way")
+print(f"one layer's forward pass takes {seconds * 1e3:.1f} ms")
 
 # %% [markdown]
-# A layer's input travels in less time than the layer computes. Everything that the layer keeps takes far longer: for
-# that, recompute. (PyTorch's hooks for the host are `torch.autograd.graph.save_on_cpu`. Keeping activations on a later
+# A layer's input travels in less time than the layer computes. All that the layer keeps with FlashAttention, which
+# never writes the scores, takes nearly three times as long as the layer's forward pass, so no more than a third of it
+# can leave in time; the forward pass once more costs less. With the scores, it would be sixteen times as long.
+# (PyTorch's hooks for the host are `torch.autograd.graph.save_on_cpu`. Keeping activations on a later
 # stage of the pipeline, which has fewer microbatches in flight, is called BPipe.)
 
 # %% [markdown]
@@ -1073,8 +1081,8 @@ def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) ->
     """Return the fastest plan that fits, [(start, end, recompute), ...].
 
     For each layer: bytes of its input, bytes that it keeps if recorded, including its
-    input, seconds of its forward pass. memory: the most bytes alive at any time
-    (peak_of_plan). Judged for this chain, and for others of the same kind.
+    input, seconds of its forward pass; all left unchanged. memory: the most bytes alive
+    at any time (peak_of_plan). Judged for this chain, and for others of the same kind.
     """
     ### BEGIN SOLUTION
     again = [True] * len(keeps)
