@@ -302,7 +302,7 @@ wrong(
 wrong(
     "steps-for-each-microbatch",
     sentence="if the optimizer steps after each microbatch: one update, when the gradients of all have been added up",
-).replace(".backward()\n", ".backward()\n    optimizer.step()\n    optimizer.zero_grad()\n")
+).replace(".backward()", ".backward()\noptimizer.step()\noptimizer.zero_grad()")
 wrong("adds-up-in-the-models-dtype", "right to two or three digits").replace(
     "piece.grad + mine", "(piece.grad.to(p.dtype) + mine.to(p.dtype)).to(piece.dtype)"
 )
