@@ -1023,8 +1023,8 @@ print(f"one layer's forward pass takes {seconds * 1e3:.1f} ms")
 
 # %% [markdown]
 # A layer's input travels in less time than the layer computes. All that the layer keeps with FlashAttention, which
-# never writes the scores, takes nearly three times as long as the layer's forward pass, so no more than a third of it
-# can leave in time; the forward pass once more costs less. With the scores, it would be sixteen times as long.
+# never writes the scores, takes nearly three times as long as the layer's forward pass, so little more than a third
+# of it can leave in time; the forward pass once more costs less. With the scores, it would be sixteen times as long.
 # (PyTorch's hooks for the host are `torch.autograd.graph.save_on_cpu`. Keeping activations on a later
 # stage of the pipeline, which has fewer microbatches in flight, is called BPipe.)
 
