@@ -106,6 +106,10 @@ wrong("rounds-down", sentence="pieces of N // P numbers, which leave out the las
 wrong("one-more", sentence="a piece with one number too many: where P divides N there is no padding").replace(
     "-(-len(flat) // world_size)", "len(flat) // world_size + 1"
 )
+wrong("with-autograd", "detach the parameters").replace("p.detach().flatten()", "p.flatten()")
+wrong("empties-the-model", "leave its parameters as they are").replace(
+    "return flat[", "for p in model.parameters():\n    p.data.zero_()\nreturn flat["
+)
 
 wrong, right = ANSWERS.to("zero-1")
 plain = wrong("plain-adamw", "the optimizer must get the shard alone", caught_by="memory")
@@ -206,6 +210,12 @@ wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace("(f
 wrong("never-casts-the-gradient", "cast the reduced gradient").replace("mine.to(piece.dtype)", "mine")
 wrong("never-casts-the-weights", "cast before you call it").replace("piece.detach().to(flat.dtype)", "piece.detach()")
 wrong("frozen-too", "is its parameter frozen").replace(" if p.requires_grad", "")
+wrong(
+    "gathers-before-the-update",
+    sentence="what the weights were a step ago: the optimizer steps first, then the new pieces are gathered",
+).replace("optimizer.step()\noptimizer.zero_grad()\n", "").replace(
+    "for p, values in zip", "optimizer.step()\noptimizer.zero_grad()\nfor p, values in zip"
+)
 
 wrong, right = ANSWERS.to("zero-2")
 wrong("keeps-gradients", "Whole gradients of many parameters", caught_by="memory").replace(
@@ -282,6 +292,20 @@ wrong("microbatches-at-once", "one microbatch after another", caught_by="traffic
 wrong("gathers-in-the-wider-dtype", "in the model's dtype", caught_by="traffic").replace(
     "flat = p.new_empty(", "flat = piece.new_empty("
 ).replace("piece.detach().to(p.dtype)", "piece.detach()")
+wrong(
+    "gathers-before-the-update",
+    sentence="what the weights were a step ago: the optimizer steps first, then the new pieces are gathered",
+).replace("optimizer.step()\noptimizer.zero_grad()\nfor p, piece", "for p, piece").replace(
+    "p.data.copy_(flat[: p.numel()].view_as(p))",
+    "p.data.copy_(flat[: p.numel()].view_as(p))\noptimizer.step()\noptimizer.zero_grad()",
+)
+wrong(
+    "steps-for-each-microbatch",
+    sentence="if the optimizer steps after each microbatch: one update, when the gradients of all have been added up",
+).replace(".backward()", ".backward()\noptimizer.step()\noptimizer.zero_grad()")
+wrong("adds-up-in-the-models-dtype", "right to two or three digits").replace(
+    "piece.grad + mine", "(piece.grad.to(p.dtype) + mine.to(p.dtype)).to(piece.dtype)"
+)
 
 wrong, right = ANSWERS.to("gather-weight")
 wrong("counted-by-autograd", "Autograd counts this change").replace("weight.data.copy_", "weight.detach().copy_")
@@ -533,6 +557,13 @@ wrong("norm-after", sentence="the norm of the clipped gradient: return that of t
 wrong("to-norm-1", sentence="gradients of norm 1: scale them so that it is max_norm").replace(
     "min(1.0, max_norm / norm) if norm else 1.0", "1 / norm if norm > max_norm else 1.0"
 )
+wrong(
+    "own-factor", sentence="gradients scaled by each rank's own norm: one factor for all ranks, from the whole norm"
+).replace(
+    "scale = min(1.0, max_norm / norm) if norm else 1.0",
+    "own = sum(gradient.square().sum().item() for gradient in gradients) ** 0.5\n"
+    "scale = min(1.0, max_norm / own) if own else 1.0",
+)
 
 wrong, right = ANSWERS.to("hybrid-reduce")
 wrong("shard-group-only", sentence="the mean over the shard group alone: the replicas have other rows").replace(
@@ -570,17 +601,18 @@ wrong(
     return mine
 """)
 own_groups = """
-    own = [dist.new_group(range(place, dist.get_world_size(), shard_size)) for place in range(shard_size)]
+    grid = shard_size * dist.get_world_size(replica_group)
+    starts = [start for start in range(dist.get_world_size()) if start % grid < shard_size]
+    own = {start: dist.new_group(range(start, start - start % grid + grid, shard_size)) for start in starts}
+    own = own[dist.get_rank() - dist.get_rank() % grid + dist.get_rank(shard_group)]
     size = -(-gradient.numel() // shard_size)
     flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel()))
     mine = flat.new_empty(size)
     dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=shard_group)
-    dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=own[dist.get_rank(shard_group)])
+    dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=own)
 """
 wrong("groups-of-its-own-in-each-call", "use the groups that you are given").body(own_groups + "    return mine\n")
-right("ends-its-own-groups").body(
-    own_groups + "    dist.destroy_process_group(own[dist.get_rank(shard_group)])\n    return mine\n"
-)
+right("ends-its-own-groups").body(own_groups + "    dist.destroy_process_group(own)\n    return mine\n")
 wrong("whole-world-at-once", "reduce-scatter first", caught_by="traffic").body("""
     size = -(-gradient.numel() // shard_size)
     flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel())).clone()
@@ -608,6 +640,13 @@ wrong("rounds-down", sentence="pieces that are rounded down, without the last nu
     "-(-gradient.numel() // shard_size)", "gradient.numel() // shard_size"
 ).replace("mine = flat", "flat = flat[: size * shard_size]\nmine = flat")
 wrong("all-of-the-world", "one piece for each rank of the shard group", varies=True).replace(", group=shard_group", "")
+wrong(
+    "divides-by-the-world",
+    sentence="the sum divided by the size of the world: the grid may be a part of it, so divide by the groups' sizes",
+).replace("op=dist.ReduceOp.AVG, ", "").replace("return mine", "return mine / dist.get_world_size()")
+wrong("divides-by-the-world-where-it-is-the-grid", same_as="divides-by-the-world").replace(
+    "op=dist.ReduceOp.AVG, group=replica_group", "group=replica_group"
+).replace("return mine", "return mine * shard_size / dist.get_world_size()")
 
 wrong, right = ANSWERS.to("offload-end")
 wrong("free-stations", "it does one at a time").body(
@@ -653,6 +692,9 @@ wrong("up-by-itself", "the way up didn't wait").replace(
 )
 wrong("down-after-update", "the two work at the same time").replace(
     "max(at, free[station]) + takes", "max(at, free[station]) + takes\nif station == 1:\n    free[0] = at"
+)
+wrong("by-time", "they go in the order in which they are given").replace(
+    "zip(ready, down, update, up)", "sorted(zip(ready, down, update, up))"
 )
 
 wrong, right = ANSWERS.to("slices-to-read")
@@ -724,3 +766,7 @@ wrong("for-this-model-only", "times par", caught_by="score", hidden=True).replac
 right("fills-the-memory").replace(
     "int((0.9 * memory - state - whole) / of_a_row)", "int((0.9 * memory - 0.75 * state - whole) / of_a_row)"
 )
+wrong("forgets-the-averages", "out of memory", caught_by="score").replace("state = 16 *", "state = 8 *").replace(
+    "0.9 * memory", "memory"
+)
+right("two-microbatches").replace('"microbatches": 1', '"microbatches": 2').replace("0.9 * memory", "0.95 * memory")

@@ -47,18 +47,23 @@ adamw = partial(torch.optim.AdamW, lr=0.01)
 # %%
 LAYERS, DIM = 3, 50_000
 
+
 def ordinary_step(rank, world_size):
-    weights = [torch.empty(DIM, DIM, dtype=bf16, requires_grad=True) for _ in range(LAYERS)]
-    masters = [weight.detach().float().requires_grad_() for weight in weights]
-    optimizer = torch.optim.AdamW(masters)
+    """Bytes that are alive when the step is over."""
+    weights = [torch.empty(DIM, DIM, dtype=bf16) for _ in range(LAYERS)]
+    masters = [nn.Parameter(weight.float()) for weight in weights]
     x = torch.empty(8, DIM, dtype=bf16)
     for weight in weights:
-        x = layer(x, weight)
+        x = layer(x, weight.requires_grad_())
     loss_of(x).backward()
-    for weight, master in zip(weights, masters):
+    optimizers = [torch.optim.AdamW([master]) for master in masters]
+    for weight, master, optimizer in zip(weights, masters, optimizers):
         dist.all_reduce(weight.grad)
         master.grad = weight.grad.float()
-    optimizer.step()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cuda.memory_allocated()
+
 
 try:
     simulate(ordinary_step, 64, cluster="dgx-h100")
@@ -67,7 +72,20 @@ except RankFailed as failure:
 
 # %% [markdown]
 # Sixty-four GPUs have 5,120 GB together, and each of them is out of memory. A 65th wouldn't help, because every rank
-# holds the same thing. How much would be needed, and which part of it does every rank really need?
+# holds the same thing. The message is about the first allocation that didn't fit, AdamW's averages for the first
+# layer; the other two layers' would come after it. How much is it in all? Ask GPUs without a limit:
+
+# %%
+endless = find_cluster("dgx-h100", 64)
+gpu = replace(endless.gpu, memory=float("inf"))
+endless = replace(endless, name="endless memory", gpu=gpu)
+# all ranks do the same, so one of them runs (lesson 05)
+all_alike = {"alike": lambda rank: 0}
+run = simulate(ordinary_step, 64, cluster=endless, **all_alike)
+print(f"{run.results[0] / 1e9:.1f} GB on each rank")
+
+# %% [markdown]
+# Which part of that does every rank really need?
 
 # %% [markdown]
 # # Part 1 · Where sixteen bytes go
@@ -108,6 +126,7 @@ figures.zero_stages(world_size=4)
 predict("GB per rank without ZeRO", ...)
 predict("GB per rank with ZeRO-1", ...)
 
+
 # %% exercise="state-bytes" difficulty=1 minutes=5
 def state_bytes(stage: int, num_params: int, world_size: int) -> int:
     """Bytes of weights, gradients and optimizer state that each rank holds.
@@ -124,6 +143,7 @@ def state_bytes(stage: int, num_params: int, world_size: int) -> int:
     return 2 * weights + 2 * gradients + 12 * states
     ### END SOLUTION
 
+
 # %% check="state-bytes" judges="values" points=2
 check(state_bytes, judges="values")
 
@@ -132,8 +152,16 @@ by_formula = [state_bytes(stage, 7_500_000_000, 64) / 1e9 for stage in range(4)]
 [round(gigabytes, 1) for gigabytes in by_formula]
 
 # %%
-reveal("GB per rank without ZeRO", by_formula[0], why="16 bytes for each parameter, whatever the number of ranks.")
-reveal("GB per rank with ZeRO-1", by_formula[1], why="4 bytes stay on every rank; the other 12 are cut into 64 pieces.")
+reveal(
+    "GB per rank without ZeRO",
+    by_formula[0],
+    why="16 bytes for each parameter, whatever the number of ranks.",
+)
+reveal(
+    "GB per rank with ZeRO-1",
+    by_formula[1],
+    why="4 bytes stay on every rank; the other 12 are cut into 64 pieces.",
+)
 
 # %% [markdown]
 # These are the four numbers in the first figure of the ZeRO paper. Part 5 finds them again without a formula, by
@@ -178,7 +206,12 @@ piece = flat[:250]
 del flat
 
 # %%
-reveal("bytes that stay alive", piece.untyped_storage().nbytes(), why="All of it. `.clone()` gives a piece of its own.")
+reveal(
+    "bytes that stay alive",
+    piece.untyped_storage().nbytes(),
+    why="All of it. `.clone()` gives a piece of its own.",
+)
+
 
 # %% exercise="flat-shard" difficulty=2 minutes=8
 def flat_shard(model: nn.Module, rank: int, world_size: int) -> Tensor:
@@ -195,6 +228,7 @@ def flat_shard(model: nn.Module, rank: int, world_size: int) -> Tensor:
     flat = nn.functional.pad(flat, (0, size * world_size - len(flat)))
     return flat[rank * size : (rank + 1) * size].clone()
     ### END SOLUTION
+
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -240,6 +274,7 @@ check(flat_shard, judges="memory")
 # %%
 predict("times N that ZeRO-1 sends", ...)
 
+
 # %% exercise="zero-1" difficulty=3 minutes=15
 def zero_1(model: nn.Module, shard: Tensor, make_optimizer, rank: int, world_size: int):
     """Make step(rows) -> loss, a training step with the optimizer state cut.
@@ -278,6 +313,7 @@ def zero_1(model: nn.Module, shard: Tensor, make_optimizer, rank: int, world_siz
 
     return step
 
+
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -311,6 +347,7 @@ check(zero_1, judges="traffic")
 # %% tags=["notebook-only"]
 batches = [make_batch(6, 7, seed=number, dtype=double) for number in range(5)]
 
+
 def with_zero_1(rank, world_size):
     model = MLP(make_weights(4, 7, dtype=double))
     step = zero_1(model, flat_shard(model, rank, world_size), adamw, rank, world_size)
@@ -318,10 +355,14 @@ def with_zero_1(rank, world_size):
         step(batch.chunk(world_size)[rank])
     return [p.detach() for p in model.parameters()]
 
+
 serial = make_weights(4, 7, dtype=double)
 train_serially(serial, batches, lr=0.01)
 run = spawn(with_zero_1, 3)
-[all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(serial, weights)) for weights in run.results]
+[
+    all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(serial, weights))
+    for weights in run.results
+]
 
 # %%
 # share: bytes sent for each number, (P - 1) / P times 8
@@ -329,7 +370,11 @@ numbers, share = 4 * 49, 2 / 3 * 8
 sent = run.traffic().implied(0) / 5 / share
 
 # %%
-reveal("times N that ZeRO-1 sends", round(sent / numbers), why="Once to reduce-scatter, once to gather.")
+reveal(
+    "times N that ZeRO-1 sends",
+    round(sent / numbers),
+    why="Once to reduce-scatter, once to gather.",
+)
 
 # %% [markdown]
 # So ZeRO-1 is free: an all-reduce is a reduce-scatter and an all-gather anyway, and all that has changed is what
@@ -364,16 +409,19 @@ reveal("times N that ZeRO-1 sends", round(sent / numbers), why="Once to reduce-s
 # %%
 predict("times N that ZeRO-2 sends, 4 microbatches", ...)
 
+
 # %% exercise="zero-2" difficulty=4 minutes=20
-def zero_2(model: nn.Module, shards: list[Tensor], make_optimizer, rank: int, world_size: int):
+def zero_2(
+    model: nn.Module, shards: list[Tensor], make_optimizer, rank: int, world_size: int
+):
     """Make step(microbatches), a step with gradients and optimizer state cut.
 
     model: the same weights on every rank; a step changes its trainable parameters in
     place. shards[i]: (S_i,), this rank's piece of the i-th trainable parameter alone,
-    cut as in flat_shard, perhaps in a wider dtype. microbatches: (b, D) each, all of
-    one size; the loss is the mean over all rows of all ranks. Never more than one whole
-    gradient is alive. Per parameter: a reduce_scatter for each microbatch, an
-    all_gather for each step.
+    cut as in flat_shard, perhaps in a wider dtype; microbatches add up in that.
+    microbatches: (b, D) each, all of one size; the loss is the mean over all rows of
+    all ranks. Never more than one whole gradient is alive. Per parameter: a
+    reduce_scatter for each microbatch, an all_gather for each step.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     pieces = [nn.Parameter(shard) for shard in shards]
@@ -407,6 +455,7 @@ def zero_2(model: nn.Module, shards: list[Tensor], make_optimizer, rank: int, wo
 
     return step
 
+
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -438,15 +487,20 @@ check(zero_2, judges="traffic")
 # Two ways to accumulate four microbatches, on 4 ranks: yours, and lesson 05's, which keeps whole gradients on every
 # rank and reduces them once. Eight layers of 32 x 32, in float64.
 
+
 # %% tags=["notebook-only"]
 def cut_each(model, rank, world_size):
-    return [flat_shard(nn.ParameterList([p]), rank, world_size) for p in model.parameters()]
+    return [
+        flat_shard(nn.ParameterList([p]), rank, world_size) for p in model.parameters()
+    ]
+
 
 def reduce_often(rank, world_size):
     model = MLP(make_weights(8, 32, dtype=double))
     with track_memory(model):
         step = zero_2(model, cut_each(model, rank, world_size), adamw, rank, world_size)
         step(list(make_batch(4, 32, seed=rank, dtype=double).split(1)))
+
 
 def reduce_once(rank, world_size):
     model = MLP(make_weights(8, 32, dtype=double))
@@ -461,12 +515,18 @@ def reduce_once(rank, world_size):
         optimizer.step()
         dist.all_gather_single(flat, shard)
 
+
 # On virtual ranks: on real ones, Gloo's threads let go of a tensor sooner or later.
-runs = {"reduce often": simulate(reduce_often, 4, device="cpu"), "reduce once": simulate(reduce_once, 4, device="cpu")}
+runs = {
+    "reduce often": simulate(reduce_often, 4, device="cpu"),
+    "reduce once": simulate(reduce_once, 4, device="cpu"),
+}
 numbers = 8 * 32 * 32
 for name, run in runs.items():
     sent = run.traffic().implied(0) / (3 / 4 * 8 * numbers)
-    print(f"{name:>12}: sends {sent:.0f} N, holds {run.memory().peak[0] / 8 / numbers:.1f} N at most")
+    print(
+        f"{name:>12}: sends {sent:.0f} N, holds {run.memory().peak[0] / 8 / numbers:.1f} N at most"
+    )
 
 # %%
 reveal(
@@ -510,12 +570,16 @@ figures.gather_compute_free(layers=3)
 # in-place change of a tensor, and refuses to go backward through one that has changed since it was saved. It is right
 # to do so, except here, where the same values come back. A change made through `weight.data` isn't counted.
 
+
 # %%
 def filled_again_through(way):
     """Whether backward runs after the weight has been filled again, through .data or
     .detach().
     """
-    weight, x = torch.ones(2, 2, requires_grad=True), torch.ones(1, 2, requires_grad=True)
+    weight, x = (
+        torch.ones(2, 2, requires_grad=True),
+        torch.ones(1, 2, requires_grad=True),
+    )
     y = (x @ weight).sum()
     target = weight.data if way == "weight.data" else weight.detach()
     target.copy_(torch.ones(2, 2))
@@ -525,8 +589,10 @@ def filled_again_through(way):
     except RuntimeError as error:
         return f"{str(error)[:72]}..."
 
+
 print("through weight.detach():", filled_again_through("weight.detach()"))
 print("through weight.data:    ", filled_again_through("weight.data"))
+
 
 # %% exercise="gather-weight" difficulty=3 minutes=10
 def gather_weight(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
@@ -535,8 +601,8 @@ def gather_weight(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
     weight: a parameter of any shape with n numbers, whose storage is empty. If its
     storage is still there, nothing is done and nothing is sent. shard: (S,) of
     flat_shard, perhaps in a wider dtype: it is cast to that of the weight before it is
-    sent. One all_gather. Autograd may have saved the weight; the backward pass must
-    still run.
+    sent. Left unchanged. One all_gather. Autograd may have saved the weight; the
+    backward pass must still run.
     """
     ### BEGIN SOLUTION
     if weight.untyped_storage().nbytes() == 0:
@@ -547,9 +613,11 @@ def gather_weight(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
     return weight
     ### END SOLUTION
 
+
 def free_weight(weight: Tensor) -> None:
     """Take away the memory of a weight."""
     weight.untyped_storage().resize_(0)
+
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -593,8 +661,17 @@ check(gather_weight, judges="traffic")
 # %%
 predict("times N that ZeRO-3 sends", ...)
 
+
 # %% exercise="zero-3" difficulty=4 minutes=20
-def zero_3(model: MLP, shards: list[Tensor], make_optimizer, gather_weight, reshard: bool, rank: int, world_size: int):
+def zero_3(
+    model: MLP,
+    shards: list[Tensor],
+    make_optimizer,
+    gather_weight,
+    reshard: bool,
+    rank: int,
+    world_size: int,
+):
     """Make step(rows) -> loss of this rank's rows, a step with everything cut.
 
     model: its weights are there at first; zero_3 frees them, and they are free again
@@ -646,6 +723,7 @@ def zero_3(model: MLP, shards: list[Tensor], make_optimizer, gather_weight, resh
 
     return step
 
+
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -677,23 +755,39 @@ check(zero_3, judges="traffic")
 # ### All stages, measured
 # One step of each stage on 4 ranks: the same 8 layers as before.
 
+
 # %% tags=["notebook-only"]
 def one_step(rank, world_size, stage, reshard=True):
-    model, rows = MLP(make_weights(8, 32, dtype=double)), make_batch(1, 32, seed=rank, dtype=double)
+    model, rows = (
+        MLP(make_weights(8, 32, dtype=double)),
+        make_batch(1, 32, seed=rank, dtype=double),
+    )
     with track_memory(model):
         if stage == 1:
-            zero_1(model, flat_shard(model, rank, world_size), adamw, rank, world_size)(rows)
+            zero_1(model, flat_shard(model, rank, world_size), adamw, rank, world_size)(
+                rows
+            )
         elif stage == 2:
-            zero_2(model, cut_each(model, rank, world_size), adamw, rank, world_size)([rows])
+            zero_2(model, cut_each(model, rank, world_size), adamw, rank, world_size)(
+                [rows]
+            )
         else:
             shards = cut_each(model, rank, world_size)
             zero_3(model, shards, adamw, gather_weight, reshard, rank, world_size)(rows)
 
+
 found = {}
-for name, options in (("1", {}), ("2", {}), ("3", {}), ("3, no resharding", {"reshard": False})):
+for name, options in (
+    ("1", {}),
+    ("2", {}),
+    ("3", {}),
+    ("3, no resharding", {"reshard": False}),
+):
     run = spawn(one_step, 4, int(name[0]), **options)
     found[name] = run.traffic().implied(0) / (3 / 4 * 8 * numbers)
-    print(f"ZeRO-{name}: sends {found[name]:.0f} N, in {sum(event.rank == 0 for event in run.events)} calls")
+    print(
+        f"ZeRO-{name}: sends {found[name]:.0f} N, in {sum(event.rank == 0 for event in run.events)} calls"
+    )
 
 # %%
 reveal(
@@ -715,8 +809,11 @@ reveal(
 # %%
 predict("ms with prefetch", ...)
 
+
 # %% exercise="prefetched-forward" difficulty=3 minutes=15
-def prefetched_forward(x: Tensor, shards: list[Tensor], rank: int, world_size: int) -> Tensor:
+def prefetched_forward(
+    x: Tensor, shards: list[Tensor], rank: int, world_size: int
+) -> Tensor:
     """The output of all layers, each weight gathered while the previous one is used.
 
     x: (b, D), this rank's rows. shards: for each layer (S,), this rank's piece of its
@@ -739,6 +836,7 @@ def prefetched_forward(x: Tensor, shards: list[Tensor], rank: int, world_size: i
         x = layer(x, flat[: dim * dim].view(dim, dim))
     return x
     ### END SOLUTION
+
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -771,14 +869,20 @@ check(prefetched_forward, judges="memory")
 # Eight ranks, 8 layers. The GPU and the links of this virtual cluster are such that a gather takes 2 ms and a layer
 # takes 3 ms.
 
+
 # %% tags=["notebook-only"]
 def textbook(gather=2e-3, compute=3e-3, ranks=8, dim=1024, rows=1024):
     """A gather of a (dim, dim) weight in float32 takes `gather` seconds, a layer of
     `rows` rows takes `compute`.
     """
-    gpu = Gpu({"fp32": 2 * rows * dim**2 / compute}, memory=80e9, bandwidth=float("inf"))
+    gpu = Gpu(
+        {"fp32": 2 * rows * dim**2 / compute}, memory=80e9, bandwidth=float("inf")
+    )
     link = Link(alpha=0, bandwidth=(ranks - 1) / ranks * 4 * dim**2 / gather)
-    return replace(find_cluster("dgx-h100", ranks), name="textbook", gpu=gpu, intra=link)
+    return replace(
+        find_cluster("dgx-h100", ranks), name="textbook", gpu=gpu, intra=link
+    )
+
 
 def waiting_forward(x, shards, rank, world_size):
     for shard in shards:
@@ -787,20 +891,28 @@ def waiting_forward(x, shards, rank, world_size):
         x = layer(x, flat.view(x.shape[1], -1))
     return x
 
+
 def forward_pass(rank, world_size, method):
     shards = [torch.empty(1024 * 1024 // world_size) for _ in range(8)]
     with torch.no_grad(), region("forward"):
         method(torch.empty(1024, 1024), shards, rank=rank, world_size=world_size)
 
+
 waits = simulate(forward_pass, 8, waiting_forward, cluster=textbook())
 overlaps = simulate(forward_pass, 8, prefetched_forward, cluster=textbook())
-print(f"one after another {waits.elapsed * 1e3:.1f} ms, prefetched {overlaps.elapsed * 1e3:.1f} ms")
+print(
+    f"one after another {waits.elapsed * 1e3:.1f} ms, prefetched {overlaps.elapsed * 1e3:.1f} ms"
+)
 
 # %% tags=["notebook-only"]
 overlaps.timeline(ranks=[0, 1], beside=waits)
 
 # %%
-reveal("ms with prefetch", overlaps.elapsed * 1e3, why="Only the first gather is exposed: 2 + 8 times 3.")
+reveal(
+    "ms with prefetch",
+    overlaps.elapsed * 1e3,
+    why="Only the first gather is exposed: 2 + 8 times 3.",
+)
 
 # %% [markdown]
 # The same goes for the backward pass, in which the reduce-scatter of the layer just done shares the network with the
@@ -813,6 +925,7 @@ reveal("ms with prefetch", overlaps.elapsed * 1e3, why="Only the first gather is
 # stages in their shortest form, at full size, on tensors without values. A hook handles each gradient as soon as it is
 # there, and when the backward pass is over, the rank asks what it holds. Gradients stay in bfloat16, as in the paper.
 
+
 # %%
 def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
     """Bytes that are alive when the backward pass is over, before the update."""
@@ -820,11 +933,15 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
     def piece_of(x):
         return x.new_empty(-(-x.numel() // world_size))
 
-    weights = [torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)]
+    weights = [
+        torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)
+    ]
     # what this rank updates
     updated = [piece_of(w) if stage >= 1 else w for w in weights]
     # the optimizer's
-    kept = [torch.empty(u.shape, dtype=torch.float32) for u in updated for _ in range(3)]
+    kept = [
+        torch.empty(u.shape, dtype=torch.float32) for u in updated for _ in range(3)
+    ]
     shards = [piece_of(w) for w in weights] if stage == 3 else []
 
     def gather(w, shard, gradient=None):
@@ -838,7 +955,9 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
             return
         mine = piece_of(w)
         padding = world_size * len(mine) - w.numel()
-        dist.reduce_scatter_single(mine, nn.functional.pad(w.grad.flatten(), (0, padding)))
+        dist.reduce_scatter_single(
+            mine, nn.functional.pad(w.grad.flatten(), (0, padding))
+        )
         kept.append(mine)
         w.grad = None
         if stage == 3:
@@ -860,16 +979,15 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
     with track_memory() as memory:
         return memory.live
 
+
 # %% [markdown]
-# The GPUs get unlimited memory; otherwise the first stages couldn't run. The model starts with whole weights here;
+# The GPUs have unlimited memory; otherwise the first stages couldn't run. The model starts with whole weights here;
 # large models are made on the meta device and filled shard by shard.
 
 # %% tags=["notebook-only"]
-endless = find_cluster("dgx-h100", 64)
-endless = replace(endless, name="endless memory", gpu=replace(endless.gpu, memory=float("inf")))
-# all ranks do the same, so one of them runs (lesson 05)
-all_alike = {"alike": lambda rank: 0}
-runs = [simulate(paper_step, 64, stage, cluster=endless, **all_alike) for stage in range(4)]
+runs = [
+    simulate(paper_step, 64, stage, cluster=endless, **all_alike) for stage in range(4)
+]
 by_running = [run.results[0] / 1e9 for run in runs]
 for stage, (measured, formula) in enumerate(zip(by_running, by_formula)):
     print(f"stage {stage}: held {measured:6.1f} GB, by formula {formula:6.1f} GB")
@@ -901,12 +1019,17 @@ predict("256 + 1 in bfloat16", ...)
 in_bf16 = (torch.tensor(256, dtype=bf16) + torch.tensor(1, dtype=bf16)).item()
 
 # %%
-reveal("256 + 1 in bfloat16", in_bf16, why="The next number after 256 is 258. With 64 ranks, small gradients vanish.")
+reveal(
+    "256 + 1 in bfloat16",
+    in_bf16,
+    why="The next number after 256 is 258. With 64 ranks, small gradients vanish.",
+)
 
 # %% [markdown]
 # Gathering a weight and reducing its gradient are two halves of one thing, and `torch.autograd.Function` ties them
 # together: the forward pass gathers, the backward pass reduces and scatters. Then ordinary code can use the weight, and
 # `backward()` does the rest. (This form leaves the freeing out.)
+
 
 # %% exercise="mixed-precision-weight" difficulty=3 minutes=10
 class GatherInBf16(torch.autograd.Function):
@@ -932,7 +1055,10 @@ class GatherInBf16(torch.autograd.Function):
         return mine, None, None
         ### END SOLUTION
 
-def mixed_precision_weight(shard: Tensor, shape: tuple, rank: int, world_size: int) -> Tensor:
+
+def mixed_precision_weight(
+    shard: Tensor, shape: tuple, rank: int, world_size: int
+) -> Tensor:
     """The whole weight, bfloat16, of this shape, for use in a forward pass.
 
     shard: (S,) float32, a leaf that requires a gradient, cut as in flat_shard. In the
@@ -940,6 +1066,7 @@ def mixed_precision_weight(shard: Tensor, shape: tuple, rank: int, world_size: i
     all_gather of 2 bytes per number, one reduce_scatter of 4 bytes per number.
     """
     return GatherInBf16.apply(shard, shape, world_size)
+
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -974,8 +1101,11 @@ check(mixed_precision_weight, judges="traffic")
 # %%
 predict("norm of the whole gradient", ...)
 
+
 # %% exercise="clip-shards" difficulty=2 minutes=8
-def clip_shards(gradients: list[Tensor], max_norm: float, group: dist.ProcessGroup) -> tuple:
+def clip_shards(
+    gradients: list[Tensor], max_norm: float, group: dist.ProcessGroup
+) -> tuple:
     """(norm, clipped): the whole gradient's norm, a float, and this rank's gradients.
 
     gradients: this rank's pieces, any number of any size; together the ranks of `group`
@@ -993,6 +1123,7 @@ def clip_shards(gradients: list[Tensor], max_norm: float, group: dist.ProcessGro
     return norm, [gradient * scale for gradient in gradients]
     ### END SOLUTION
 
+
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
@@ -1005,14 +1136,20 @@ check(clip_shards, judges="values")
 # %% check="clip-shards" judges="traffic" points=1
 check(clip_shards, judges="traffic")
 
+
 # %% tags=["notebook-only"]
 def three_and_four(rank, world_size):
     return clip_shards([torch.tensor([3.0 + rank])], 1.0, dist.group.WORLD)[0]
 
+
 norm = spawn(three_and_four, 2).results[0]
 
 # %%
-reveal("norm of the whole gradient", norm, why="The root of 9 + 16. Norms themselves can't be added, nor averaged.")
+reveal(
+    "norm of the whole gradient",
+    norm,
+    why="The root of 9 + 16. Norms themselves can't be added, nor averaged.",
+)
 
 # %% [markdown]
 # ## Hybrid sharding
@@ -1036,14 +1173,18 @@ reveal("norm of the whole gradient", norm, why="The root of 9 + 16. Norms themse
 # %%
 predict("GB that a rank all-reduces", ...)
 
+
 # %% exercise="hybrid-reduce" difficulty=2 minutes=8
-def hybrid_reduce(gradient: Tensor, shard_group: dist.ProcessGroup, replica_group: dist.ProcessGroup) -> Tensor:
+def hybrid_reduce(
+    gradient: Tensor, shard_group: dist.ProcessGroup, replica_group: dist.ProcessGroup
+) -> Tensor:
     """This rank's piece of the mean gradient over all ranks of the grid.
 
-    gradient: any shape, n numbers, this rank's own; left unchanged. Returns (S,), the
-    piece of the flat, padded gradient that belongs to this rank's place in the shard
-    group of s ranks; S = ceil(n / s). One reduce_scatter in the shard group, then one
-    all_reduce of S numbers. Leaves no process group of its own behind.
+    The grid may be a part of the world. gradient: any shape, n numbers, this rank's
+    own; left unchanged. Returns (S,), the piece of the flat, padded gradient that
+    belongs to this rank's place in the shard group of s ranks; S = ceil(n / s). One
+    reduce_scatter in the shard group, then one all_reduce of S numbers. Leaves no
+    process group of its own behind.
     """
     shard_size = dist.get_world_size(shard_group)
     ### BEGIN SOLUTION
@@ -1054,6 +1195,7 @@ def hybrid_reduce(gradient: Tensor, shard_group: dist.ProcessGroup, replica_grou
     dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=replica_group)
     return mine
     ### END SOLUTION
+
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -1073,35 +1215,66 @@ check(hybrid_reduce, judges="traffic")
 # `dist.new_group` demands. `get_group("shard")` is this rank's own group on that axis. Here is all that a step sends:
 # two gathers of 8 GB of weights and one reduction of 8 GB of gradients.
 
+
 # %% tags=["notebook-only"]
 def all_reduce_first(gradient, shard_group, replica_group):
     dist.all_reduce(gradient, op=dist.ReduceOp.AVG, group=replica_group)
     mine = gradient.new_empty(len(gradient) // dist.get_world_size(shard_group))
     dist.reduce_scatter_single(mine, gradient, op=dist.ReduceOp.AVG, group=shard_group)
 
+
 def on_a_mesh(rank, world_size, replicas, reduce=hybrid_reduce, numbers=2 * 10**9):
-    mesh = init_device_mesh("cpu", (replicas, world_size // replicas), mesh_dim_names=("replica", "shard"))
-    groups, whole = (mesh.get_group("shard"), mesh.get_group("replica")), torch.empty(numbers)
+    mesh = init_device_mesh(
+        "cpu", (replicas, world_size // replicas), mesh_dim_names=("replica", "shard")
+    )
+    groups, whole = (
+        (mesh.get_group("shard"), mesh.get_group("replica")),
+        torch.empty(numbers),
+    )
     with region("step"):
         for _ in range(2):
-            dist.all_gather_single(whole, torch.empty(numbers * replicas // world_size), group=groups[0])
+            dist.all_gather_single(
+                whole, torch.empty(numbers * replicas // world_size), group=groups[0]
+            )
         reduce(whole, *groups)
 
+
 def nodes_of_4(nodes):
-    return replace(find_cluster("dgx-h100", 8), name=f"{nodes} nodes of 4", nodes=nodes, gpus_per_node=4)
+    return replace(
+        find_cluster("dgx-h100", 8),
+        name=f"{nodes} nodes of 4",
+        nodes=nodes,
+        gpus_per_node=4,
+    )
+
 
 for nodes in (2, 16):
     cluster, ranks = nodes_of_4(nodes), 4 * nodes
     hybrid = simulate(on_a_mesh, ranks, nodes, cluster=cluster, **all_alike)
-    backwards = simulate(on_a_mesh, ranks, nodes, all_reduce_first, cluster=cluster, **all_alike)
+    backwards = simulate(
+        on_a_mesh, ranks, nodes, all_reduce_first, cluster=cluster, **all_alike
+    )
     fully = simulate(on_a_mesh, ranks, 1, cluster=cluster, **all_alike)
     times = [f"{run.elapsed * 1e3:4.0f} ms" for run in (hybrid, backwards, fully)]
-    print(f"{nodes:>2} nodes: hybrid {times[0]}, all-reduce first {times[1]}, fully sharded {times[2]}")
+    print(
+        f"{nodes:>2} nodes: hybrid {times[0]}, all-reduce first {times[1]}, fully sharded {times[2]}"
+    )
     if nodes == 2:
-        between = sum(event.bytes for event in hybrid.events if (event.rank, event.op) == (0, "all_reduce")) / 1e9
+        between = (
+            sum(
+                event.bytes
+                for event in hybrid.events
+                if (event.rank, event.op) == (0, "all_reduce")
+            )
+            / 1e9
+        )
 
 # %%
-reveal("GB that a rank all-reduces", between, why="A quarter of the gradient: this rank's piece.")
+reveal(
+    "GB that a rank all-reduces",
+    between,
+    why="A quarter of the gradient: this rank's piece.",
+)
 
 # %% [markdown]
 # If the all-reduce came first, it would carry the whole gradient across the slow network, four times as much. Hybrid
@@ -1114,8 +1287,9 @@ reveal("GB that a rank all-reduces", between, why="A quarter of the gradient: th
 # %% [markdown]
 # ## Optimizer state in host memory
 #
-# **ZeRO-Offload** keeps the optimizer state, 12 of the 16 bytes, in the memory of the host, and lets the host's
-# processor do the update. For each layer there are three stations, one after another:
+# **ZeRO-Offload** keeps the optimizer state and the gradients, 14 of the 16 bytes, in the memory of the host, and lets
+# the host's processor do the update. The GPU keeps the weights, 2 bytes, and a layer's gradient only until it has left.
+# For each layer there are three stations, one after another:
 #
 # 1. its gradient goes **down** to the host, as soon as it is ready,
 # 2. the processor **updates** the weight,
@@ -1128,14 +1302,17 @@ reveal("GB that a rank all-reduces", between, why="A quarter of the gradient: th
 # %%
 predict("seconds until the second weight is back", ...)
 
+
 # %% exercise="offload-end" difficulty=2 minutes=8
-def offload_end(ready: list[float], down: list[float], update: list[float], up: list[float]) -> float:
+def offload_end(
+    ready: list[float], down: list[float], update: list[float], up: list[float]
+) -> float:
     """When the last weight is back on the GPU; one process, no torch.
 
-    ready: when each layer's gradient is there, in the order in which they go down;
-    down, update, up: how long each station takes for that layer. A layer starts at a
-    station when it has left the one before and the station has finished the layer
-    before. 0.0 without layers.
+    ready: when each layer's gradient is there, in the order in which they go down,
+    which need not be that of the times; down, update, up: how long each station takes
+    for that layer. All left unchanged. A layer starts at a station when it has left the
+    one before and the station has finished the layer before. 0.0 without layers.
     """
     ### BEGIN SOLUTION
     free = [0.0, 0.0, 0.0]  # when each station has finished its last layer
@@ -1144,6 +1321,7 @@ def offload_end(ready: list[float], down: list[float], update: list[float], up: 
             free[station] = at = max(at, free[station]) + takes
     return free[-1]
     ### END SOLUTION
+
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -1171,19 +1349,28 @@ reveal(
 per_layer, pcie, host = 10_000**2, 63e9, 200e9
 down = up = 2 * per_layer / pcie
 update = 28 * per_layer / host
-print(f"down {down * 1e3:.1f} ms, update {update * 1e3:.1f} ms, up {up * 1e3:.1f} ms per layer")
-print(f"on the GPU {16 * 12 * per_layer / 1e9:.1f} GB of state, with offload {4 * 12 * per_layer / 1e9:.1f} GB")
+print(
+    f"down {down * 1e3:.1f} ms, update {update * 1e3:.1f} ms, up {up * 1e3:.1f} ms per layer"
+)
+state, weights = 16 * 12 * per_layer / 1e9, 2 * 12 * per_layer / 1e9
+print(f"on the GPU {state:.1f} GB of state, with offload {weights:.1f} GB of weights")
+
 
 def offloaded(rows, fraction=0.5, layers=12):
     """(seconds of compute, seconds until all weights are back)"""
     # of one layer; its backward pass takes twice that
     forward = 2 * rows * per_layer / (fraction * 989e12)
     ready = [forward * (layers + 2 * (number + 1)) for number in range(layers)]
-    return ready[-1], offload_end(ready, [down] * layers, [update] * layers, [up] * layers)
+    return ready[-1], offload_end(
+        ready, [down] * layers, [update] * layers, [up] * layers
+    )
+
 
 for rows in (4096, 16384, 65536):
     computing, end = offloaded(rows)
-    print(f"{rows:>6} rows: compute {computing * 1e3:5.0f} ms, {end / computing:.2f} times as long with offload")
+    print(
+        f"{rows:>6} rows: compute {computing * 1e3:5.0f} ms, {end / computing:.2f} times as long with offload"
+    )
 
 # %% [markdown]
 # It isn't the PCIe slot that hurts, but the update: the H100's own memory, 3.35 TB/s, is some 17 times as fast as the
@@ -1205,8 +1392,11 @@ figures.recut(numbers=10, before=4, after=3)
 # On 3 ranks, pieces have 4 numbers. Rank 1 of 3 needs the numbers 4 to 7, so it reads `[(1, 1, 3), (2, 0, 2)]`: places
 # 1 and 2 of saved rank 1, places 0 and 1 of saved rank 2.
 
+
 # %% exercise="slices-to-read" difficulty=3 minutes=12
-def slices_to_read(num_params: int, saved_size: int, rank: int, world_size: int) -> list[tuple]:
+def slices_to_read(
+    num_params: int, saved_size: int, rank: int, world_size: int
+) -> list[tuple]:
     """[(saved rank, start, stop), ...]: what this rank reads, in order; no torch.
 
     num_params numbers were saved by `saved_size` ranks, cut as in flat_shard; now there
@@ -1225,6 +1415,7 @@ def slices_to_read(num_params: int, saved_size: int, rank: int, world_size: int)
         position += stop - start
     return slices
     ### END SOLUTION
+
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -1255,11 +1446,14 @@ check(slices_to_read, judges="values")
 # model and the optimizer. Two ranks load both and train for two more steps. The weights should be those of a single
 # process that never stopped.
 
+
 # %% tags=["notebook-only"]
 def train_with_fsdp(rank, world_size, steps, folder, first=0, save=False):
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    model = nn.Sequential(*[MLP([weight]) for weight in make_weights(3, 8, dtype=double)])
+    model = nn.Sequential(
+        *[MLP([weight]) for weight in make_weights(3, 8, dtype=double)]
+    )
     for each in model:
         fully_shard(each)
     fully_shard(model)
@@ -1267,22 +1461,34 @@ def train_with_fsdp(rank, world_size, steps, folder, first=0, save=False):
     if first:
         weights, states = get_state_dict(model, optimizer)
         dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder)
-        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
+        set_state_dict(
+            model, optimizer, model_state_dict=weights, optim_state_dict=states
+        )
     for number in range(first, first + steps):
         optimizer.zero_grad()
-        loss_of(model(make_batch(8, 8, seed=number, dtype=double).chunk(world_size)[rank])).backward()
+        loss_of(
+            model(make_batch(8, 8, seed=number, dtype=double).chunk(world_size)[rank])
+        ).backward()
         optimizer.step()
     if save:
         weights, states = get_state_dict(model, optimizer)
         dcp.save({"model": weights, "optimizer": states}, checkpoint_id=folder)
     return [parameter.full_tensor().detach() for parameter in model.parameters()]
 
+
 with tempfile.TemporaryDirectory() as folder:
     spawn(train_with_fsdp, 4, 3, folder, save=True)
     resumed = spawn(train_with_fsdp, 2, 2, folder, first=3).results[0]
 serial = make_weights(3, 8, dtype=double)
-train_serially(serial, [make_batch(8, 8, seed=number, dtype=double) for number in range(5)], lr=0.01)
-print("as if nothing had happened:", all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(serial, resumed)))
+train_serially(
+    serial,
+    [make_batch(8, 8, seed=number, dtype=double) for number in range(5)],
+    lr=0.01,
+)
+print(
+    "as if nothing had happened:",
+    all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(serial, resumed)),
+)
 
 # %% [markdown]
 # # Part 8 · Beside torch's own
@@ -1292,8 +1498,11 @@ print("as if nothing had happened:", all(torch.allclose(a, b, rtol=1e-9) for a, 
 # %% tags=["notebook-only"]
 batches = [make_batch(8, 16, seed=number, dtype=double) for number in range(3)]
 
+
 def with_torch(rank, world_size, **options):
-    model = nn.Sequential(*[MLP([weight]) for weight in make_weights(4, 16, dtype=double)])
+    model = nn.Sequential(
+        *[MLP([weight]) for weight in make_weights(4, 16, dtype=double)]
+    )
     for each in model:
         fully_shard(each, **options)
     fully_shard(model, **options)
@@ -1306,24 +1515,38 @@ def with_torch(rank, world_size, **options):
         losses.append(loss.item())
     return losses
 
+
 def with_yours(rank, world_size, reshard=True):
     model = MLP(make_weights(4, 16, dtype=double))
     shards = cut_each(model, rank, world_size)
     step = zero_3(model, shards, adamw, gather_weight, reshard, rank, world_size)
     return [step(batch.chunk(world_size)[rank]).item() for batch in batches]
 
+
 def calls_of(run):
     """(operation, bytes handed in) of rank 0, in order."""
     return [(event.op, event.bytes) for event in run.events if event.rank == 0]
 
+
 for name, torchs, yours in (
-    ("kept after the forward pass", {"reshard_after_forward": False}, {"reshard": False}),
+    (
+        "kept after the forward pass",
+        {"reshard_after_forward": False},
+        {"reshard": False},
+    ),
     ("resharded", {}, {}),
 ):
     theirs, mine = spawn(with_torch, 4, **torchs), spawn(with_yours, 4, **yours)
-    losses = torch.allclose(torch.tensor(theirs.results), torch.tensor(mine.results), rtol=1e-9)
-    print(f"{name}: same losses {losses}, same calls and bytes {sorted(calls_of(theirs)) == sorted(calls_of(mine))}")
-print("a step of torch's:", ", ".join(op for op, _ in calls_of(theirs)[: len(calls_of(theirs)) // 3]))
+    losses = torch.allclose(
+        torch.tensor(theirs.results), torch.tensor(mine.results), rtol=1e-9
+    )
+    print(
+        f"{name}: same losses {losses}, same calls and bytes {sorted(calls_of(theirs)) == sorted(calls_of(mine))}"
+    )
+print(
+    "a step of torch's:",
+    ", ".join(op for op, _ in calls_of(theirs)[: len(calls_of(theirs)) // 3]),
+)
 
 # %% [markdown]
 # The same calls of the same sizes. Their order differs a little: FSDP gathers the next layer's weight **before** it
@@ -1334,18 +1557,22 @@ print("a step of torch's:", ", ".join(op for op, _ in calls_of(theirs)[: len(cal
 # their own, so they overlap with computing. Virtual ranks look like CPUs to FSDP, so here each call waits. Which calls
 # there are, in what order, and what a rank holds, is the same.
 
+
 # %%
 def fsdp_step(rank, world_size, mesh=None, **options):
     weights = [torch.empty(4096, 4096) for _ in range(4)]
     model = nn.Sequential(*[MLP([weight]) for weight in weights])
     del weights
     if mesh:
-        options["mesh"] = init_device_mesh("cpu", mesh, mesh_dim_names=("replica", "shard"))
+        options["mesh"] = init_device_mesh(
+            "cpu", mesh, mesh_dim_names=("replica", "shard")
+        )
     for each in model:
         fully_shard(each, **options)
     fully_shard(model, **options)
     with region("step"):
         loss_of(model(torch.empty(1024, 4096))).backward()
+
 
 mixed = MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=torch.float32)
 runs = {
@@ -1357,13 +1584,17 @@ runs = {
 for name, run in runs.items():
     [step] = [each for each in run.regions if each.rank == 0]
     sent, held = run.traffic().implied(0) / 1e6, run.memory().peak[0] / 1e6
-    print(f"{name:>27}: {(step.end - step.start) * 1e3:5.2f} ms, sends {sent:4.0f} MB, holds {held:4.0f} MB")
+    print(
+        f"{name:>27}: {(step.end - step.start) * 1e3:5.2f} ms, sends {sent:4.0f} MB, holds {held:4.0f} MB"
+    )
 
 # %% tags=["notebook-only"]
 runs["default"].timeline(within="step", ranks=[0])
 
 # %% tags=["notebook-only"]
-runs["reshard_after_forward=False"].timeline(within="step", ranks=[0], beside=runs["default"])
+runs["reshard_after_forward=False"].timeline(
+    within="step", ranks=[0], beside=runs["default"]
+)
 
 # %% tags=["notebook-only"]
 runs["mp_policy"].timeline(within="step", ranks=[0], beside=runs["default"])
@@ -1375,7 +1606,8 @@ runs["a 2-D mesh"].timeline(within="step", ranks=[0], beside=runs["default"])
 # - `reshard_after_forward=False`: the gathers of the backward pass are gone, and the rank holds all weights. (By
 #   default it is `True` for the layers and `False` for the outermost module, which is needed again at once.) A number
 #   is in between: after the forward pass, that many ranks share the pieces, such as those of one node.
-# - `mp_policy`: your `mixed_precision_weight`. Gathers move half the bytes; reductions don't.
+# - `mp_policy`: your `mixed_precision_weight`. Gathers move half the bytes; reductions don't. But that isn't what saves
+#   most of the time here: see below.
 # - a mesh with two axes: HSDP. The gathers stay within a shard group, and each reduction is followed by an all-reduce
 #   over the replicas.
 # - Wrapping: **what** you call it on. Called on the whole model alone, it makes one unit: a single gather of
@@ -1384,11 +1616,37 @@ runs["a 2-D mesh"].timeline(within="step", ranks=[0], beside=runs["default"])
 # - `offload_policy=CPUOffloadPolicy()`: shards and optimizer state live in host memory.
 # - `model.set_requires_gradient_sync(False)`: accumulate whole gradients and don't reduce, lesson 05's `no_sync`.
 #
+# `mp_policy` changes two things at once: what the gathers carry, and what the GPU computes in. To tell them apart, take
+# one of them away: a GPU that is as fast in float32 as it is in bfloat16.
+
+# %%
+h100 = find_cluster("dgx-h100", 4)
+flops = {**h100.gpu.flops, "fp32": h100.gpu.flops["bf16"]}
+as_fast = replace(h100, name="fast float32", gpu=replace(h100.gpu, flops=flops))
+
+
+def ms_of_step(**options):
+    [step] = [
+        each for each in simulate(fsdp_step, 4, **options).regions if each.rank == 0
+    ]
+    return (step.end - step.start) * 1e3
+
+
+in_all = ms_of_step() - ms_of_step(mp_policy=mixed)
+same_speed = {"cluster": as_fast}
+gathers = ms_of_step(**same_speed) - ms_of_step(mp_policy=mixed, **same_speed)
+print(f"mp_policy saves {in_all:.2f} ms; where float32 is as fast, {gathers:.2f} ms")
+
+# %% [markdown]
+# So gathers account for an eighth of what is saved. The rest is computing: an H100 has 67 TFLOP/s in float32, and 989
+# in bfloat16.
+#
 # ### What FSDP1 did differently
 # The first FSDP, `FullyShardedDataParallel`, made one flat tensor of all parameters in a unit, as your `flat_shard`
 # does, and cut that. So one rank may hold the end of one matrix and the beginning of the next, and all of a unit must
 # have the same dtype and be frozen or not frozen together. `fully_shard` cuts **each** parameter along its first
 # dimension instead. A matrix with 5 rows, on 4 ranks:
+
 
 # %%
 def five_rows(rank, world_size):
@@ -1396,6 +1654,7 @@ def five_rows(rank, world_size):
     shard = flat_shard(linear, rank, world_size)
     fully_shard(linear)
     return tuple(linear.weight.to_local().shape), len(shard)
+
 
 spawn(five_rows, 4).results
 
@@ -1417,6 +1676,7 @@ spawn(five_rows, 4).results
 # rows. Both train 8 layers of 8,192 by 8,192 on 8 GPUs: in one node, or one in each of 8 nodes. **Predict** which is
 # faster.
 
+
 # %%
 # an all-reduce in the forward pass, in the backward pass, or in neither
 class Sum(torch.autograd.Function):
@@ -1435,6 +1695,7 @@ class Sum(torch.autograd.Function):
             dist.all_reduce(gradient)
         return gradient, None, None
 
+
 def tensor_parallel_step(rank, world_size, layers, dim, rows):
     """rows: of the whole batch; every rank computes on all of them."""
     shape = dim, dim // world_size
@@ -1452,9 +1713,11 @@ def tensor_parallel_step(rank, world_size, layers, dim, rows):
             master.grad = weight.grad.float()
         optimizer.step()
 
+
 def seconds_of_step(run):
     steps = [each for each in run.regions if each.name == "step"]
     return max(each.end for each in steps) - min(each.start for each in steps)
+
 
 predict("faster in one node, 1,024 rows in all", ..., choices=["ZeRO-3", "tensor"])
 predict("faster in one node, 65,536 rows in all", ..., choices=["ZeRO-3", "tensor"])
@@ -1465,16 +1728,30 @@ eight_nodes = replace(one_node, name="8 nodes of one GPU", nodes=8, gpus_per_nod
 faster = {}
 for cluster in (one_node, eight_nodes):
     for rows in (1024, 8192, 65536):
-        zero = simulate(overlapped_step, 8, 8, 8192, rows // 8, cluster=cluster, **all_alike)
-        tensor = simulate(tensor_parallel_step, 8, 8, 8192, rows, cluster=cluster, **all_alike)
+        zero = simulate(
+            overlapped_step, 8, 8, 8192, rows // 8, cluster=cluster, **all_alike
+        )
+        tensor = simulate(
+            tensor_parallel_step, 8, 8, 8192, rows, cluster=cluster, **all_alike
+        )
         zero, tensor = seconds_of_step(zero), seconds_of_step(tensor)
         faster[cluster.nodes, rows] = "ZeRO-3" if zero < tensor else "tensor"
         times = f"ZeRO-3 {zero * 1e3:7.1f} ms, tensor {tensor * 1e3:7.1f} ms"
-        print(f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}, {rows:>6,} rows in all: {times}")
+        print(
+            f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}, {rows:>6,} rows in all: {times}"
+        )
 
 # %%
-reveal("faster in one node, 1,024 rows in all", faster[1, 1024], why="128 rows per rank can't hide a gather.")
-reveal("faster in one node, 65,536 rows in all", faster[1, 65536], why="Gathers hide; sums of activations don't.")
+reveal(
+    "faster in one node, 1,024 rows in all",
+    faster[1, 1024],
+    why="128 rows per rank can't hide a gather.",
+)
+reveal(
+    "faster in one node, 65,536 rows in all",
+    faster[1, 65536],
+    why="Gathers hide; sums of activations don't.",
+)
 
 # %% [markdown]
 # What counts is the number of rows. ZeRO-3's communication is the same for any batch, and hides behind the computing if
@@ -1524,22 +1801,29 @@ how_predictions_went()
 # per rank, the layers whose weights stay after their forward pass (`keep`), those whose activations are computed again
 # in the backward pass (`recompute`), and the number of microbatches.
 #
-# The score is the time for a million tokens. Par is a plan that fits, with nothing recomputed. The limit is what eight
-# A100s need if they do nothing but multiply matrices, at their peak.
+# The score is the time for a million tokens. The step is any but the first: AdamW's two averages are there from its
+# beginning. Par is a cautious plan that fits, with nothing recomputed. The limit is what eight A100s need if they do
+# nothing but multiply matrices, at their peak.
 
 # %%
 dgx = find_cluster("dgx-a100", 8)
-small = replace(dgx, name="2 nodes of 4", nodes=2, gpus_per_node=4, gpu=replace(dgx.gpu, memory=40e9))
+gpu = replace(dgx.gpu, memory=40e9)
+small = replace(dgx, name="2 nodes of 4", nodes=2, gpus_per_node=4, gpu=gpu)
+
 
 def try_plan(plan):
     run = simulate(overlapped_step, 8, 40, 18_032, cluster=small, **all_alike, **plan)
     tokens = 8 * plan["rows"] * plan["microbatches"]
     held = max(run.memory().peak) / 1e9
-    print(f"{tokens / seconds_of_step(run):,.0f} tokens/s; the fullest rank holds {held:.1f} GB")
+    print(
+        f"{tokens / seconds_of_step(run):,.0f} tokens/s; the fullest rank holds {held:.1f} GB"
+    )
     return run
+
 
 # %% exercise="training-plan" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
+
 
 def training_plan(layers: int, dim: int, world_size: int, memory: float) -> dict:
     """The arguments of overlapped_step: {"rows", "keep", "recompute", "microbatches"}.
@@ -1558,21 +1842,22 @@ def training_plan(layers: int, dim: int, world_size: int, memory: float) -> dict
     return {"rows": rows, "keep": [], "recompute": [], "microbatches": 1}
     ### END SOLUTION
 
+
 # %% [markdown]
 # <details><summary>Hint 1: what to look at</summary>
 #
-# The gathers of a step take the same time for any number of rows, so more rows per step hide them better. What fills
-# the memory? `try_plan(...).memory()` says.
+# The gathers of a step take the same time for any number of rows, so more rows per step hide them better. The update
+# takes the same time for any number of microbatches. What fills the memory? `try_plan(...).memory()` says.
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
-# A layer whose activations are computed again keeps half of them, and costs a forward pass more. Do that for as many
-# layers as pay off. Where memory is left, a kept weight saves a gather.
+# A layer whose activations are computed again keeps half of them, and costs a forward pass more. A kept weight saves a
+# gather, and takes the memory of rows. Does either pay off while the gathers hide?
 # </details>
 # <details><summary>Hint 3: beyond par</summary>
 #
-# For each number of layers to recompute, find the largest number of rows that fits, and compare. The estimate of par
-# leaves room: the weights on their way are not all there at the moment when most activations are.
+# For one microbatch and for several, find the largest number of rows that fits, and compare. The estimate of par leaves
+# room: when most activations are alive, a single microbatch has no gradients of shards yet.
 # </details>
 
 # %% tags=["notebook-only"]

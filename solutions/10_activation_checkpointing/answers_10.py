@@ -150,6 +150,12 @@ class Checkpoint(torch.autograd.Function):
 def checkpoint(function, *args):
     return Checkpoint.apply(function, *args)
 """)
+wrong("by-torch", "what this exercise is about").function("""
+    return torch_checkpoint(function, *args, use_reentrant=False)
+""")
+wrong("by-torch-reentrant", "what this exercise is about").function("""
+    return torch_checkpoint(function, *args, use_reentrant=True)
+""")
 
 wrong, right = ANSWERS.to("replayable")
 wrong("new-masks", "random state of the first").replace("torch.set_rng_state(state)", "pass")
@@ -231,6 +237,12 @@ right("as-a-class").body("""
 
     return Replay()
 """)
+wrong("one-note-for-all", "each wrapper needs a note of its own").replace(
+    "noted = []", "noted = replayable.__dict__.setdefault('noted', [])"
+)
+wrong("latest-note-of-all", "each wrapper needs a note of its own").replace(
+    "noted.append((", "noted[:] = [0]\nreplayable.note = (("
+).replace("= noted[0]", "= replayable.note")
 
 wrong, right = ANSWERS.to("forward-in-segments")
 wrong(
@@ -297,6 +309,10 @@ right("default-argument").body("""
         x = checkpoint(run, x)
     return x
 """)
+wrong("shorter-one-first", "The last segment is the one that is shorter", caught_by="memory").replace(
+    "for start in range(0, len(layers), k):",
+    "for start in range(len(layers) % k - k if len(layers) % k else 0, len(layers), k):",
+).replace("layers[start : start + k]", "layers[max(start, 0) : start + k]")
 
 wrong, right = ANSWERS.to("peak-bytes")
 wrong(
@@ -370,6 +386,32 @@ right("recursive").body("""
         return min(options)
 
     return list(best(0)[1])
+""")
+wrong("tries-all-cuts", "Don't go through them").body("""
+    from itertools import combinations
+
+    count = len(keeps)
+
+    def peak(starts):
+        ends = [*starts[1:], count]
+        segments = enumerate(zip(starts, ends))
+        return max(sum(boundaries[s] for s in starts[:n]) + sum(keeps[a:b]) for n, (a, b) in segments)
+
+    cuts = ((0, *inner) for size in range(count) for inner in combinations(range(1, count), size))
+    return list(min(cuts, key=peak))
+""")
+wrong("tries-all-ends", "Don't go through them").body("""
+    count = len(keeps)
+
+    def best(start):
+        options = []
+        for end in range(start + 1, count + 1):
+            later, starts = best(end) if end < count else (0, [])
+            behind = boundaries[start] + later if end < count else 0
+            options.append((max(sum(keeps[start:end]), behind), [start, *starts]))
+        return min(options)
+
+    return best(0)[1]
 """)
 
 wrong, right = ANSWERS.to("keep-expensive")

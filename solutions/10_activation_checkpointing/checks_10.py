@@ -282,6 +282,7 @@ def checkpoint(
         },
         advice=ADVICE,
         seen=f"{piece.__name__}: {{part}} is",
+        before=expect_own_checkpoint,
         values_first=True,
         memory=memory,
     )
@@ -299,6 +300,15 @@ hidden_checkpoint = vary(
 
 def no_gradient(got: Any) -> bool:
     return got is None
+
+
+def expect_own_checkpoint(answer: Answer) -> None:
+    if answer.results[0]["by torch"]:
+        raise CheckFailed(
+            "torch.utils.checkpoint runs the function",
+            "a checkpoint of your own",
+            "It is what this exercise is about: write Checkpoint.forward and Checkpoint.backward yourself.",
+        )
 
 
 def expect_recomputed(result: dict[str, Any], most: int, plain: int) -> str:
@@ -332,11 +342,16 @@ def replayable(
     x, seed = normal(draws, rows, 8), draws.salted(5) % 2**31
     plain = through_replays(lambda piece: piece, x, seed, first, later, rate, dtype)
     early = through_replays(lambda piece: piece, x, seed, first, later, rate, dtype, before=0)
+    numbers = stream(x, seed, rate)
     right = {
         **{f"the result of call {number}": plain["the result of call 1"] for number in (1, 2, 3)},
-        **{f"the random numbers after call {number}": random for number, random in enumerate(stream(x, seed, rate), 1)},
-        "the number of times that the function has run": 3,
+        "the random numbers after call 1": numbers[0],
+        "the result of another wrapper": plain["the result of another wrapper"],
+        "the random numbers after call 2": numbers[1],
+        "the random numbers after call 3": numbers[2],
+        "the number of times that the function has run": 4,
     }
+    shared = "what {} wrapper has drawn: each wrapper needs a note of its own, made inside replayable"
     new_mask = "a result with another mask: later calls must start from the random state of the first"
     made = "a result with the mask of the random state in which the wrapper was made: note the state at the first call"
     another_mask = masked_otherwise(right["the result of call 1"])
@@ -362,9 +377,11 @@ def replayable(
                     isinstance(got, Tensor) and first and got.dtype != dtype
                 ),
                 made: early["the result of call 1"],
+                shared.format("another"): plain["the result of another wrapper"],
                 new_mask: another_mask,
             },
             "the result of call 3": {new_mask: another_mask},
+            "the result of another wrapper": {shared.format("the first"): plain["the result of call 1"]},
             "the random numbers after call 1": {
                 "what you get without that call: the first call draws numbers as any other code does": lambda got: bool(
                     torch.equal(got, unmoved(seed))
@@ -377,7 +394,7 @@ def replayable(
             },
             "the number of times that the function has run": {
                 "too few: again(*args) calls the function each time, with the arguments of this call": lambda got: (
-                    got < 3
+                    got < 4
                 ),
             },
         },
@@ -402,12 +419,14 @@ def on(whether: bool) -> str:
 
 
 def stream(x: Tensor, seed: int, rate: float) -> list[Tensor]:
-    """The random numbers between calls if only the first call moves the random state on."""
+    """The random numbers between calls if only the first call of each of two wrappers moves the random state on."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         torch.rand(BEFORE)
         nn.functional.dropout(x @ x.t(), rate)
-        return [torch.rand(4) for _ in range(3)]
+        numbers = [torch.rand(4)]
+        nn.functional.dropout(x @ x.t(), rate)
+        return [*numbers, torch.rand(4), torch.rand(4)]
 
 
 def unmoved(seed: int) -> Tensor:
@@ -471,6 +490,12 @@ def expect_segments(result: dict[str, Any], lengths: list[int], layers: int, kep
             f"{plural(len(lengths), 'time')}, once for each segment",
             usual.get(result["checkpoints"], other),
         )
+    if result["lengths"] != lengths and sorted(result["lengths"]) == sorted(lengths):
+        raise CheckFailed(
+            f"the checkpoints have {', '.join(map(str, result['lengths']))} layers",
+            ", ".join(map(str, lengths)),
+            "The last segment is the one that is shorter.",
+        )
     if result["kept"] != kept:
         raise CheckFailed(
             f"after the forward pass {result['kept']:,} bytes are kept besides x",
@@ -483,7 +508,10 @@ def expect_segments(result: dict[str, Any], lengths: list[int], layers: int, kep
 # ---- uneven chains
 
 
-@oracle(values=[([1, 1, 1, 1], [2, 2, 2, 2]), ([8, 1, 4, 2, 1], [11, 9, 6, 8, 5]), (9,)])
+STEPS = 30  # lines of Python that may run for each of the L * L steps: many more than simple code needs
+
+
+@oracle(values=[([1, 1, 1, 1], [2, 2, 2, 2]), ([8, 1, 4, 2, 1], [11, 9, 6, 8, 5]), (9,), (14,)])
 def best_segments(draws: Draws, boundaries: list[int] | int, keeps: Sequence[int] = ()) -> Case:
     """boundaries: or how many layers to draw."""
     if isinstance(boundaries, int):
@@ -492,8 +520,16 @@ def best_segments(draws: Draws, boundaries: list[int] | int, keeps: Sequence[int
     else:
         given, inside = boundaries, list(keeps)
     count = len(given)
+    most = STEPS * max(count, 12) ** 2  # short chains need some for what goes before and after
 
     def also(answer: Answer) -> str:
+        if answer.results[0] == recomputed.TOO_MANY:
+            raise CheckFailed(
+                f"for {count} layers it was stopped after {most:,} lines of Python",
+                f"about {count} * {count} steps",
+                f"There are {2 ** (count - 1):,} ways to cut. Don't go through them: work out `least[start]` once for "
+                "each start, and look it up.",
+            )
         starts = answer.results[0]
         expect_starts(starts, count)
         peak = peak_of(starts, given, inside)
@@ -508,12 +544,12 @@ def best_segments(draws: Draws, boundaries: list[int] | int, keeps: Sequence[int
             )
         return f"a peak of {least}, the least of {2 ** (count - 1)} ways to cut {count} layers."
 
-    return Case([[given], [inside]], also=also)
+    return Case([[given], [inside]], for_all={"most": most}, driver=recomputed.in_steps, also=also)
 
 
 ### BEGIN HIDDEN TESTS
 hidden_best_segments = vary(
-    best_segments, values=[([3], [5]), (10,), (11,), ([50, 1, 1, 50, 1, 1], [60, 20, 20, 60, 2, 2])]
+    best_segments, values=[([3], [5]), (10,), (14,), ([50, 1, 1, 50, 1, 1], [60, 20, 20, 60, 2, 2])]
 )
 ### END HIDDEN TESTS
 

@@ -18,7 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    create_selective_checkpoint_contexts,
+)
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -46,9 +49,16 @@ bf16 = torch.bfloat16
 WIDTH, HEADS = 4096, 32
 
 def empty_layer():
-    shapes = {"w_qkv": (WIDTH, 3 * WIDTH), "w_out": (WIDTH, WIDTH), "b_up": (4 * WIDTH,)}
+    shapes = {
+        "w_qkv": (WIDTH, 3 * WIDTH),
+        "w_out": (WIDTH, WIDTH),
+        "b_up": (4 * WIDTH,),
+    }
     shapes |= {"w_up": (WIDTH, 4 * WIDTH), "w_down": (4 * WIDTH, WIDTH)}
-    return {name: torch.empty(shapes.get(name, (WIDTH,)), dtype=bf16, requires_grad=True) for name in NAMES}
+    return {
+        name: torch.empty(shapes.get(name, (WIDTH,)), dtype=bf16, requires_grad=True)
+        for name in NAMES
+    }
 
 def train_transformer(rank, world_size, apply, layers=32, sequences=4, tokens=4096):
     """apply(function, *arguments) calls it, in the ordinary way or as a checkpoint."""
@@ -70,11 +80,17 @@ except RankFailed as failure:
     print(str(failure).split("\n")[0])
 
 # %% [markdown]
-# Not even a third of the layers fit. Now change one word: call each layer through PyTorch's `checkpoint`. The model,
-# the batch and the GPU are the same.
+# Not even a third of the layers fit. (All 12.9 GB of weights are there from the start. The message calls those
+# parameters that a layer has used, and counts the rest under "other".) Now change one word: call each layer through
+# PyTorch's `checkpoint`. The model, the batch and the GPU are the same.
 
 # %%
-run = simulate(train_transformer, 1, partial(torch_checkpoint, use_reentrant=False), cluster="dgx-h100")
+run = simulate(
+    train_transformer,
+    1,
+    partial(torch_checkpoint, use_reentrant=False),
+    cluster="dgx-h100",
+)
 print(f"{max(run.memory().peak) / 1e9:.1f} GB at most")
 
 # %% [markdown]
@@ -174,7 +190,9 @@ parameters = {value.untyped_storage().data_ptr() for value in weights.values()}
 x = torch.randn(1, 32, 16, requires_grad=True)
 for entry in saved_tensors(transformer_layer(x, weights, 4)):
     if entry.first and entry.nbytes >= 32 * 16 * 4:
-        print(f"{entry.node:24} {entry.name:12} {str(entry.shape):16} {entry.nbytes:6} bytes")
+        print(
+            f"{entry.node:24} {entry.name:12} {str(entry.shape):16} {entry.nbytes:6} bytes"
+        )
 
 # %% [markdown]
 # In time, what is kept looks like a **staircase**: every layer of the forward pass adds a step, every layer of the
@@ -183,7 +201,7 @@ for entry in saved_tensors(transformer_layer(x, weights, 4)):
 
 # %%
 run = simulate(train_transformer, 1, plainly, 6, 1, 4096, cluster="dgx-h100")
-run.memory()
+run.memory().figure()
 
 # %% [markdown]
 # # Part 2 · A checkpoint by hand
@@ -250,7 +268,7 @@ def checkpoint(function, *args):
     At least one of args is a tensor that requires a gradient; the function returns a
     tensor or a tuple of tensors, and may use weights that aren't among args. The
     function runs once forward and once more backward. Gradients are equal to the last
-    bit.
+    bit. Nothing of torch.utils.checkpoint is called.
     """
     return Checkpoint.apply(function, *args)
 
@@ -304,15 +322,21 @@ predict("time of a step with checkpoints, times that without", ...)
 
 # %%
 def train_mlp(rank, world_size, apply, layers=24, dim=4096, rows=8192):
-    weights = [torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)]
+    weights = [
+        torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)
+    ]
     x = torch.empty(rows, dim, dtype=bf16, requires_grad=True)
     for weight in weights:
         x = apply(layer, x, weight)
     x.sum().backward()
 
-plain, again = (simulate(train_mlp, 1, apply, cluster="dgx-h100") for apply in (plainly, checkpoint))
+plain, again = (
+    simulate(train_mlp, 1, apply, cluster="dgx-h100") for apply in (plainly, checkpoint)
+)
 print(f"time {again.elapsed / plain.elapsed:.3f} times; 1 + 1/3 is {4 / 3:.3f}")
-print(f"peak {max(plain.memory().peak) / 1e9:.2f} GB, with checkpoints {max(again.memory().peak) / 1e9:.2f} GB")
+print(
+    f"peak {max(plain.memory().peak) / 1e9:.2f} GB, with checkpoints {max(again.memory().peak) / 1e9:.2f} GB"
+)
 
 # %%
 reveal(
@@ -348,7 +372,11 @@ masks
 # next `torch.rand` give the number that it would give without a checkpoint?
 
 # %%
-predict("the next random number is the same as without a checkpoint", ..., choices=["yes", "no"])
+predict(
+    "the next random number is the same as without a checkpoint",
+    ...,
+    choices=["yes", "no"],
+)
 
 # %% [markdown]
 # ## Replaying the random state
@@ -372,7 +400,7 @@ def replayable(function):
     The first call is an ordinary one: it draws random numbers, and autocast is as it
     is. Every later call starts from the random state in which the first one started,
     with autocast on or off as it was then, and leaves the random state as it was before
-    the call.
+    the call. Each wrapper has a first call of its own.
     """
     ### BEGIN SOLUTION
     noted = []
@@ -420,7 +448,9 @@ def number_after_a_step(apply):
     apply(nn.Dropout(0.5), torch.ones(8, requires_grad=True)).sum().backward()
     return torch.rand(1).item()
 
-same = number_after_a_step(plainly) == number_after_a_step(partial(torch_checkpoint, use_reentrant=False))
+same = number_after_a_step(plainly) == number_after_a_step(
+    partial(torch_checkpoint, use_reentrant=False)
+)
 
 # %%
 reveal(
@@ -547,14 +577,18 @@ def most_activations(step, *arguments, rows=64, dim=32):
     """The most bytes that are alive in step(weights, x, *arguments) because backward
     needs them.
     """
-    weights = nn.ParameterList([nn.Parameter(torch.randn(dim, dim) / dim**0.5) for _ in range(24)])
+    weights = nn.ParameterList(
+        [nn.Parameter(torch.randn(dim, dim) / dim**0.5) for _ in range(24)]
+    )
     x = torch.randn(rows, dim, requires_grad=True)
     with track_memory(weights, x) as memory:
         step(weights, x, *arguments)
     return max(nbytes for _, kind, nbytes in memory.samples() if kind == "activations")
 
 def step_in_segments(weights, x, k):
-    forward_in_segments([partial(layer_with, weight) for weight in weights], x, k, checkpoint).sum().backward()
+    forward_in_segments(
+        [partial(layer_with, weight) for weight in weights], x, k, checkpoint
+    ).sum().backward()
 
 def large(rank, world_size, step, *arguments, dim=4096, rows=8192):
     weights = [torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(24)]
@@ -563,9 +597,14 @@ def large(rank, world_size, step, *arguments, dim=4096, rows=8192):
 curve = {}
 for k in (1, 2, 3, 4, 6, 8, 12, 24):
     run = simulate(large, 1, step_in_segments, k, cluster="dgx-h100")
-    nbytes, formula = most_activations(step_in_segments, k), peak_bytes(24, k, 64 * 32 * 4, 2 * 64 * 32 * 4)
+    nbytes, formula = (
+        most_activations(step_in_segments, k),
+        peak_bytes(24, k, 64 * 32 * 4, 2 * 64 * 32 * 4),
+    )
     curve[k] = nbytes, run.elapsed / plain.elapsed
-    print(f"k = {k:2}: formula {formula:7,} bytes, counted {nbytes:7,}; {curve[k][1]:.3f} times the time")
+    print(
+        f"k = {k:2}: formula {formula:7,} bytes, counted {nbytes:7,}; {curve[k][1]:.3f} times the time"
+    )
 
 # %% [markdown]
 # Equal to the byte, and the time is the same for every $k$: one forward pass more.
@@ -583,7 +622,13 @@ def step_in_part(weights, x, recomputed):
 in_part = []
 for recomputed in range(0, 25, 4):
     run = simulate(large, 1, step_in_part, recomputed, cluster="dgx-h100")
-    in_part.append((str(recomputed), most_activations(step_in_part, recomputed), run.elapsed / plain.elapsed))
+    in_part.append(
+        (
+            str(recomputed),
+            most_activations(step_in_part, recomputed),
+            run.elapsed / plain.elapsed,
+        )
+    )
 curves = {
     "a checkpoint at each of the first n layers": in_part,
     "a checkpoint every k layers": [(f"k={k}", *curve[k]) for k in (1, 2, 4, 8)],
@@ -606,8 +651,9 @@ def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
     """Return the starts of segments with the least peak, for layers that differ.
 
     boundaries[i]: bytes of layer i's input; keeps[i]: bytes that layer i keeps if
-    recorded, including its input. Every segment is a checkpoint. The first start is 0.
-    If several cuts are equally good, any of them will do. About L * L steps.
+    recorded, including its input. Both left unchanged. Every segment is a checkpoint.
+    The first start is 0. If several cuts are equally good, any of them will do. About
+    L * L steps: no more than 30 times that many lines of Python run.
     """
     ### BEGIN SOLUTION
     count = len(keeps)
@@ -742,16 +788,28 @@ ways = {
 flops = {}
 for name, apply in ways.items():
     x = torch.randn(1, 512, 256, requires_grad=True)
-    with track_memory(nn.ParameterDict(weights), x) as memory, FlopCounterMode(display=False) as counter:
+    with (
+        track_memory(nn.ParameterDict(weights), x) as memory,
+        FlopCounterMode(display=False) as counter,
+    ):
         before = memory.live
         y = apply(transformer_layer, x, weights, 4)
         kept = memory.live - before - y.nbytes
         y.sum().backward()
     flops[name] = counter.get_total_flops()
-    print(f"{name:22} {kept / 1e6:5.2f} MB kept, {flops[name] / flops['nothing recomputed']:.3f} times the FLOPs")
+    print(
+        f"{name:22} {kept / 1e6:5.2f} MB kept, {flops[name] / flops['nothing recomputed']:.3f} times the FLOPs"
+    )
 
 # %%
-inner = {"QKV": 256, "scores": 64, "scores times V": 512, "output": 256, "up": 256, "down": 1024}
+inner = {
+    "QKV": 256,
+    "scores": 64,
+    "scores times V": 512,
+    "output": 256,
+    "up": 256,
+    "down": 1024,
+}
 
 # %%
 reveal(
@@ -912,7 +970,10 @@ def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH))
         for x in reversed(shelf):
             dist.send(x, 0)
         return
-    weights, x = [empty_layer() for _ in range(layers)], torch.empty(shape, dtype=bf16, requires_grad=True)
+    weights, x = (
+        [empty_layer() for _ in range(layers)],
+        torch.empty(shape, dtype=bf16, requires_grad=True),
+    )
     before = torch.cuda.memory_allocated()
     for of_layer in weights:
         with saved_tensors_hooks(*hooks or (unchanged, unchanged)):
@@ -922,7 +983,9 @@ def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH))
     return kept
 
 nvlink = find_cluster("dgx-h100", 2)
-to_host = replace(nvlink, name="a GPU and its host", intra=replace(nvlink.intra, bandwidth=64e9))
+to_host = replace(
+    nvlink, name="a GPU and its host", intra=replace(nvlink.intra, bandwidth=64e9)
+)
 here = simulate(train_with_shelf, 2, None, cluster=nvlink)
 print(f"inputs on the GPU: {here.results[0] / 1e9:.2f} GB are kept")
 longer = {}
@@ -931,7 +994,9 @@ for name, cluster in {"another GPU": nvlink, "the host": to_host}.items():
         run = simulate(train_with_shelf, 2, kept_on(1, ahead), cluster=cluster)
         longer[name, ahead] = 100 * (run.elapsed / here.elapsed - 1)
         when = "fetched ahead" if ahead else "fetched when needed"
-        print(f"on {name}, {when}: {run.results[0] / 1e9:.2f} GB, {longer[name, ahead]:.1f} % longer")
+        print(
+            f"on {name}, {when}: {run.results[0] / 1e9:.2f} GB, {longer[name, ahead]:.1f} % longer"
+        )
 
 # %%
 reveal(
@@ -946,15 +1011,21 @@ reveal(
 
 # %%
 tokens = 4 * 4096
-forward = tokens * (24 * WIDTH**2 + 4 * 4096 * WIDTH) / (0.6 * 989e12)  # seconds
-everything = tokens * WIDTH * (34 + 5 * HEADS * 4096 / WIDTH)
-copied = {"the input alone": 2 * tokens * WIDTH, "all that it keeps": everything}
+seconds = tokens * (24 * WIDTH**2 + 4 * 4096 * WIDTH) / (0.6 * 989e12)
+copied = {
+    "the input alone": 2 * tokens * WIDTH,
+    "all that it keeps": 34 * tokens * WIDTH,
+    "the scores as well": (34 + 5 * HEADS * 4096 / WIDTH) * tokens * WIDTH,
+}
 for what, nbytes in copied.items():
-    print(f"{what:18} {nbytes / 64e9 * 1e3:6.1f} ms one way; one layer's forward pass {forward * 1e3:.1f} ms")
+    print(f"{what:18} {nbytes / 64e9 * 1e3:6.1f} ms one way")
+print(f"one layer's forward pass takes {seconds * 1e3:.1f} ms")
 
 # %% [markdown]
-# A layer's input travels in less time than the layer computes. Everything that the layer keeps takes far longer: for
-# that, recompute. (PyTorch's hooks for the host are `torch.autograd.graph.save_on_cpu`. Keeping activations on a later
+# A layer's input travels in less time than the layer computes. All that the layer keeps with FlashAttention, which
+# never writes the scores, takes nearly three times as long as the layer's forward pass, so little more than a third
+# of it can leave in time; the forward pass once more costs less. With the scores, it would be sixteen times as long.
+# (PyTorch's hooks for the host are `torch.autograd.graph.save_on_cpu`. Keeping activations on a later
 # stage of the pipeline, which has fewer microbatches in flight, is called BPipe.)
 
 # %% [markdown]
@@ -972,7 +1043,13 @@ predict("the first stage keeps, times the last one", ...)
 
 # %% exercise="stage-peak" difficulty=2 minutes=6
 def stage_peak(
-    stage: int, num_stages: int, microbatches: int, num_layers: int, boundary: int, keeps: int, recompute: bool
+    stage: int,
+    num_stages: int,
+    microbatches: int,
+    num_layers: int,
+    boundary: int,
+    keeps: int,
+    recompute: bool,
 ) -> int:
     """The most bytes that a stage of a 1F1B pipeline keeps for the backward pass at any
     time.
@@ -1060,8 +1137,13 @@ memory = int(0.4 * sum(chain.keeps))
 
 def try_plan(plan):
     run = simulate(train_chain, 1, chain, plan, cluster="dgx-h100")
-    peak, estimate = peak_of_plan(plan, chain.boundaries, chain.keeps), seconds_of_plan(plan, chain.seconds)
-    print(f"{run.elapsed * 1e3:.2f} ms (estimate {estimate * 1e3:.2f}), {peak / 1e6:.0f} MB of {memory / 1e6:.0f} MB")
+    peak, estimate = (
+        peak_of_plan(plan, chain.boundaries, chain.keeps),
+        seconds_of_plan(plan, chain.seconds),
+    )
+    print(
+        f"{run.elapsed * 1e3:.2f} ms (estimate {estimate * 1e3:.2f}), {peak / 1e6:.0f} MB of {memory / 1e6:.0f} MB"
+    )
 
 try_plan([(0, 24, False)])
 try_plan([(number, number + 1, True) for number in range(24)])
@@ -1073,8 +1155,8 @@ def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) ->
     """Return the fastest plan that fits, [(start, end, recompute), ...].
 
     For each layer: bytes of its input, bytes that it keeps if recorded, including its
-    input, seconds of its forward pass. memory: the most bytes alive at any time
-    (peak_of_plan). Judged for this chain, and for others of the same kind.
+    input, seconds of its forward pass; all left unchanged. memory: the most bytes alive
+    at any time (peak_of_plan). Judged for this chain, and for others of the same kind.
     """
     ### BEGIN SOLUTION
     again = [True] * len(keeps)

@@ -96,11 +96,17 @@ def overlapped_step(
 ) -> None:
     """One training step on `microbatches` times `rows` rows per rank; P must divide dim * dim.
 
+    It is any step but the first: AdamW's averages are there from its beginning.
+
     keep       numbers of the layers whose weights stay between their forward and their backward pass
     recompute  numbers of the layers of which only the input stays; their forward pass runs again in the backward pass
     """
     every = [ShardedLayer(dim, world_size) for _ in range(layers)]
     optimizer = torch.optim.AdamW([one.shard for one in every])
+    for one in every:
+        one.shard.grad = torch.empty_like(one.shard)
+    optimizer.step()
+    optimizer.zero_grad()
 
     def after_backward(number: int, _: Tensor) -> None:
         if number + 1 < layers:

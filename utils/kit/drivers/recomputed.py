@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointPolicy
@@ -24,14 +28,22 @@ def plainly(piece: Callable[..., Any], *given: Any) -> Any:
     return piece(*given)
 
 
-# ---- pieces of a forward pass; `calls` notes each time that one runs
+# ---- pieces of a forward pass; `calls` notes each time that one runs, and for whom
+
+BY_TORCH = "torch's own checkpoint"
+
+
+def caller() -> str:
+    """BY_TORCH if torch's own checkpoint is what calls."""
+    files = {frame.f_code.co_filename for frame, _ in walk_stack(None)}
+    return BY_TORCH if torch.utils.checkpoint.__file__ in files else ""
 
 
 def one_layer(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
     """Four tensors kept inside; the weight is not among the arguments."""
 
     def piece(x: Tensor) -> Tensor:
-        calls.append("piece")
+        calls.append(caller())
         return nn.functional.gelu(nn.functional.gelu(x @ w) @ w)
 
     return apply(piece, x)
@@ -42,7 +54,7 @@ def several(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
     bias = x.detach() + 1
 
     def piece(bias: Tensor, x: Tensor, times: float, nothing: None, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        calls.append("piece")
+        calls.append(caller())
         return nn.functional.gelu(x @ w + bias) * times, bias > 0, x.sin()
 
     y, mask, z = apply(piece, bias, x, 3.0, None, w)
@@ -53,7 +65,7 @@ def one_of_two(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
     """A result that nobody uses."""
 
     def piece(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        calls.append("piece")
+        calls.append(caller())
         return x.exp(), nn.functional.gelu(x @ w)
 
     return apply(piece, x, w)[1]
@@ -66,7 +78,7 @@ def nested(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
         return nn.functional.gelu(x @ w).sin()
 
     def piece(x: Tensor, w: Tensor) -> Tensor:
-        calls.append("piece")
+        calls.append(caller())
         result: Tensor = apply(inner, nn.functional.gelu(x @ w), w)
         return result
 
@@ -78,7 +90,7 @@ def frozen(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
     places, still = torch.arange(x.shape[0]).flip(0), x.detach() * 2
 
     def piece(places: Tensor, of_name: dict[str, Tensor], still: Tensor, x: Tensor) -> Tensor:
-        calls.append("piece")
+        calls.append(caller())
         return nn.functional.gelu(x[places] @ of_name["w"]) * still
 
     return apply(piece, places, {"w": w}, still, x)
@@ -95,7 +107,8 @@ def through_backward(
     """A piece with `function` as its checkpoint: its output, the gradients, bytes that it keeps, and how often it ran.
 
     The bytes are those alive after the forward pass besides the arguments and the output. "unseen": how many tensors
-    among the arguments of the (outer) checkpoint are not saved where hooks see it.
+    among the arguments of the (outer) checkpoint are not saved where hooks see it. "by torch": whether torch's own
+    checkpoint has run the piece.
     """
     calls: list[str] = []
     given: list[int] = []  # addresses of the tensors that the checkpoint is called with
@@ -126,6 +139,7 @@ def through_backward(
         "kept": kept,
         "unseen": len(set(given) - set(saved)),
         "calls": (forward, len(calls) - forward),
+        "by torch": BY_TORCH in calls,
     }
 
 
@@ -147,6 +161,7 @@ def through_replays(
 ) -> dict[str, Any]:
     """Three calls of what `function` makes of a piece with dropout, and the random numbers that come after each.
 
+    Between the first two, another wrapper that `function` has made is called for the first time.
     first, later: whether autocast is on in the first call, and in the others; dtype: of the first one
     """
     runs: list[int] = []
@@ -158,13 +173,16 @@ def through_replays(
     results: dict[str, Any] = {}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        again = function(piece)
+        again, another = function(piece), function(piece)
         torch.rand(before)
         for number in (1, 2, 3):
             of_call, enabled = (dtype, first) if number == 1 else (torch.bfloat16, later)
             with torch.autocast("cpu", of_call, enabled=enabled):
                 results[f"the result of call {number}"] = again(x, rate)
             results[f"the random numbers after call {number}"] = torch.rand(4)
+            if number == 1:
+                with torch.autocast("cpu", of_call, enabled=enabled):
+                    results["the result of another wrapper"] = another(x, rate)
     results["the number of times that the function has run"] = len(runs)
     return results
 
@@ -179,12 +197,22 @@ def through_segments(
     weights: Sequence[Tensor],
     k: int,
 ) -> dict[str, Any]:
-    """Layers of the MLP in segments: output and gradients, number of checkpoints, bytes kept besides x and output."""
-    calls: list[Any] = []
+    """Layers of the MLP in segments: output and gradients, number of checkpoints, bytes kept besides x and output.
+
+    lengths: how many layers have run in the forward pass of each checkpoint
+    """
+    ran: list[int] = []
+    lengths: list[int] = []
 
     def checkpoint(piece: Callable[..., Any], *args: Any) -> Any:
-        calls.append(piece)
-        return torch_checkpoint(piece, *args, use_reentrant=True)
+        before = len(ran)
+        output = torch_checkpoint(piece, *args, use_reentrant=True)
+        lengths.append(len(ran) - before)
+        return output
+
+    def with_weight(weight: Tensor, x: Tensor) -> Tensor:
+        ran.append(1)
+        return layer(x, weight)
 
     leaf = x.clone().requires_grad_()
     leaves = [nn.Parameter(weight.clone()) for weight in weights]
@@ -192,19 +220,45 @@ def through_segments(
         before = storages.live
         output = function([partial(with_weight, w) for w in leaves], leaf, k, checkpoint)
         kept = storages.live - before - output.nbytes
+        in_forward = list(lengths)
         if output.requires_grad:
             output.backward(gradient)
     return {
         "the output": output.detach(),
         "the gradient of x": leaf.grad,
         **{f"the gradient of weight {number}": w.grad for number, w in enumerate(leaves)},
-        "checkpoints": len(calls),
+        "checkpoints": len(lengths),
+        "lengths": in_forward,
         "kept": kept,
     }
 
 
-def with_weight(weight: Tensor, x: Tensor) -> Tensor:
-    return layer(x, weight)
+TOO_MANY = "too many steps"
+
+
+class TooManySteps(Exception):
+    """More lines have run than are allowed."""
+
+
+def in_steps(function: Callable[..., Any], *given: Any, most: int) -> Any:
+    """function(*given), or TOO_MANY if more than `most` lines of Python run in it."""
+    lines = 0
+
+    def count(_: FrameType, event: str, __: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        if lines > most:
+            raise TooManySteps
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        return function(*given)
+    except TooManySteps:
+        return TOO_MANY
+    finally:
+        sys.settrace(before)
 
 
 # ---- selective checkpoints

@@ -80,14 +80,19 @@ def train(
 
 
 def measure(function: Callable[..., Any], *given: Any, rank: int, world_size: int, **for_all: Any) -> dict[str, Any]:
-    """What `function` returns, and the bytes alive besides `given`: `held` after the call, `peak` during it."""
-    held_before = [x for x in given if isinstance(x, nn.Module)]
-    with track_memory(*held_before, *tensors_in(given)) as storages:
+    """What `function` returns, and the bytes alive besides `given`: `held` after the call, `peak` during it.
+
+    tracked: whether autograd follows the result. parameters: what those of the given models have become.
+    """
+    models = [x for x in given if isinstance(x, nn.Module)]
+    with track_memory(*models, *tensors_in(given)) as storages:
         before, first = storages.live, len(storages.changes)
-        with torch.no_grad():
-            result = function(*given, rank=rank, world_size=world_size, **for_all)
+        result = function(*given, rank=rank, world_size=world_size, **for_all)
         held, peak = storages.live - before, most_between(storages, first) - before
-    return {"result": result, "held": held, "peak": peak}
+    tracked = isinstance(result, Tensor) and result.requires_grad
+    result = result.detach() if isinstance(result, Tensor) else result
+    parameters = [p.detach() for model in models for p in model.parameters()]
+    return {"result": result, "held": held, "peak": peak, "tracked": tracked, "parameters": parameters}
 
 
 def gather_and_go_back(
