@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from ..events.collectives import COLLECTIVES
 from ..events.event import Event
 from ..events.matching import Matching
-from ..events.rank_state import Gradient
+from ..events.rank_state import Gradient, RankState
 from ..text.rank_sets import FEW
-from .words import inside_which_if, ranks_text, tensor_text
+from .decided import what_decides
+from .words import op_text, ranks_text, tensor_text
 
 ORDER_MAY_NOT_MATTER = ("min", "max")  # a program may want the largest of all gradients, and no more
 ONE_BY_ONE = (
@@ -22,20 +23,23 @@ IN_ONE_TENSOR = (
     "Both ranks put several gradients into one tensor, so they must put them there in the same order: a set, for "
     "example, has no order."
 )
+OF_OBJECTS = (
+    "{} first tells the other ranks how long the pickled object is, as a tensor of one number. A rank that meets it with "
+    "a different call takes that call's numbers for lengths, and these for its own result."
+)
 SAME_ORDER = "Every rank of a group must call the same collectives in the same order."
 
 
-def difference(partners: Mapping[int, Event | None]) -> str:
+def difference(partners: Mapping[int, Event | None], states: Mapping[int, RankState] | None = None) -> str:
     """How the ranks' calls of one collective differ where they must not, as sentences; "" if they don't.
 
     partners   {rank: its call, or None if it has not made one}
+    states     if they are given, what decided between the calls is said, too
     """
     made = {rank: event for rank, event in partners.items() if event is not None}
     op = next(iter(made.values())).op
-    if len({e.op for e in made.values()}) > 1:
-        conditions = {e.op: condition for e in made.values() if (condition := inside_which_if(e))}
-        hint = "".join(f" The {op} is inside {condition}." for op, condition in conditions.items())
-        return f"{each(made, 'called', lambda e: e.op)}. {SAME_ORDER}{hint if len(conditions) == 1 else ''}"
+    if len({op_text(e) for e in made.values()}) > 1:
+        return f"{each(made, 'called', op_text)}. {SAME_ORDER}{who_decided(made, states) if states else ''}"
     if len({e.peer for e in made.values()}) > 1:
         return f"{each(made, 'named root', lambda e: e.peer)}. All ranks must name the same root."
     if len({e.reduce_op for e in made.values()}) > 1:
@@ -44,6 +48,30 @@ def difference(partners: Mapping[int, Event | None]) -> str:
         rule = f"{op} needs the same shape and dtype on every rank."
         return f"{each(made, 'brought', tensor_text)}. {rule}{new_tensors(*made.values())}"
     return ""
+
+
+def who_decided(made: Mapping[int, Event], states: Mapping[int, RankState]) -> str:
+    """What decided between two calls: that of the first rank, and the first that differs from it."""
+    first, *others = made.values()
+    return what_decides(first, next(event for event in others if op_text(event) != op_text(first)), states)
+
+
+def mixed_objects(matching: Matching) -> str:
+    """Sentences about a function for objects that has met a different call; "" if none has."""
+    for rounds in matching.collectives.by_key.values():
+        for calls in rounds.calls.values():
+            if len(calls) > 1 and len({op_text(e) for e in calls.values()}) > 1 and any(map(is_object, calls.values())):
+                first, *others = sorted(calls.values(), key=is_object, reverse=True)
+                other = next(event for event in others if op_text(event) != op_text(first))
+                return (
+                    f"{each(calls, 'called', op_text)}. {OF_OBJECTS.format(op_text(first))} {SAME_ORDER}"
+                    f"{what_decides(first, other, matching.states)}"
+                )
+    return ""
+
+
+def is_object(event: Event) -> bool:
+    return op_text(event) != event.op
 
 
 def new_tensors(*events: Event) -> str:

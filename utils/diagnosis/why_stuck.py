@@ -7,9 +7,13 @@ from ..events.event import Event
 from ..events.matching import Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
+from ..text.source_lines import place
 from ..text.units import plural
-from .mismatch import difference, mixed_gradients
-from .words import call_text, group_text, inside_which_if, ordinal, ranks_text
+from .decided import condition_around, what_decides
+from .fsdp import skipped_module
+from .mismatch import difference, mixed_gradients, mixed_objects
+from .parting import earlier_parting
+from .words import call_text, group_text, ordinal, ranks_text
 from .wrappers import what_it_does, what_they_do
 
 EVERYONE_FIRST = {
@@ -26,7 +30,11 @@ ALL_GROUPS = "Every rank must call new_group for every group in the same order, 
 
 def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
     """Why no rank can move. blocked: {rank: the call it is inside}."""
+    if parted := earlier_parting(blocked, matching):
+        return parted
     said = why(blocked, matching)
+    if skipped := skipped_module(blocked, matching):
+        return f"{skipped}\n{said}"
     return " ".join([said, *(what for what in what_they_do(blocked.values()) if what not in said)])
 
 
@@ -35,9 +43,11 @@ def why(blocked: dict[int, Event], matching: Matching) -> str:
         return unmade_group(blocked, matching.states)
     if sentence := mixed_gradients(matching)[1]:
         return sentence
+    if sentence := mixed_objects(matching):
+        return sentence
     collectives = [event for event in blocked.values() if event.op not in POINT_TO_POINT]
     for event in collectives:
-        if sentence := difference(matching.partners(event)):
+        if sentence := difference(matching.partners(event), matching.states):
             return sentence
     if sentence := lost_message(blocked, matching):
         return sentence
@@ -52,7 +62,6 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
     finished = [rank for rank in missing if states[rank].finished]
     if finished:
         return finished_without(event, finished, states)
-    condition = inside_which_if(event)
     for rank in missing:
         other = blocked[rank]
         awaited = missing_from(other, matching) if other.op not in POINT_TO_POINT else []
@@ -66,7 +75,7 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
                 "Ranks that share several groups must use them in the same order."
             )
     elsewhere = "; ".join(f"rank {rank} is in {call_text(blocked[rank])}" for rank in missing)
-    hint = f" The {event.op} is inside {condition}." if condition else ""
+    hint = what_decides(event, blocked[missing[0]], states)
     every = "both" if len(event.members) == 2 else "all"
     rule = next(filter(None, (message_instead(event, blocked[rank], blocked, matching) for rank in missing)), "")
     rule = rule or "The calls that they share must come in the same order on all of them."
@@ -103,6 +112,8 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
     again, before = all(calls), len(calls_like(event, states[event.rank]))
     elsewhere = [theirs[-1] for theirs in calls if len(theirs) >= before and theirs[-1].members != event.members]
     group, is_world = group_text(event, states[event.rank]), len(event.members) == len(states)
+    if for_others := next((said for rank in finished if (said := called_for_others(event, states[rank]))), ""):
+        return for_others
     if elsewhere and not event.wrapper:
         [other, *_] = elsewhere
         return (
@@ -110,18 +121,45 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
             f"{group_text(other, states[other.rank])} and has finished. A collective returns only when every rank of "
             "its group has called it. Is a group wrong, or does a rank use the wrong one?"
         )
-    fix = more_rounds(event, finished) if again else skipped(event, is_world)
+    fix = more_rounds(event, finished) if again else skipped(event, is_world, states)
     if what := what_it_does(event):
         return (
             f"{what} {ranks_text(finished)} {have} finished {'after fewer of them' if again else 'without it'}: {fix}"
         )
-    none = f"never called this {event.op}{f' in {group}' * (not is_world)} and {have} finished"
-    fewer = f"{have} finished after fewer calls of {event.op} than rank {event.rank}"
+    ended = how_they_ended(finished, states)
+    from_others = [in_group(event, states[rank]) for rank in finished]
+    none = f"never called this {op_text(event)}{f' in {group}' * (not is_world)} and {ended}"
+    if any(from_others):
+        none = f"{ended}. In {group} {'it' if len(finished) == 1 else 'they'} called {op_text(event)} from other lines only"
+    fewer = f"{ended} after fewer calls of {op_text(event)} than rank {event.rank}"
     if len(counts := {len(theirs) for theirs in calls}) == 1 and (count := counts.pop()) < before:
-        done = f"{have} finished after {plural(count, 'call')} of this {event.op}"
+        done = f"{ended} after {plural(count, 'call')} of this {op_text(event)}"
         fewer = f"{done}; rank {event.rank} is in its {ordinal(before)}"
     rule = "A collective returns only when every rank of its group has called it"
     return f"{ranks_text(finished)} {fewer if again else none}. {rule}: {fix}"
+
+
+def how_they_ended(finished: list[int], states: dict[int, RankState]) -> str:
+    have = "has" if len(finished) == 1 else "have"
+    left = [states[rank].left for rank in finished if states[rank].left]
+    destroyed = f"{have} called destroy_process_group ({place(left[0])}) and finished" if left else ""
+    return destroyed if len(left) == len(finished) else f"{have} finished"
+
+
+def called_for_others(event: Event, state: RankState) -> str:
+    """Sentences about a rank that made this call for a group that it is not in; "" if it did not."""
+    where = [where for function, where in state.skipped if where == event.where or function == op_text(event)]
+    if not where:
+        return ""
+    return (
+        f"Rank {state.rank} called it as well, but for a group that it is not in ({place(where[-1])}). torch skips such a "
+        f"call with a warning, so rank {event.rank} waits in vain: each rank must pass the group that it belongs to."
+    )
+
+
+def in_group(event: Event, state: RankState) -> list[Event]:
+    """The calls of the same kind that the rank has made in the same group, from whichever line."""
+    return [e for e in state.events if (op_text(e), e.members) == (op_text(event), event.members)]
 
 
 def more_rounds(event: Event, finished: list[int]) -> str:
@@ -132,9 +170,9 @@ def more_rounds(event: Event, finished: list[int]) -> str:
     return f"does the loop have more rounds on rank {event.rank}, or does an `if` skip the call on {them}?"
 
 
-def skipped(event: Event, is_world: bool) -> str:
+def skipped(event: Event, is_world: bool, states: dict[int, RankState]) -> str:
     """What to look at where others have never made the call of a group, which may be the whole world."""
-    condition = inside_which_if(event)
+    condition = condition_around(event, states)
     if is_world:
         return f"take it out of the {condition}." if condition else "look for an early return, or an `if` around it."
     around = f"the {condition} around it" if condition else "an `if` around it, an early return"

@@ -21,6 +21,23 @@ class Gradient(NamedTuple):
     name: str  # the parameter's name in its model; "" if it is in none
 
 
+class StackFrame(NamedTuple):
+    """One of the student's frames of a rank that waits.
+
+    values    what the function's conditions read, as text: {"bar.n": "3"}
+    handles   the signal, if the function is its handler; else ""
+    """
+
+    file: str
+    line: int
+    function: str
+    values: dict[str, str]
+    handles: str
+
+
+Splits = tuple[tuple[int, ...], tuple[int, ...]]  # elements received from, and sent to, each rank of a group
+
+
 @dataclass
 class RankState:
     """What one rank has recorded (see recording/reader.py), and whether it has finished. Calls go by their index."""
@@ -32,10 +49,14 @@ class RankState:
     failed: set[int] = field(default_factory=set)  # calls that raised
     lost: set[int] = field(default_factory=set)  # messages whose handle was thrown away before they were done
     strides: dict[int, TensorLayout] = field(default_factory=dict)  # calls with a tensor that is not contiguous
+    splits: dict[int, Splits] = field(default_factory=dict)  # of all-to-alls, as far as they are recorded
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # (function, where) of calls for others' groups
     unused_handles: dict[int, str] = field(default_factory=dict)  # asynchronous call -> where; nothing asked for it
     gradients: dict[int, list[Gradient]] = field(default_factory=dict)  # calls that reduce some, as far as is known
     parameters: set[int] = field(default_factory=set)  # fingerprints of the parameters that the rank has or has had
     regions: list[Region] = field(default_factory=list)
+    left: str = ""  # where it called destroy_process_group, if it has no group any more
+    stack: list[StackFrame] = field(default_factory=list)  # innermost first; looked at once it is known to be stuck
     finished: bool = False
     failure: Failure | None = None  # the exception it raised, if known before all have ended
 

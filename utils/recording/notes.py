@@ -32,6 +32,8 @@ class CallKind(NamedTuple):
     is_async: bool
     where: str
     wrapper: str
+    callers: tuple[str, ...]
+    module: str
 
     @classmethod
     def of(cls, event: Event, number: int) -> CallKind:
@@ -85,6 +87,29 @@ class CallLayout(NamedTuple):
     strides: tuple[int, ...]
 
 
+class CallSplits(NamedTuple):
+    """How many elements an all-to-all is to receive from each rank of its group, and to send to each."""
+
+    call: int
+    received: tuple[int, ...]
+    sent: tuple[int, ...]
+
+
+class CallSkipped(NamedTuple):
+    """torch has skipped a call, since the rank is not in the group that it is for."""
+
+    function: str
+    where: str
+    time: float
+
+
+class WorldLeft(NamedTuple):
+    """The rank has called destroy_process_group."""
+
+    where: str
+    time: float
+
+
 class GroupBegun(NamedTuple):
     """The rank begins to make a group (new_group, or a device mesh)."""
 
@@ -93,6 +118,7 @@ class GroupBegun(NamedTuple):
     members: tuple[int, ...]
     start: float
     where: str
+    description: str
 
 
 class GroupMade(NamedTuple):
@@ -150,6 +176,9 @@ Note = (
     | MessageLost
     | MessageSource
     | CallLayout
+    | CallSplits
+    | CallSkipped
+    | WorldLeft
     | GroupBegun
     | GroupMade
     | GradientOf

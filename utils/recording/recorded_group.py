@@ -20,9 +20,19 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..events.collectives import COLLECTIVES, POINT_TO_POINT, form_of
 from . import in_flight, regions
-from .callers import Caller, who_called
+from .callers import OPERATOR, Caller, who_called
 from .in_flight import WAITED_TWICE, Flight, flight_of
-from .notes import CallKind, CallLayout, GroupBegun, GroupMade, GroupMembers, MessageLost, MessageSource
+from .notes import (
+    CallKind,
+    CallLayout,
+    CallSkipped,
+    CallSplits,
+    GroupBegun,
+    GroupMade,
+    GroupMembers,
+    MessageLost,
+    MessageSource,
+)
 from .recorder import Recorder
 from .torch_calls import (
     ASYNCHRONOUS,
@@ -32,6 +42,7 @@ from .torch_calls import (
     options_of,
     peer_of,
     reads_second,
+    splits_of,
     tensors_in,
 )
 from .torch_private import (
@@ -39,10 +50,12 @@ from .torch_private import (
     Future,
     NewGroup,
     Work,
+    group_in_words,
     leave_uncompiled,
     register_backend,
     set_sequence_number,
     source_rank_of,
+    when_call_is_skipped,
     wrap_making_of_groups,
 )
 
@@ -211,11 +224,15 @@ class RecordedGroup(dist.ProcessGroup):
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch declares one of two constructors
         self.recorder = recorder
+        recorder.group_begins()
         self.backend, self.on_device = backend, device == "cuda"
         self.inner = dist.ProcessGroup(store, rank, size)
         for group in (self, self.inner):  # this one too, so that names, timeouts and the like work as usual
             register_backend(group, [device], backend_type, backend)
         self._label: str | None = None
+
+    def __repr__(self) -> str:
+        return group_in_words(self)
 
     def __getattr__(self, name: str) -> Any:
         """What torch asks of a backend, and a process group doesn't have."""
@@ -276,6 +293,8 @@ class Method:
         if self.reduces_in_place and caller.directly and len(inputs) == 1:
             for note in recorder.gradients.notes_about(index, inputs[0]):
                 recorder.write(note)
+        if self.op == "all_to_all" and (splits := splits_of(args, group.size())):
+            recorder.write(CallSplits(index, *splits))
         if label.startswith("world") and not self.is_message:
             recorder.on_synchronisation()
         return index
@@ -295,14 +314,13 @@ class Method:
         reduce_op = getattr(options, "reduceOp", None)
         reduce_op = None if reduce_op is None else hash(reduce_op)
         name, numbers = self.name, group.recorder.numbers
-        where, wrapper = caller.where, caller.wrapper
         key: Hashable
         if len(tensors) == 1:
             tensor = tensors[0]
-            key = name, label, where, wrapper, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
+            key = name, label, caller, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
         else:
             shapes = ((t.shape, t.dtype) for t in tensors)
-            key = name, label, where, wrapper, is_async, root_or_peer, reduce_op, *shapes
+            key = name, label, caller, is_async, root_or_peer, reduce_op, *shapes
         if (number := numbers.get(key)) is not None:
             return number
         event = new_event(
@@ -315,8 +333,10 @@ class Method:
             members=group.members,
             is_async=is_async,
             start=0.0,
-            where=where,
-            wrapper=wrapper,
+            where=caller.where,
+            wrapper=caller.wrapper,
+            callers=caller.callers,
+            module=caller.module,
         )
         return group.recorder.note_once(key, partial(CallKind.of, event))
 
@@ -335,8 +355,8 @@ def recorded(method: Method) -> Callable[..., Any]:
         if label is None:  # torch is still making it
             return carry_out(self.inner, *args, **kwargs)
         recorder = self.recorder
-        caller = who_called()
-        where, function, directly, _ = caller
+        caller = who_called(in_full=True)
+        where, function, directly = caller[:3]
         options = args[-1] if args else kwargs.get("opts")
         gives_handle = getattr(options, "asyncOp", None)
         is_async = bool(gives_handle) or (is_message and function in ASYNCHRONOUS)
@@ -357,7 +377,8 @@ def recorded(method: Method) -> Callable[..., Any]:
             raise
         if not waits_here and isinstance(work, Work):
             must_wait = method.op != "send" or in_flight.poisoning
-            if is_async and directly and must_wait and not self.on_device:  # on a GPU a stream may wait instead
+            by_hand = directly or caller.wrapper == OPERATOR
+            if is_async and by_hand and must_wait and not self.on_device:  # on a GPU a stream may wait instead
                 recorder.unused_handles[index] = where
             senders = self.members if from_any_source else ()
             return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders, flight)
@@ -413,6 +434,7 @@ def install(recorder: Recorder) -> None:
 
         c10d.ProcessGroupNCCL = RecordedNccl  # type: ignore[misc, assignment]
     wrap_making_of_groups(recorded_making(recorder))
+    when_call_is_skipped(lambda name: recorder.write(CallSkipped(name, who_called().where, recorder.now())))
 
 
 def recorded_making(recorder: Recorder) -> Callable[[NewGroup, Callable[[], Any]], Any]:
@@ -423,7 +445,8 @@ def recorded_making(recorder: Recorder) -> Callable[[NewGroup, Callable[[], Any]
             recorder.worlds += 1
             return make()
         number, label = next(recorder.groups_made), recorder.label_of(asked.name)
-        recorder.write(GroupBegun(number, label, tuple(asked.members), recorder.now(), who_called()[0]))
+        begun = recorder.now(), who_called().where, asked.description
+        recorder.write(GroupBegun(number, label, tuple(asked.members), *begun))
         try:
             return make()
         finally:

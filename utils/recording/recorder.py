@@ -40,6 +40,7 @@ class Recorder:
         self.write = write
         self.zero = zero  # time.monotonic() at which the world began
         self.on_synchronisation = on_synchronisation
+        self.on_first_group: Callable[[], object] | None = None
         self.main_thread = get_ident()
         self.table = table or Table()
         self.indices = itertools.count()
@@ -61,6 +62,11 @@ class Recorder:
         self.zero, self.indices, self.base = zero, itertools.count(), None
         self.table, self.numbers = Table(), {}
         self.unused_handles.clear()
+
+    def group_begins(self) -> None:
+        if self.on_first_group is not None:
+            act, self.on_first_group = self.on_first_group, None
+            act()
 
     def label_of(self, group: str) -> str:
         """What events call a group. In a world that was started again, torch gives out its names and numbers anew."""

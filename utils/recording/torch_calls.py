@@ -58,6 +58,8 @@ def new_event(
     start: float,
     where: str,
     wrapper: str,
+    callers: tuple[str, ...] = (),
+    module: str = "",
 ) -> Event:
     """A call of a ProcessGroup's method that begins, as an Event. tensors: those that it hands in."""
     return Event(
@@ -77,6 +79,8 @@ def new_event(
         end=None,
         where=where,
         wrapper=wrapper,
+        callers=callers,
+        module=module,
     )
 
 
@@ -89,6 +93,22 @@ def tensors_in(value: object) -> Sequence[Tensor]:
     if len(value) == 1 and isinstance(value[0], Tensor):  # the usual case: no need to search
         return value
     return [tensor for item in value for tensor in tensors_in(item)]
+
+
+def splits_of(args: Sequence[Any], ranks: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(received, sent) of an all-to-all: elements per rank of the group. None if its arguments don't say.
+
+    args   of `alltoall`, two lists of tensors; of `alltoall_base`, two tensors, and the rows of each per rank: none
+           given means equal parts
+    """
+    sides = []
+    for side, rows in zip(args[:2], args[2:4] if isinstance(args[0], Tensor) else ((), ()), strict=False):
+        if isinstance(side, Tensor):
+            row = side.numel() // side.shape[0] if side.dim() and side.shape[0] else 0
+            sides.append(tuple(row * count for count in rows) or (side.numel() // ranks,) * ranks)
+        else:
+            sides.append(tuple(tensor.numel() for tensor in side))
+    return (sides[0], sides[1]) if len(sides) == 2 else None
 
 
 def check_memory(tensors: Sequence[Tensor]) -> None:

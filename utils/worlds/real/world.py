@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import re
 import signal
 import time
@@ -27,6 +29,7 @@ from .process_world import ProcessWorld
 
 LOOK = 0.3  # seconds for which ranks are watched, to find out which compute
 LOOKS = 5  # upper limit
+MOST_STACKS = 32  # of ranks that wait; the others wait in the same places, most likely
 
 
 class RealWorld(ProcessWorld):
@@ -103,8 +106,9 @@ class RealWorld(ProcessWorld):
 
     def raise_if_stuck(self) -> None:
         self.update_states()
-        report = deadlock.deadlock_report(self.states, now=self.seconds())
-        if report is not None:
+        if deadlock.deadlock_report(self.states) is not None:
+            self.look_at_stacks(seconds=0.5)
+            report = deadlock.deadlock_report(self.states, now=self.seconds())
             first_line = deadlock.who_is_stuck(self.states)  # after the end, all have finished
             self.end()
             raise WorldStuck(f"{first_line}\n{report}")
@@ -177,6 +181,24 @@ class RealWorld(ProcessWorld):
         while time.monotonic() < give_up and not all(whole.search(self.stack(rank)) for rank in unfinished):
             self.listen(0.02)
         return {rank: self.students_line(rank) for rank in unfinished}
+
+    def look_at_stacks(self, seconds: float) -> None:
+        """Ask the ranks that wait for their stacks, with the values that their decisions read (rank_process.py)."""
+        asked = {}
+        for state in self.states:
+            if not state.finished and len(asked) < MOST_STACKS:
+                path = path_in(self.folder, "look", state.rank)
+                with contextlib.suppress(OSError):  # it has not begun to listen
+                    os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+                    asked[state.rank] = path + "-stack"
+        give_up = time.monotonic() + seconds
+        while asked and time.monotonic() < give_up:
+            self.listen(0.01)
+            for rank, path in list(asked.items()):
+                if os.path.exists(path):
+                    with open(path, "rb") as file:
+                        self.states[rank].stack = pickle.load(file)
+                    del asked[rank]
 
     def stack(self, rank: int) -> str:
         try:

@@ -19,7 +19,7 @@ from ...events.computed import Computed
 from ...events.event import Event, Region
 from ...events.failure import Failure
 from ...events.memory_samples import MemoryNote, peak_of
-from ...events.rank_state import RankState, TensorLayout
+from ...events.rank_state import RankState, StackFrame, TensorLayout
 from ...report.collective_charges import Charge
 from ...report.run import Run
 from ..common.framing import Framing
@@ -159,6 +159,8 @@ class VirtualWorld(ProcessWorld):
                 waits=record["waits"],
                 strides={index: TensorLayout(*layout) for index, layout in record["strides"].items()},
                 unused_handles=record["unused_handles"],
+                skipped=record["skipped"],
+                stack=[StackFrame(*fields) for fields in record["stack"]],
                 regions=[Region(*fields) for fields in record["regions"]],
                 finished=record["finished"],
             )
