@@ -404,7 +404,7 @@ def metric_computed_on_rank_0(rank, world_size):
     Metric().compute()
 
 
-@mistake("Rank 1 never called this all_gather and has finished")
+@mistake("Rank 1 never called this all_gather_object and has finished")
 def early_return_of_a_rank_without_metrics(rank, world_size):
     """A stage with nothing to report skips the gathering. https://github.com/bo-ke/llm-internal-medicine/pull/45"""
     metrics = {} if rank == 1 else {"loss": 1.0}

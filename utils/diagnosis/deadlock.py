@@ -17,7 +17,7 @@ from ..events.rank_state import RankState
 from ..text.rank_sets import FEW, group_alike
 from ..text.source_lines import place
 from .failure_report import students_frames
-from .mismatch import difference, message_mismatch, mixed_gradients
+from .mismatch import difference, message_mismatch, mixed_gradients, mixed_objects
 from .why_stuck import is_one_group, likely_mistake, lost_receives
 from .words import call_text, ranks_text
 from .wrappers import what_they_do
@@ -35,7 +35,22 @@ def deadlock_report(states: list[RankState], now: float = 0.0) -> str | None:
     if any(can_move(event, matching) for event in blocked.values()):
         return None
     lines = ["  " + line for line in describe_ranks(states, now=now)]
-    return "\n".join([*lines, "", likely_mistake(blocked, matching)])
+    return "\n".join([*lines, *ways_here(blocked), "", likely_mistake(blocked, matching)])
+
+
+def ways_here(blocked: dict[int, Event]) -> list[str]:
+    """The lines that led to where ranks wait, for those that came by different ones: as far out as they differ."""
+    ways: dict[tuple[str, ...], list[int]] = {}
+    for rank, event in blocked.items():
+        ways.setdefault((event.where, *event.callers), []).append(rank)
+    common = 0
+    while len(ways) > 1 and len({way[::-1][common : common + 1] for way in ways}) == 1:
+        common += 1
+    lines = []
+    for way, ranks in ways.items():
+        for line in way[1 : len(way) - common] if len(ways) > 1 else ():
+            lines.append(f"  {ranks_text(ranks).lower()} came there from {place(line)}")
+    return lines if len(lines) <= FEW else []
 
 
 def who_is_stuck(states: list[RankState]) -> str:
@@ -127,6 +142,16 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> st
     return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?"
 
 
+def mixed_up_before(states: list[RankState]) -> str:
+    """What calls that were completed say about an exception, as sentences: lengths of objects taken for numbers."""
+    return mixed_objects(Matching(states))
+
+
+def where_others_are(states: list[RankState], rank: int) -> list[str]:
+    """A line for each rank but this one, which has crashed."""
+    return describe_ranks([state for state in states if state.rank != rank])
+
+
 def report_of_a_lock(states: list[RankState], lines: dict[int, str], held_up: list[int]) -> str:
     """The report of a rank that waits for a lock that nobody will release (queues and events have one, too)."""
     described = describe_ranks(states, lines, held_up)
@@ -151,7 +176,7 @@ def difference_at_the_end(states: list[RankState]) -> str:
             other_end = matching.other_end(event)
             said = message_mismatch(event, other_end) if other_end is not None else ""
         elif event.op != "new_group":
-            said = difference(matching.partners(event))
+            said = difference(matching.partners(event), matching.states)
         else:
             said = ""
         if said:

@@ -54,6 +54,11 @@ def what_decides(one: Event, other: Event | None, states: Mapping[int, RankState
     return in_words(max(forks, key=lambda fork: weight(fork, states)), states)
 
 
+def what_decided(one: Event, other: Event, states: Mapping[int, RankState]) -> str:
+    """The same for calls that are long over: what names hold now says nothing about them."""
+    return what_decides(one, other, {rank: RankState(rank) for rank in states})
+
+
 def condition_around(event: Event, states: Mapping[int, RankState]) -> str:
     """The `if` on which the call depends, as "`if rank == 0`" or "`if done` (line 3)"; "" if there is none."""
     forks = [fork for fork in forks_of(event, None) if fork.decision.kind in ("if", "else")]
@@ -61,6 +66,12 @@ def condition_around(event: Event, states: Mapping[int, RankState]) -> str:
         return ""
     decision = max(reversed(forks), key=lambda fork: weight(fork, states)).decision
     return inside(decision) + f" (line {decision.line})" * (not decision.is_about_rank)
+
+
+def exit_around(event: Event, states: Mapping[int, RankState]) -> str:
+    """The last `if` that may leave before the call is reached, as "`if done` (line 3)"; "" if there is none."""
+    forks = [fork for fork in forks_of(event, None) if fork.decision.kind == "exit"]
+    return f"`{forks[-1].decision.text}` (line {forks[-1].decision.line})" if forks else ""
 
 
 def forks_of(event: Event, other: Event | None) -> Iterator[Fork]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 
 from ..events.event import Event
 from ..events.failure import Failure, Frame
@@ -42,12 +43,15 @@ def is_innocent(failure: Failure) -> bool:
     return raised_by_library and INNOCENT.search(failure.message) is not None
 
 
-def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], died: dict[int, int]) -> RankFailed:
+def report_failures(
+    failures: dict[int, Failure], waiting: dict[int, Event], died: dict[int, int], cause: str = ""
+) -> RankFailed:
     """One report for all exceptions, the earliest first, with footnotes on ranks that waited, lost contact or died.
 
     failures   {rank: its exception}; not empty
     waiting    {rank: the call it was inside, or that raised}
     died       {rank: exit code of its process}
+    cause      what the record says about it, which comes first; ""
     """
     to_blame = {rank: failure for rank, failure in failures.items() if not is_innocent(failure)}
     to_blame = to_blame or failures
@@ -55,7 +59,8 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], die
     for rank, failure in sorted(to_blame.items(), key=lambda item: item[1].time):
         message = STAMP.sub("", failure.message).rstrip()
         alike.setdefault((failure.kind, tuple(failure.frames)), {}).setdefault(message, []).append(rank)
-    parts = [raised(kind, frames, messages) for (kind, frames), messages in alike.items()]
+    parts = [cause] if cause else []
+    parts += [raised(kind, frames, messages) for (kind, frames), messages in alike.items()]
     places: dict[str, list[int]] = {}
     for rank, event in waiting.items():
         if rank not in to_blame:
@@ -112,10 +117,17 @@ def how_it_died(exit_code: int, guess: bool = True) -> str:
 
 
 def report_crash(
-    rank: int, exit_code: int, last_place: str, events: list[Event], last_words: list[str], hint: str
+    rank: int,
+    exit_code: int,
+    last_place: str,
+    events: list[Event],
+    last_words: list[str],
+    hint: str,
+    others: Sequence[str] = (),
 ) -> RankCrashed:
     """The report of a rank that died without an exception: what ended it, its last line and its last call.
 
+    others       a line for each of the other ranks
     last_words   what its C++ library printed before it aborted
     hint         how calls of the ranks differ, or "". Where that is known, the library's words add nothing
     """
@@ -129,6 +141,7 @@ def report_crash(
         lines.append(f"  its last call to the network, {state}: {call_text(last_event)} at {where}")
     else:
         lines.append("  it had not called the network yet")
+    lines += [f"  {line}" for line in others]
     if hint:  # it says more than the library's words, and explains why the rank died
         return RankCrashed("\n".join([hint, "", f"So {lines[0]}", *lines[1:]]), rank=rank)
     lines += [f"  the library's last words: {words}" for words in last_words]

@@ -21,16 +21,16 @@ def skipped_module(blocked: dict[int, Event], matching: Matching) -> str:
                 continue
             if mine.module != its.module and times(mine, mine.rank, matching) > times(mine, its.rank, matching):
                 return (
-                    f"Rank {mine.rank} {does(mine)} the module `{mine.module}`, and rank {its.rank} has gone on "
-                    f"without it: it {does(its)} `{its.module}`. {EQUALLY_OFTEN}"
+                    f"Rank {mine.rank} {does(mine)} {named(mine)}, and rank {its.rank} has gone on without it: it "
+                    f"{does(its)} {named(its)}. {EQUALLY_OFTEN}"
                 )
     for mine in calls:
         for its in calls:
             if (mine.op, its.op) == ("all_gather", "reduce_scatter") and mine.module == its.module:
                 return (
-                    f"Rank {its.rank} reduces the gradients of `{its.module}` at the end of a backward pass, where rank "
-                    f"{mine.rank} goes on to the next pass without. set_requires_gradient_sync(False) must be in force "
-                    "in the same steps on all ranks, and every rank must call backward() after the same forward passes."
+                    f"Rank {its.rank} reduces the gradients of {named(its)} at the end of a backward pass, where "
+                    f"rank {mine.rank} goes on to the next pass without. set_requires_gradient_sync(False) must be in "
+                    "force in the same steps on all ranks, and each must call backward() after the same forward passes."
                 )
     return ""
 
@@ -39,8 +39,11 @@ def does(event: Event) -> str:
     return "gathers the parameters of" if event.op == "all_gather" else "reduces the gradients of"
 
 
+def named(event: Event) -> str:
+    return event.module if " " in event.module else f"`{event.module}`"
+
+
 def times(event: Event, rank: int, matching: Matching) -> int:
     """How often a rank has made this call for the same module."""
-    return sum(
-        (e.op, e.module, e.wrapper) == (event.op, event.module, event.wrapper) for e in matching.states[rank].events
-    )
+    same = event.op, event.module, event.wrapper
+    return sum((e.op, e.module, e.wrapper) == same for e in matching.states[rank].events)

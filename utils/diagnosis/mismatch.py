@@ -11,7 +11,7 @@ from ..events.event import Event
 from ..events.matching import Matching
 from ..events.rank_state import Gradient, RankState
 from ..text.rank_sets import FEW
-from .decided import what_decides
+from .decided import lines_to, what_decides
 from .words import op_text, ranks_text, tensor_text
 
 ORDER_MAY_NOT_MATTER = ("min", "max")  # a program may want the largest of all gradients, and no more
@@ -24,8 +24,8 @@ IN_ONE_TENSOR = (
     "example, has no order."
 )
 OF_OBJECTS = (
-    "{} first tells the other ranks how long the pickled object is, as a tensor of one number. A rank that meets it with "
-    "a different call takes that call's numbers for lengths, and these for its own result."
+    "{} first tells the other ranks how long the pickled object is, as a tensor of one number. A rank that meets it "
+    "with a different call takes that call's numbers for lengths, and these for its own result."
 )
 SAME_ORDER = "Every rank of a group must call the same collectives in the same order."
 
@@ -39,28 +39,30 @@ def difference(partners: Mapping[int, Event | None], states: Mapping[int, RankSt
     made = {rank: event for rank, event in partners.items() if event is not None}
     op = next(iter(made.values())).op
     if len({op_text(e) for e in made.values()}) > 1:
-        return f"{each(made, 'called', op_text)}. {SAME_ORDER}{who_decided(made, states) if states else ''}"
+        return f"{each(made, 'called', op_text)}. {SAME_ORDER}{who_decided(made, states, op_text) if states else ''}"
     if len({e.peer for e in made.values()}) > 1:
         return f"{each(made, 'named root', lambda e: e.peer)}. All ranks must name the same root."
     if len({e.reduce_op for e in made.values()}) > 1:
         return f"{each(made, 'asked for', lambda e: e.reduce_op)}. {op} needs the same reduce op on every rank."
     if COLLECTIVES[op].same_size and len({(e.dtype, math.prod(e.shape)) for e in made.values()}) > 1:
         rule = f"{op} needs the same shape and dtype on every rank."
-        return f"{each(made, 'brought', tensor_text)}. {rule}{new_tensors(*made.values())}"
+        decided = who_decided(made, states, tensor_text) if states else ""
+        return f"{each(made, 'brought', tensor_text)}. {rule}{new_tensors(*made.values())}{decided}"
     return ""
 
 
-def who_decided(made: Mapping[int, Event], states: Mapping[int, RankState]) -> str:
-    """What decided between two calls: that of the first rank, and the first that differs from it."""
+def who_decided(made: Mapping[int, Event], states: Mapping[int, RankState], text: Callable[[Event], str]) -> str:
+    """What decided between two calls from different lines: the first rank's, and the first that differs in `text`."""
     first, *others = made.values()
-    return what_decides(first, next(event for event in others if op_text(event) != op_text(first)), states)
+    other = next(event for event in others if text(event) != text(first))
+    return what_decides(first, other, states) if lines_to(first) != lines_to(other) else ""
 
 
 def mixed_objects(matching: Matching) -> str:
-    """Sentences about a function for objects that has met a different call; "" if none has."""
+    """Sentences about a function for objects that has met the same collective made by another; "" if none has."""
     for rounds in matching.collectives.by_key.values():
         for calls in rounds.calls.values():
-            if len(calls) > 1 and len({op_text(e) for e in calls.values()}) > 1 and any(map(is_object, calls.values())):
+            if len({op_text(e) for e in calls.values()}) > 1 and len({e.op for e in calls.values()}) == 1:
                 first, *others = sorted(calls.values(), key=is_object, reverse=True)
                 other = next(event for event in others if op_text(event) != op_text(first))
                 return (

@@ -13,7 +13,7 @@ from ..events.event import Event
 from ..events.matching import Matching, Rounds
 from ..text.decisions import place_of
 from ..text.source_lines import place
-from .decided import lines_to, parts_at, what_decides
+from .decided import lines_to, parts_at, what_decided
 from .words import call_text, group_text, op_text, ordinal, ranks_text
 
 MOST_EXTRA = 64  # calls that one rank may have made where another made none, and still be seen to go on alike
@@ -103,15 +103,14 @@ def in_words(parting: Parting, blocked: dict[int, Event], matching: Matching) ->
     group = group_text(mine[0], matching.states[mine[0].rank])
     told = f"The ranks parted long before, at the {ordinal(number + 1)} collective of {group}:"
     lines = [*rows(mine[0], its[0]), *rows(its[0], mine[0])]
-    decided = what_decides(mine[0], its[0], matching.states)
+    decided = what_decided(mine[0], its[0], matching.states)
     if extra:
-        what = (
-            f"this {op_text(mine[0])}" if len(extra) == 1 else f"{len(extra)} calls, from this {op_text(mine[0])} on,"
-        )
+        this = f"this {op_text(mine[0])}"
+        what = this if len(extra) == 1 else f"{len(extra)} calls, from {this} on,"
         verdict = (
             f"{who} made {what} in addition. From there on, each call met one that belongs to a different step, so the "
-            f"values since then are wrong on all ranks.{decided} Every rank of a group must call the same collectives in "
-            "the same order: all_reduce the decision first, and have all ranks follow it."
+            f"values since then are wrong on all ranks.{decided} Every rank of a group must call the same collectives "
+            "in the same order: all_reduce the decision first, and have all ranks follow it."
         )
     else:
         verdict = (
@@ -124,7 +123,8 @@ def in_words(parting: Parting, blocked: dict[int, Event], matching: Matching) ->
 
 def rows(event: Event, other: Event) -> Iterator[str]:
     """A line for a call, and one for each line that led to it, as far out as the other rank's lines differ."""
-    yield f"  rank {event.rank}  {call_text(event):<26}  {place(event.where)}{f' ({event.module})' * bool(event.module)}"
+    module = f" ({event.module})" * bool(event.module)
+    yield f"  rank {event.rank}  {call_text(event):<26}  {place(event.where)}{module}"
     for line in lines_to(event)[-2 : parts_at(event, other) - len(lines_to(event)) - 1 : -1]:
         yield f"{'':38}called from {place(line)}"
 

@@ -9,11 +9,11 @@ from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
 from ..text.source_lines import place
 from ..text.units import plural
-from .decided import condition_around, what_decides
+from .decided import condition_around, exit_around, what_decides
 from .fsdp import skipped_module
 from .mismatch import difference, mixed_gradients, mixed_objects
 from .parting import earlier_parting
-from .words import call_text, group_text, ordinal, ranks_text
+from .words import call_text, group_text, op_text, ordinal, ranks_text
 from .wrappers import what_it_does, what_they_do
 
 EVERYONE_FIRST = {
@@ -75,9 +75,9 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
                 "Ranks that share several groups must use them in the same order."
             )
     elsewhere = "; ".join(f"rank {rank} is in {call_text(blocked[rank])}" for rank in missing)
-    hint = what_decides(event, blocked[missing[0]], states)
     every = "both" if len(event.members) == 2 else "all"
     rule = next(filter(None, (message_instead(event, blocked[rank], blocked, matching) for rank in missing)), "")
+    hint = "" if rule else what_decides(event, blocked[missing[0]], states)
     rule = rule or "The calls that they share must come in the same order on all of them."
     return f"{ranks_text(event.members)} must {every} call {event.op}, but {elsewhere}. {rule}{hint}"
 
@@ -126,24 +126,23 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
         return (
             f"{what} {ranks_text(finished)} {have} finished {'after fewer of them' if again else 'without it'}: {fix}"
         )
-    ended = how_they_ended(finished, states)
-    from_others = [in_group(event, states[rank]) for rank in finished]
-    none = f"never called this {op_text(event)}{f' in {group}' * (not is_world)} and {ended}"
-    if any(from_others):
-        none = f"{ended}. In {group} {'it' if len(finished) == 1 else 'they'} called {op_text(event)} from other lines only"
-    fewer = f"{ended} after fewer calls of {op_text(event)} than rank {event.rank}"
+    none = f"never called this {op_text(event)}{f' in {group}' * (not is_world)} and {have} finished"
+    if any(in_group(event, states[rank]) for rank in finished):
+        none = f"{have} finished, and called {op_text(event)} in {group} only from other lines"
+    fewer = f"{have} finished after fewer calls of {op_text(event)} than rank {event.rank}"
     if len(counts := {len(theirs) for theirs in calls}) == 1 and (count := counts.pop()) < before:
-        done = f"{ended} after {plural(count, 'call')} of this {op_text(event)}"
+        done = f"{have} finished after {plural(count, 'call')} of this {op_text(event)}"
         fewer = f"{done}; rank {event.rank} is in its {ordinal(before)}"
     rule = "A collective returns only when every rank of its group has called it"
-    return f"{ranks_text(finished)} {fewer if again else none}. {rule}: {fix}"
+    return f"{ranks_text(finished)} {fewer if again else none}. {rule}: {fix}{who_left(finished, states)}"
 
 
-def how_they_ended(finished: list[int], states: dict[int, RankState]) -> str:
-    have = "has" if len(finished) == 1 else "have"
-    left = [states[rank].left for rank in finished if states[rank].left]
-    destroyed = f"{have} called destroy_process_group ({place(left[0])}) and finished" if left else ""
-    return destroyed if len(left) == len(finished) else f"{have} finished"
+def who_left(finished: list[int], states: dict[int, RankState]) -> str:
+    """That ranks have destroyed the process group, as a sentence with a space in front; "" if none has."""
+    left = [rank for rank in finished if states[rank].left]
+    if not left:
+        return ""
+    return f" {ranks_text(left)} called destroy_process_group before: {place(states[left[0]].left)}"
 
 
 def called_for_others(event: Event, state: RankState) -> str:
@@ -152,8 +151,8 @@ def called_for_others(event: Event, state: RankState) -> str:
     if not where:
         return ""
     return (
-        f"Rank {state.rank} called it as well, but for a group that it is not in ({place(where[-1])}). torch skips such a "
-        f"call with a warning, so rank {event.rank} waits in vain: each rank must pass the group that it belongs to."
+        f"Rank {state.rank} called it as well, but for a group that it is not in ({place(where[-1])}). torch skips "
+        f"such a call with a warning, so rank {event.rank} waits in vain: each rank must pass the group that it is in."
     )
 
 
@@ -173,6 +172,8 @@ def more_rounds(event: Event, finished: list[int]) -> str:
 def skipped(event: Event, is_world: bool, states: dict[int, RankState]) -> str:
     """What to look at where others have never made the call of a group, which may be the whole world."""
     condition = condition_around(event, states)
+    if not condition and (exit_before := exit_around(event, states)):
+        return f"look at {exit_before}, which leaves before it."
     if is_world:
         return f"take it out of the {condition}." if condition else "look for an early return, or an `if` around it."
     around = f"the {condition} around it" if condition else "an `if` around it, an early return"
@@ -335,8 +336,8 @@ def groups_in_another_order(states: dict[int, RankState]) -> str:
     made = {
         state.rank: [e for e in state.groups_made if e.group.partition(".")[0].isdigit()] for state in states.values()
     }
-    for place in range(max(map(len, made.values()), default=0)):
-        here = {rank: events[place].members for rank, events in made.items() if place < len(events)}
+    for at in range(max(map(len, made.values()), default=0)):
+        here = {rank: events[at].members for rank, events in made.items() if at < len(events)}
         first = next(iter(here))
         if len(set(here.values())) == 1:
             absent = [state.rank for state in states.values() if state.finished and state.rank not in here]
@@ -344,13 +345,13 @@ def groups_in_another_order(states: dict[int, RankState]) -> str:
                 return skipped_group(skipped, here[first])
             continue
         others = [rank for rank, members in here.items() if members != here[first]]
-        later = {rank: [event.members for event in made[rank][place:]] for rank in others}
+        later = {rank: [event.members for event in made[rank][at:]] for rank in others}
         skipped = [rank for rank in others if rank not in here[first] and here[first] not in later[rank]]
         if skipped:
             return skipped_group(skipped, here[first])
         mine, its = ranks_text(here[first]).lower(), ranks_text(here[others[0]]).lower()
         return (
-            f"The {ordinal(place + 1)} group that rank {first} makes is that of {mine}; on rank {others[0]} it is that "
+            f"The {ordinal(at + 1)} group that rank {first} makes is that of {mine}; on rank {others[0]} it is that "
             f"of {its}. Every rank must make all groups in the same order."
         )
     return ""

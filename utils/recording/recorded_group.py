@@ -32,6 +32,7 @@ from .notes import (
     GroupMembers,
     MessageLost,
     MessageSource,
+    WorldLeft,
 )
 from .recorder import Recorder
 from .torch_calls import (
@@ -56,6 +57,7 @@ from .torch_private import (
     set_sequence_number,
     source_rank_of,
     when_call_is_skipped,
+    when_world_is_left,
     wrap_making_of_groups,
 )
 
@@ -434,6 +436,7 @@ def install(recorder: Recorder) -> None:
 
         c10d.ProcessGroupNCCL = RecordedNccl  # type: ignore[misc, assignment]
     wrap_making_of_groups(recorded_making(recorder))
+    when_world_is_left(lambda: recorder.write(WorldLeft(who_called().where, recorder.now())))
     when_call_is_skipped(lambda name: recorder.write(CallSkipped(name, who_called().where, recorder.now())))
 
 

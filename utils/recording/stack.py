@@ -80,6 +80,9 @@ def text_of(value: Any) -> str:
         text = repr(value)
         return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
     if isinstance(value, dict | list | tuple | set | frozenset):
+        items = [*value, *value.values()] if isinstance(value, dict) else value
+        if all(type(item) in PLAIN for item in items) and len(text := repr(value)) <= LONGEST:
+            return text
         return "empty" if not value else f"{len(value)} item{'s' * (len(value) > 1)}"
     if type(value) is torch.Tensor and value.device.type == "cpu":
         return f"tensor({value.item()})" if value.numel() == 1 else f"a tensor of shape {list(value.shape)}"

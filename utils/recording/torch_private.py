@@ -447,10 +447,10 @@ def when_world_is_left(note: Callable[[], object]) -> None:
 
 def module_of_fsdp(frame: FrameType) -> str:
     """The name of the module whose parameters FSDP moves, if this frame is where it does; else ""."""
-    if frame.f_code.co_name not in ("unshard", "post_backward"):
+    if not frame.f_code.co_filename.endswith("_fsdp_param_group.py"):
         return ""
-    name = getattr(frame.f_locals.get("self"), "_module_fqn", "")
-    return "the outermost module" if name is None else name
+    group = frame.f_locals.get("self")
+    return getattr(group, "_module_fqn", None) or "the outermost module" if group is not None else ""
 
 
 def groups_of_process() -> list[dist.ProcessGroup]:

@@ -78,7 +78,7 @@ def place_in(tree: ast.Module, file: str, line: int) -> Place:
             body = inside.body if isinstance(inside.body, list) else []
             continue
         arm, decision = arm_with(inside, file, line)
-        decisions += [decision] * (decision is not None)
+        decisions += [decision] if decision is not None else []
         body = arm
     return Place(function, begins, tuple(decisions))
 
@@ -101,10 +101,13 @@ def arm_with(node: ast.stmt, file: str, line: int) -> tuple[list[ast.stmt], Deci
                     what = f"case {ast.unparse(case.pattern)}"
                     names = names_in(node.subject) if isinstance(node, ast.Match) else ()
                     return case.body, Decision("if", what, case.pattern.lineno, names, (file, case.pattern.lineno, ""))
-        elif isinstance(arm, list) and arm and isinstance(arm[0], ast.stmt):
-            if arm[0].lineno <= line <= (arm[-1].end_lineno or 0):
-                return arm, decision_of(node, name, file)
+        elif isinstance(arm, list) and arm and isinstance(arm[0], ast.stmt) and arm[0].lineno <= line <= end_of(arm):
+            return arm, decision_of(node, name, file)
     return [], None
+
+
+def end_of(body: list[ast.stmt]) -> int:
+    return body[-1].end_lineno or 0
 
 
 def decision_of(node: ast.stmt, arm: str, file: str) -> Decision | None:
@@ -126,9 +129,8 @@ def exits_before(body: list[ast.stmt], inside: ast.stmt, file: str) -> Iterator[
         if isinstance(node, ast.If):
             last = node.body[-1]
             if isinstance(last, EXITS):
-                yield Decision(
-                    "exit", f"if {shown(node.test)}", node.lineno, names_in(node.test), (file, node.lineno, "")
-                )
+                key = file, node.lineno, ""
+                yield Decision("exit", f"if {shown(node.test)}", node.lineno, names_in(node.test), key)
 
 
 def decorated(decorator: ast.expr, file: str, line: int) -> Decision:
@@ -141,7 +143,7 @@ def shown(expression: ast.expr) -> str:
 
 
 def names_in(expression: ast.expr) -> tuple[str, ...]:
-    """What it reads, as far as that is a name, an attribute, or an item at a constant or a name. "f" of `f(x)` isn't."""
+    """The names, attributes, and items at a constant or a name that it reads; not what it calls, as in `f(x)`."""
     called = {id(node.func) for node in ast.walk(expression) if isinstance(node, ast.Call)}
     inner = {id(child) for node in ast.walk(expression) if is_path(node) for child in ast.iter_child_nodes(node)}
     found = [
@@ -165,7 +167,7 @@ def names_read_in(file: str, function: str) -> tuple[str, ...]:
     tree = tree_of(file)
     if tree is None:
         return ()
-    tops = [node for node in ast.walk(tree) if isinstance(node, Function) and node.name == function]
+    tops: list[ast.AST] = [node for node in ast.walk(tree) if isinstance(node, Function) and node.name == function]
     names: dict[str, None] = {}
     for top in tops or [tree]:
         for node in ast.walk(top):

@@ -47,6 +47,7 @@ class RankRecord(TypedDict):
     strides               {index: (shape, strides)} of a tensor with gaps where Gloo expects none
     unused_handles        {index: where} of asynchronous calls whose handle was never used
     stack                 of a rank that has not finished: the fields of each StackFrame
+    left                  where it has destroyed the default group; ""
     skipped               (function, where) of calls for groups that the rank is not in
     busy                  (start, end) of each stretch of computing
     computed              the fields of its Computed
@@ -60,6 +61,7 @@ class RankRecord(TypedDict):
     strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
     unused_handles: dict[int, str]
     skipped: list[tuple[str, str]]
+    left: str
     stack: list[tuple[Any, ...]]
     regions: list[tuple[Any, ...]]
     busy: tuple[tuple[float, float], ...]

@@ -184,7 +184,7 @@ class RealWorld(ProcessWorld):
 
     def look_at_stacks(self, seconds: float) -> None:
         """Ask the ranks that wait for their stacks, with the values that their decisions read (rank_process.py)."""
-        asked = {}
+        asked: dict[int, str] = {}
         for state in self.states:
             if not state.finished and len(asked) < MOST_STACKS:
                 path = path_in(self.folder, "look", state.rank)
@@ -231,9 +231,11 @@ class RealWorld(ProcessWorld):
             rank, code = next(iter(crashes.items()))  # the first that was seen
             hint = deadlock.difference_at_the_end(self.states)
             place = source_lines.place(self.students_line(rank))
-            raise report_crash(rank, code, place, self.states[rank].events, self.last_words.get(rank, []), hint)
+            others = deadlock.where_others_are(self.states, rank)
+            words = self.last_words.get(rank, [])
+            raise report_crash(rank, code, place, self.states[rank].events, words, hint, others)
         if failures:
-            raise report_failures(failures, waiting, crashes)
+            raise report_failures(failures, waiting, crashes, deadlock.mixed_up_before(self.states))
         bound_by_receives(self.states)
         if error := silent_mistake(self.states):
             raise error

@@ -75,6 +75,7 @@ class VirtualRank(RankThread):
         self.polled: list[VirtualCall] = []  # polled in vain at the moment `polled_at` of its clock
         self.polled_at = -1.0
         self.pending_futures: dict[VirtualCall, tuple[Future[Any], Sequence[torch.Tensor]]] = {}  # without result yet
+        self.left = ""  # "file:line" where it has destroyed the default group
         self.skipped: list[tuple[str, str]] = []  # (function, "file:line") of calls for groups that it is not in
         self.unused_handles: dict[int, str] = {}  # {index of an asynchronous call: "file:line"}
         self.beside: list[VirtualCall] = []  # asynchronous collectives that may not have ended, at achieved rates

@@ -34,7 +34,13 @@ from ...recording import regions
 from ...recording.callers import who_called
 from ...recording.stack import look_at
 from ...recording.storages import Storages, let_torch_func_run, restore
-from ...recording.torch_private import NewGroup, set_thread_isolation_mode, when_call_is_skipped, wrap_making_of_groups
+from ...recording.torch_private import (
+    NewGroup,
+    set_thread_isolation_mode,
+    when_call_is_skipped,
+    when_world_is_left,
+    wrap_making_of_groups,
+)
 from ...text import source_lines
 from ..common import pickling, rank_environment
 from ..common.joining import Joining, give_group
@@ -311,6 +317,7 @@ class SimulatedWorld:
             "strides": rank.strides,
             "unused_handles": rank.unused_handles if rank.finished else {},
             "skipped": rank.skipped,
+            "left": rank.left,
             "stack": self.stack_of(rank),
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
@@ -461,6 +468,7 @@ def patch_torch(world: SimulatedWorld) -> None:
         return world.make_group(asked, make)
 
     wrap_making_of_groups(make_group)
+    when_world_is_left(lambda: setattr(world.running, "left", who_called().where))
     when_call_is_skipped(lambda name: world.running.skipped.append((name, who_called().where)))
     share_stores(world.store_named)
     torch_wrappers.save_checkpoints_at_once()

@@ -160,6 +160,7 @@ class VirtualWorld(ProcessWorld):
                 strides={index: TensorLayout(*layout) for index, layout in record["strides"].items()},
                 unused_handles=record["unused_handles"],
                 skipped=record["skipped"],
+                left=record["left"],
                 stack=[StackFrame(*fields) for fields in record["stack"]],
                 regions=[Region(*fields) for fields in record["regions"]],
                 finished=record["finished"],
@@ -225,7 +226,7 @@ def raise_what_went_wrong(states: list[RankState], failures: dict[int, Failure])
     """Raises the report of a world that has ended, unless it ended well."""
     if failures:
         waiting = {state.rank: event for state in states if (event := state.blocked_in()) is not None}
-        raise report_failures(failures, waiting, {})
+        raise report_failures(failures, waiting, {}, deadlock.mixed_up_before(states))
     if not all(state.finished for state in states):
         report = deadlock.deadlock_report(states) or "\n".join(deadlock.describe_ranks(states))
         raise WorldStuck(f"{deadlock.who_is_stuck(states)}\n{report}")
