@@ -17,7 +17,7 @@ from ..events.rank_state import RankState
 from ..text.rank_sets import FEW, group_alike
 from ..text.source_lines import place
 from .failure_report import students_frames
-from .mismatch import difference, message_mismatch, mixed_gradients, mixed_objects
+from .mismatch import difference, message_mismatch, mixed_gradients, mixed_objects, unfit_splits
 from .why_stuck import is_one_group, likely_mistake, lost_receives
 from .words import call_text, ranks_text
 from .wrappers import what_they_do
@@ -176,7 +176,9 @@ def difference_at_the_end(states: list[RankState]) -> str:
             other_end = matching.other_end(event)
             said = message_mismatch(event, other_end) if other_end is not None else ""
         elif event.op != "new_group":
-            said = difference(matching.partners(event), matching.states)
+            partners = matching.partners(event)
+            calls_made = {rank: call for rank, call in partners.items() if call is not None}
+            said = difference(partners, matching.states) or unfit_splits(calls_made, matching.states)
         else:
             said = ""
         if said:

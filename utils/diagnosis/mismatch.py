@@ -11,6 +11,7 @@ from ..events.event import Event
 from ..events.matching import Matching
 from ..events.rank_state import Gradient, RankState
 from ..text.rank_sets import FEW
+from ..text.units import plural
 from .decided import lines_to, what_decides
 from .words import op_text, ranks_text, tensor_text
 
@@ -74,6 +75,26 @@ def mixed_objects(matching: Matching) -> str:
 
 def is_object(event: Event) -> bool:
     return op_text(event) != event.op
+
+
+def unfit_splits(calls: Mapping[int, Event], states: Mapping[int, RankState]) -> str:
+    """How an all-to-all's sizes differ between a sender and its receiver, as sentences; "" if they don't.
+
+    calls   {rank: its call}, of all that have made it
+    """
+    splits = {rank: states[rank].splits[e.index] for rank, e in calls.items() if e.index in states[rank].splits}
+    for sender, (_, sent, mine) in splits.items():
+        for receiver, (received, _, its) in splits.items():
+            members = calls[sender].members
+            gives, takes = sent[members.index(receiver)], received[members.index(sender)]
+            if gives * mine != takes * its:
+                return (
+                    f"Rank {sender} sends {gives} rows of {plural(mine, 'element')} to rank {receiver}, which expects "
+                    f"{takes} of {its} from it. In an "
+                    "all_to_all, input_split_sizes[j] on rank i must equal output_split_sizes[i] on rank j: exchange "
+                    "the sizes first, with an all_to_all of one number per rank."
+                )
+    return ""
 
 
 def new_tensors(*events: Event) -> str:

@@ -88,11 +88,12 @@ class CallLayout(NamedTuple):
 
 
 class CallSplits(NamedTuple):
-    """How many elements an all-to-all is to receive from each rank of its group, and to send to each."""
+    """How many rows an all-to-all is to receive from each rank of its group, and to send to each."""
 
     call: int
     received: tuple[int, ...]
     sent: tuple[int, ...]
+    row: int
 
 
 class CallSkipped(NamedTuple):
@@ -139,6 +140,39 @@ class GradientOf(NamedTuple):
     name: str
 
 
+class ParameterIn(NamedTuple):
+    """A call sends or fills a parameter itself, which had this fingerprint when it was first seen."""
+
+    call: int
+    fingerprint: int
+    name: str
+
+
+class ReplicasAre(NamedTuple):
+    """See ReplicaPrints."""
+
+    step: int
+    where: str
+    fingerprints: list[tuple[str, int]]
+
+
+class StepWithoutReduction(NamedTuple):
+    """An optimizer has taken a step with gradients that DDP has not reduced; unused: parameters that have none."""
+
+    where: str
+    unused: list[str]
+
+
+class SamplerBegun(NamedTuple):
+    """See SamplerUse."""
+
+    where: str
+    samples: int
+    replicas: int
+    part: int
+    order: int
+
+
 class ParametersAre(NamedTuple):
     """Fingerprints of all parameters that the rank has."""
 
@@ -183,6 +217,10 @@ Note = (
     | GroupMade
     | GradientOf
     | ParametersAre
+    | ParameterIn
+    | ReplicasAre
+    | StepWithoutReduction
+    | SamplerBegun
     | HandleNeverUsed
     | RegionEnded
     | DeviceTime

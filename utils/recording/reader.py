@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ..events.event import Event, Region
 from ..events.memory_samples import MemoryNote
-from ..events.rank_state import Gradient, RankState, TensorLayout
+from ..events.rank_state import Gradient, RankState, ReplicaPrints, SamplerUse, Splits, TensorLayout
 from .call_table import COLUMNS
 from .notes import (
     CallFailed,
@@ -27,8 +27,12 @@ from .notes import (
     MessageLost,
     MessageSource,
     Note,
+    ParameterIn,
     ParametersAre,
     RegionEnded,
+    ReplicasAre,
+    SamplerBegun,
+    StepWithoutReduction,
     WaitLine,
     WorldLeft,
     unpack_notes,
@@ -92,9 +96,13 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
         gradients.setdefault(part.call, []).append(Gradient(part.fingerprint, part.name))
     state = RankState(
         rank,
-        splits={note.call: (note.received, note.sent) for note in of(CallSplits)},
+        splits={note.call: Splits(note.received, note.sent, note.row) for note in of(CallSplits)},
         skipped=[(note.function, note.where) for note in of(CallSkipped)],
         left=next((note.where for note in reversed(of(WorldLeft))), ""),
+        moved={note.call: Gradient(note.fingerprint, note.name) for note in of(ParameterIn)},
+        samplers=[SamplerUse(*note) for note in of(SamplerBegun)],
+        replicas=[ReplicaPrints(*note) for note in of(ReplicasAre)],
+        unreduced=next(((note.where, note.unused) for note in of(StepWithoutReduction)), None),
         groups_made=[
             making(
                 rank, new.number, new.group, new.members, new.start, ends.get(new.number), new.where, new.description

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..events.collectives import COLLECTIVES, POINT_TO_POINT, form_of
 from . import in_flight, regions
@@ -32,9 +33,11 @@ from .notes import (
     GroupMembers,
     MessageLost,
     MessageSource,
+    SamplerBegun,
     WorldLeft,
 )
 from .recorder import Recorder
+from .samplers import watch_samplers
 from .torch_calls import (
     ASYNCHRONOUS,
     OPERATIONS,
@@ -272,6 +275,7 @@ class Method:
         self.carry_out: Callable[..., Any] = getattr(dist.ProcessGroup, name)
         self.is_message = op in POINT_TO_POINT
         self.reduces_in_place = not self.is_message and COLLECTIVES[op].reduces and COLLECTIVES[op].in_place
+        self.looks_for_parameters = self.reduces_in_place or op == "broadcast"
         self.inputs_at = 1 if reads_second(op) else 0
         self.dense = form_of(op, name).dense
 
@@ -292,7 +296,7 @@ class Method:
             for tensor in at_risk:
                 if tensor.layout is torch.strided and not tensor.is_contiguous():
                     recorder.write(CallLayout(index, tuple(tensor.shape), tensor.stride()))
-        if self.reduces_in_place and caller.directly and len(inputs) == 1:
+        if self.looks_for_parameters and caller.directly and len(inputs) == 1:
             for note in recorder.gradients.notes_about(index, inputs[0]):
                 recorder.write(note)
         if self.op == "all_to_all" and (splits := splits_of(args, group.size())):
@@ -325,6 +329,8 @@ class Method:
             key = name, label, caller, is_async, root_or_peer, reduce_op, *shapes
         if (number := numbers.get(key)) is not None:
             return number
+        group.recorder.makes_ddp |= caller.wrapper == "DDP"
+        group.recorder.ddp_reduces |= caller.wrapper == "DDP backward"
         event = new_event(
             name,
             tensors,
@@ -436,6 +442,8 @@ def install(recorder: Recorder) -> None:
 
         c10d.ProcessGroupNCCL = RecordedNccl  # type: ignore[misc, assignment]
     wrap_making_of_groups(recorded_making(recorder))
+    watch_samplers(lambda use: recorder.write(SamplerBegun(*use)))
+    register_optimizer_step_post_hook(recorder.steps.taken)
     when_world_is_left(lambda: recorder.write(WorldLeft(who_called().where, recorder.now())))
     when_call_is_skipped(lambda name: recorder.write(CallSkipped(name, who_called().where, recorder.now())))
 

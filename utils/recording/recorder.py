@@ -15,6 +15,7 @@ from .call_table import COLUMNS, END, HEADER, KIND, LINE, START, WAITED, Table
 from .callers import who_called
 from .gradients import Gradients
 from .notes import CallFailed, DeviceTime, HandleNeverUsed, Note, RegionEnded, WaitLine
+from .replicas import Steps
 from .torch_private import current_autograd_node, current_graph_task_id, when_backward_ends
 
 Mark = float | torch.cuda.Event  # a moment: in seconds, or on a GPU as an event among the work it was given
@@ -52,6 +53,8 @@ class Recorder:
         self.of_backward: list[int] = []  # the asynchronous collectives it has made
         self.unused_handles: dict[int, str] = {}  # the student's own handles -> where
         self.gradients = Gradients()
+        self.makes_ddp = self.ddp_reduces = False
+        self.steps = Steps(self)
         self.pending: list[tuple[str, str | int, Mark, Mark]] = []  # spans whose end the GPU may not have reached
         self.began_on_device: dict[int, Mark] = {}
         self.allocated: list[Sample] = []  # on the GPU, at the ends of regions

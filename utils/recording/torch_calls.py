@@ -95,20 +95,24 @@ def tensors_in(value: object) -> Sequence[Tensor]:
     return [tensor for item in value for tensor in tensors_in(item)]
 
 
-def splits_of(args: Sequence[Any], ranks: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(received, sent) of an all-to-all: elements per rank of the group. None if its arguments don't say.
+def splits_of(args: Sequence[Any], ranks: int) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+    """(received, sent, elements per row) of an all-to-all, in rows per rank; None if its arguments don't say.
 
-    args   of `alltoall`, two lists of tensors; of `alltoall_base`, two tensors, and the rows of each per rank: none
-           given means equal parts
+    args   of `alltoall`, two lists of tensors, each element a row; of `alltoall_base`, two tensors, and the rows of each
+           per rank: none given means equal parts
     """
-    sides = []
-    for side, rows in zip(args[:2], args[2:4] if isinstance(args[0], Tensor) else ((), ()), strict=False):
-        if isinstance(side, Tensor):
-            row = side.numel() // side.shape[0] if side.dim() and side.shape[0] else 0
-            sides.append(tuple(row * count for count in rows) or (side.numel() // ranks,) * ranks)
-        else:
-            sides.append(tuple(tensor.numel() for tensor in side))
-    return (sides[0], sides[1]) if len(sides) == 2 else None
+    result, given = args[:2]
+    if not isinstance(result, Tensor):
+        return tuple(t.numel() for t in result), tuple(t.numel() for t in given), 1
+    if len(args) < 4:
+        return None
+    if not all(side.dim() and side.shape[0] for side in (result, given)):
+        return None
+    row = given.numel() // given.shape[0]
+    received, sent = (
+        tuple(rows) or (len(side) // ranks,) * ranks for side, rows in zip(args[:2], args[2:4], strict=True)
+    )
+    return received, sent, row
 
 
 def check_memory(tensors: Sequence[Tensor]) -> None:

@@ -158,6 +158,7 @@ def record(rank: int, request: Request) -> None:
 
     recorded = recorder.Recorder(take_note, request.zero, mark_synchronisation, calls)
     recorded.on_first_group = lambda: show_stack_on_request(path_in(request.folder, "look", rank))
+    recorded.steps.every = request.check_replicas
     recorded_group.install(recorded)
 
 

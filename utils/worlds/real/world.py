@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from ...diagnosis import deadlock
+from ...diagnosis.data_remark import data_remark
 from ...diagnosis.errors import Interrupted, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import GIVES_UP, LAST_WORDS, is_innocent, report_crash, report_failures
 from ...diagnosis.nccl_order import nccl_remark
@@ -37,7 +38,8 @@ class RealWorld(ProcessWorld):
 
     entry = f"{__package__}.rank_process:perform"
 
-    def __init__(self, world_size: int, placement: Placement, program: bytes):
+    def __init__(self, world_size: int, placement: Placement, program: bytes, check_replicas: int = 0):
+        self.check_replicas = check_replicas
         super().__init__(world_size, world_size, placement, program)
         self.last_words: dict[int, list[str]] = {}  # {rank: lines}, where a library has given up
         self.records: list[RecordReader] = []  # one per rank; empty until all have begun to record
@@ -241,6 +243,8 @@ class RealWorld(ProcessWorld):
             raise error
         events = [event for state in self.states for event in state.events]
         if self.placement.backend == "gloo" and (remark := nccl_remark(events)):
+            print(remark)
+        if remark := data_remark(self.states):
             print(remark)
         return Run(
             world_size=self.world_size,
