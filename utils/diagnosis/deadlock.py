@@ -17,9 +17,9 @@ from ..events.rank_state import RankState
 from ..text.rank_sets import FEW, group_alike
 from ..text.source_lines import place
 from .failure_report import students_frames
-from .mismatch import difference, message_mismatch, mixed_gradients, mixed_objects, unfit_splits
+from .mismatch import IN_THREADS, difference, message_mismatch, mixed_gradients, mixed_objects, unfit_splits
 from .why_stuck import is_one_group, likely_mistake, lost_receives
-from .words import call_text, ranks_text
+from .words import call_text, ranks_text, spoken
 from .wrappers import what_they_do
 
 LONG = 5  # seconds; shorter waits are not worth reporting, since they are found in every stuck world
@@ -140,6 +140,16 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> st
         return f"{started[0].upper()}{started[1:]}. {likely_mistake(held, matching)}"
     they, are = ranks_text(idle).lower(), "is" if len(idle) == 1 else "are"
     return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?"
+
+
+def calls_of_threads(states: list[RankState]) -> str:
+    """Sentences about a call that a thread has under way, which may have overtaken one of the main thread's; or ""."""
+    for state in states:
+        for event in state.in_flight():
+            if event.thread:
+                called = f"Rank {state.rank} called {spoken(event)} at {place(event.where)}, beside its main thread."
+                return f"{called}{IN_THREADS}"
+    return ""
 
 
 def mixed_up_before(states: list[RankState]) -> str:

@@ -15,7 +15,7 @@ from .words import call_text, ranks_text
 # The error of a rank that is not to blame: another rank went away while the two were communicating.
 INNOCENT = re.compile(
     r"[Cc]onnection (was )?(closed|reset|refused)|Broken pipe|Socket closed|closed by peer|Application timeout"
-    r"|failed to pass monitoredBarrier|NCCL .*remote|remote process exited"
+    r"|[Tt]imed out waiting|failed to pass monitoredBarrier|NCCL .*remote|remote process exited"
 )
 
 SIGNALS: dict[int, str] = {
@@ -31,7 +31,7 @@ MAX_FRAMES = 5  # shown from the beginning of a traceback, and again from its en
 MAX_ALIKE = 3  # exceptions of one kind from one place that differ only in what they say
 
 # What torch's and Gloo's C++ puts in front of a failed check: rank, time, file. Without it, equal failures read alike.
-STAMP = re.compile(r"\[rank\d+\]:\[[A-Z]\d{4} [\d:.]+ \S+\] |\[enforce fail at \S+\] ")
+STAMP = re.compile(r"\[rank\d+\]:\[[A-Z]\d{4} [\d:.]+ \S+\] |\[enforce fail at \S+\] |\[/\S+/gloo/\S+:\d+\] ")
 # What a C++ library prints before it aborts. It belongs in the report, not in the program's output.
 GIVES_UP = re.compile(r"terminate called after throwing an instance of ")
 LAST_WORDS = re.compile(r"  what\(\):\s+(\[enforce fail at \S+\] )?(?P<said>.*)")

@@ -13,7 +13,7 @@ from ..events.rank_state import Gradient, RankState
 from ..text.rank_sets import FEW
 from ..text.units import plural
 from .decided import lines_to, what_decides
-from .words import op_text, ranks_text, tensor_text
+from .words import op_text, ranks_text, spoken, tensor_text
 
 ORDER_MAY_NOT_MATTER = ("min", "max")  # a program may want the largest of all gradients, and no more
 ONE_BY_ONE = (
@@ -28,6 +28,10 @@ OF_OBJECTS = (
     "{} first tells the other ranks how long the pickled object is, as a tensor of one number. A rank that meets it "
     "with a different call takes that call's numbers for lengths, and these for its own result."
 )
+IN_THREADS = (
+    " Two threads of a rank come in any order, a different one on each rank. Give the thread a group of its own, made "
+    "with new_group by all ranks, or let only the main thread communicate."
+)
 SAME_ORDER = "Every rank of a group must call the same collectives in the same order."
 
 
@@ -40,7 +44,8 @@ def difference(partners: Mapping[int, Event | None], states: Mapping[int, RankSt
     made = {rank: event for rank, event in partners.items() if event is not None}
     op = next(iter(made.values())).op
     if len({op_text(e) for e in made.values()}) > 1:
-        return f"{each(made, 'called', op_text)}. {SAME_ORDER}{who_decided(made, states, op_text) if states else ''}"
+        decided = who_decided(made, states, op_text) if states else ""
+        return f"{each(made, 'called', spoken)}. {SAME_ORDER}{IN_THREADS if in_threads(made) else decided}"
     if len({e.peer for e in made.values()}) > 1:
         return f"{each(made, 'named root', lambda e: e.peer)}. All ranks must name the same root."
     if len({e.reduce_op for e in made.values()}) > 1:
@@ -50,6 +55,10 @@ def difference(partners: Mapping[int, Event | None], states: Mapping[int, RankSt
         decided = who_decided(made, states, tensor_text) if states else ""
         return f"{each(made, 'brought', tensor_text)}. {rule}{new_tensors(*made.values())}{decided}"
     return ""
+
+
+def in_threads(made: Mapping[int, Event]) -> bool:
+    return any(event.thread for event in made.values())
 
 
 def who_decided(made: Mapping[int, Event], states: Mapping[int, RankState], text: Callable[[Event], str]) -> str:
@@ -88,9 +97,11 @@ def unfit_splits(calls: Mapping[int, Event], states: Mapping[int, RankState]) ->
             members = calls[sender].members
             gives, takes = sent[members.index(receiver)], received[members.index(sender)]
             if gives * mine != takes * its:
+                size = f" of {mine} elements" if mine != its else ""
+                other_size = f" of {its}" if mine != its else ""
                 return (
-                    f"Rank {sender} sends {gives} rows of {plural(mine, 'element')} to rank {receiver}, which expects "
-                    f"{takes} of {its} from it. In an "
+                    f"Rank {sender} sends {plural(gives, 'row')}{size} to rank {receiver}, which expects "
+                    f"{takes}{other_size} from it. In an "
                     "all_to_all, input_split_sizes[j] on rank i must equal output_split_sizes[i] on rank j: exchange "
                     "the sizes first, with an all_to_all of one number per rank."
                 )

@@ -24,8 +24,8 @@ def step_without_reduction(states: Sequence[RankState]) -> str:
         names = ", ".join(f"`{name}`" for name in unused[:MOST_NAMES]) + ", ..." * (len(unused) > MOST_NAMES)
         return begin + (
             f"The backward pass did not reach {names}, and DDP reduces a bucket only once all gradients in it are "
-            "there. So each rank stepped with its own gradients. Use every parameter, freeze those that you don't use, or "
-            "wrap the model with DDP(model, find_unused_parameters=True)."
+            "there. So each rank stepped with its own gradients. Use every parameter, freeze those that you don't use, "
+            "or wrap the model with DDP(model, find_unused_parameters=True)."
         )
     return ""
 
@@ -51,10 +51,10 @@ def first_difference(prints: Sequence[ReplicaPrints], ranks: Sequence[int]) -> s
     odd = [rank for rank, table in zip(ranks, tables, strict=True) if table.get(name) not in (None, tables[0][name])]
     more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
     return (
-        f"After optimizer step {prints[0].step} ({place(prints[0].where)}), `{name}`{more} differs between rank {ranks[0]} "
-        f"and {ranks_text(odd).lower()}. Replicas stay alike only if they begin alike and take the same steps. "
-        "DDP sees to that for the parameters that it wraps and every backward pass reaches; what is frozen, or outside "
-        "of the wrapped model, keeps what its rank gave it: seed all ranks alike, or broadcast it once."
+        f"After optimizer step {prints[0].step} ({place(prints[0].where)}), `{name}`{more} differs between rank "
+        f"{ranks[0]} and {ranks_text(odd).lower()}. Replicas stay alike only if they begin alike and take the "
+        "same steps. DDP sees to that for the parameters that it wraps and every backward pass reaches; what is "
+        "frozen, or outside of the wrapped model, keeps what its rank gave it: seed all ranks alike, or broadcast it once."
     )
 
 

@@ -102,8 +102,9 @@ def find_parameters_in_another_order(matching: Matching) -> Finding:
                 (mine, one), (its, another) = pairs[span][0]
                 return [mine, its], (
                     f"Rank {mine.rank}'s {mine.op} of {named(one, mine)} met rank {its.rank}'s of "
-                    f"{named(another, its)}: both ranks send the same parameters, but in different orders, so their values are mixed up. Go "
-                    "through the parameters in the same order on every rank, that of model.named_parameters(), say."
+                    f"{named(another, its)}: both ranks send the same parameters, but in different orders, so their "
+                    "values are mixed up. Go through the parameters in the same order on every rank, that of "
+                    "model.named_parameters(), say."
                 )
     return NOTHING
 

@@ -16,6 +16,11 @@ def op_text(event: Event) -> str:
     return event.wrapper if event.wrapper.endswith(OBJECTS) else event.op
 
 
+def spoken(event: Event) -> str:
+    """The same, with the thread that made it, unless it was the rank's main one."""
+    return op_text(event) + f" (in thread `{event.thread}`)" * bool(event.thread)
+
+
 def call_text(event: Event) -> str:
     """A call in brief: `recv from 1`, `broadcast (root 0)`, `all_reduce`, `new_group [0, 1]`."""
     if event.op == "send":

@@ -24,6 +24,7 @@ class Event:
     wrapper what of torch made the call for that line, such as "DDP forward" or "all_gather_object"
            (recording/callers.py); "" if the line made it itself
     callers the student's lines that led to `where`, innermost first, as "file:line"; () if `where` is the outermost
+    thread  the name of the thread that made the call, if it is not the rank's main thread
     module  of a call that FSDP made: the module whose parameters or gradients it moves; "" for others
     """
 
@@ -46,6 +47,7 @@ class Event:
     wrapper: str = ""
     callers: tuple[str, ...] = ()
     module: str = ""
+    thread: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class CallKind(NamedTuple):
     wrapper: str
     callers: tuple[str, ...]
     module: str
+    thread: str
 
     @classmethod
     def of(cls, event: Event, number: int) -> CallKind:

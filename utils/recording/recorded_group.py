@@ -7,10 +7,11 @@ result is there. The launcher reads the table while the world runs, which is how
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
-from threading import get_ident
+from threading import current_thread, get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import get_worker_info
 
 from ..events.collectives import COLLECTIVES, POINT_TO_POINT, form_of
 from . import in_flight, regions
@@ -230,6 +232,7 @@ class RecordedGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch declares one of two constructors
         self.recorder = recorder
         recorder.group_begins()
+        self.in_child = recorder.is_forked  # it has connections of its own
         self.backend, self.on_device = backend, device == "cuda"
         self.inner = dist.ProcessGroup(store, rank, size)
         for group in (self, self.inner):  # this one too, so that names, timeouts and the like work as usual
@@ -257,6 +260,18 @@ class RecordedGroup(dist.ProcessGroup):
         is_watched = caller.directly and not self.on_device
         flight = flight_of(method.op, args, root == dist.get_rank(), caller.where) if is_watched else None
         return (flight.with_stand_ins(args) if flight else args), flight
+
+    def check_process(self, op: str) -> None:
+        """Raises RuntimeError in a child that was forked from the rank, unless the child made this group."""
+        if self.recorder.is_forked and not self.in_child:
+            worker = get_worker_info()
+            who = (
+                "a process that this rank forked" if worker is None else f"worker {worker.id} of this rank's DataLoader"
+            )
+            raise RuntimeError(
+                f"{who} called {op}. A forked process shares the rank's connections and can't use them: the messages "
+                "of the two would mix. Let only the rank itself communicate; a Dataset and a collate_fn must not."
+            )
 
     @property
     def label(self) -> str | None:
@@ -320,13 +335,14 @@ class Method:
         reduce_op = getattr(options, "reduceOp", None)
         reduce_op = None if reduce_op is None else hash(reduce_op)
         name, numbers = self.name, group.recorder.numbers
+        in_thread = "" if get_ident() == group.recorder.main_thread else current_thread().name
         key: Hashable
         if len(tensors) == 1:
             tensor = tensors[0]
-            key = name, label, caller, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
+            key = name, label, caller, in_thread, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
         else:
             shapes = ((t.shape, t.dtype) for t in tensors)
-            key = name, label, caller, is_async, root_or_peer, reduce_op, *shapes
+            key = name, label, caller, in_thread, is_async, root_or_peer, reduce_op, *shapes
         if (number := numbers.get(key)) is not None:
             return number
         group.recorder.makes_ddp |= caller.wrapper == "DDP"
@@ -345,6 +361,7 @@ class Method:
             wrapper=caller.wrapper,
             callers=caller.callers,
             module=caller.module,
+            thread=in_thread,
         )
         return group.recorder.note_once(key, partial(CallKind.of, event))
 
@@ -363,6 +380,7 @@ def recorded(method: Method) -> Callable[..., Any]:
         if label is None:  # torch is still making it
             return carry_out(self.inner, *args, **kwargs)
         recorder = self.recorder
+        self.check_process(method.op)
         caller = who_called(in_full=True)
         where, function, directly = caller[:3]
         options = args[-1] if args else kwargs.get("opts")
@@ -442,6 +460,7 @@ def install(recorder: Recorder) -> None:
 
         c10d.ProcessGroupNCCL = RecordedNccl  # type: ignore[misc, assignment]
     wrap_making_of_groups(recorded_making(recorder))
+    os.register_at_fork(after_in_child=recorder.forked)
     watch_samplers(lambda use: recorder.write(SamplerBegun(*use)))
     register_optimizer_step_post_hook(recorder.steps.taken)
     when_world_is_left(lambda: recorder.write(WorldLeft(who_called().where, recorder.now())))

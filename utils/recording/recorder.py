@@ -55,6 +55,7 @@ class Recorder:
         self.gradients = Gradients()
         self.makes_ddp = self.ddp_reduces = False
         self.steps = Steps(self)
+        self.is_forked = False  # whether this is a copy in a child of the rank's process
         self.pending: list[tuple[str, str | int, Mark, Mark]] = []  # spans whose end the GPU may not have reached
         self.began_on_device: dict[int, Mark] = {}
         self.allocated: list[Sample] = []  # on the GPU, at the ends of regions
@@ -65,6 +66,9 @@ class Recorder:
         self.zero, self.indices, self.base = zero, itertools.count(), None
         self.table, self.numbers = Table(), {}
         self.unused_handles.clear()
+
+    def forked(self) -> None:
+        self.is_forked = True
 
     def group_begins(self) -> None:
         if self.on_first_group is not None:

@@ -60,6 +60,7 @@ def new_event(
     wrapper: str,
     callers: tuple[str, ...] = (),
     module: str = "",
+    thread: str = "",
 ) -> Event:
     """A call of a ProcessGroup's method that begins, as an Event. tensors: those that it hands in."""
     return Event(
@@ -81,6 +82,7 @@ def new_event(
         wrapper=wrapper,
         callers=callers,
         module=module,
+        thread=thread,
     )
 
 
@@ -98,8 +100,8 @@ def tensors_in(value: object) -> Sequence[Tensor]:
 def splits_of(args: Sequence[Any], ranks: int) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
     """(received, sent, elements per row) of an all-to-all, in rows per rank; None if its arguments don't say.
 
-    args   of `alltoall`, two lists of tensors, each element a row; of `alltoall_base`, two tensors, and the rows of each
-           per rank: none given means equal parts
+    args   of `alltoall`, two lists of tensors, each element a row; of `alltoall_base`, two tensors, and the rows of
+           each per rank: none given means equal parts
     """
     result, given = args[:2]
     if not isinstance(result, Tensor):

@@ -15,6 +15,7 @@ from ...diagnosis.data_remark import data_remark
 from ...diagnosis.errors import Interrupted, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import GIVES_UP, LAST_WORDS, is_innocent, report_crash, report_failures
 from ...diagnosis.nccl_order import nccl_remark
+from ...diagnosis.own_timeout import own_timeout, timed_out
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...diagnosis.words import ranks_text
 from ...events.failure import Failure
@@ -124,6 +125,8 @@ class RealWorld(ProcessWorld):
         lines = deadlock.describe_ranks(self.states, running, idle, self.seconds())
         if idle and not computing:
             advice = deadlock.what_idle_ranks_wait_for(self.states, idle)
+        elif not at_work and (threads := deadlock.calls_of_threads(self.states)):
+            advice = threads
         else:
             advice = f"If the work needs longer, say how long: spawn(..., timeout={max(300, round(5 * timeout))})."
         self.end()
@@ -217,12 +220,18 @@ class RealWorld(ProcessWorld):
 
     # --- how they end
 
+    def lines_if_late(self) -> dict[int, str]:
+        """Where the ranks are that still run, if others have waited for them until their group's time-out."""
+        failures = [outcome for outcome in self.outcomes.values() if isinstance(outcome, Failure)]
+        return self.ask_for_lines(seconds=0.5) if any(map(timed_out, failures)) and not self.exit_codes else {}
+
     def results(self) -> list[Any]:
         outcomes = [self.outcomes.get(rank) for rank in range(self.world_size)]
         return [outcome.value if isinstance(outcome, Result) else None for outcome in outcomes]
 
     def collect(self) -> Run:
         self.update_states()
+        running = self.lines_if_late()
         crashes = dict(self.exit_codes)  # we have ended none of them yet: a process that is gone went by itself
         self.end()
         failures = {rank: outcome for rank, outcome in self.outcomes.items() if isinstance(outcome, Failure)}
@@ -237,7 +246,8 @@ class RealWorld(ProcessWorld):
             words = self.last_words.get(rank, [])
             raise report_crash(rank, code, place, self.states[rank].events, words, hint, others)
         if failures:
-            raise report_failures(failures, waiting, crashes, deadlock.mixed_up_before(self.states))
+            cause = deadlock.mixed_up_before(self.states) or own_timeout(failures, self.states, running)
+            raise report_failures(failures, waiting, crashes, cause)
         bound_by_receives(self.states)
         if error := silent_mistake(self.states):
             raise error

@@ -335,17 +335,18 @@ def late_launches(rank: VirtualRank) -> float:
     return rank.starved + (rank.uneven.late if rank.uneven else 0.0)
 
 
-EVENT = attrgetter(*(field.name for field in fields(Event)))
+NAMES = [field.name for field in fields(Event)]
+EVENT = attrgetter(*NAMES)
+PEER, END, WAITED = map(NAMES.index, ("peer", "end", "waited"))
 
 
 def event_fields(call: VirtualCall) -> tuple[Any, ...]:
     """The fields of its Event, now that it is known when it ended, who sent it, and when it was waited for."""
-    *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _, wrapper, callers, module = EVENT(
-        call.event
-    )
-    peer = peer if call.source is None else call.source
-    of_call = peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited
-    return *before, *of_call, wrapper, callers, module
+    values = list(EVENT(call.event))
+    values[END], values[WAITED] = call.end, call.waited
+    if call.source is not None:
+        values[PEER] = call.source
+    return tuple(values)
 
 
 class EmptyUnpickler(pickle.Unpickler):
