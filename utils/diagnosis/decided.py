@@ -64,14 +64,18 @@ def condition_around(event: Event, states: Mapping[int, RankState]) -> str:
     forks = [fork for fork in forks_of(event, None) if fork.decision.kind in ("if", "else")]
     if not forks:
         return ""
-    decision = max(reversed(forks), key=lambda fork: weight(fork, states)).decision
-    return inside(decision) + f" (line {decision.line})" * (not decision.is_about_rank)
+    return named(max(reversed(forks), key=lambda fork: weight(fork, states)).decision)
 
 
 def exit_around(event: Event, states: Mapping[int, RankState]) -> str:
     """The last `if` that may leave before the call is reached, as "`if done` (line 3)"; "" if there is none."""
     forks = [fork for fork in forks_of(event, None) if fork.decision.kind == "exit"]
-    return f"`{forks[-1].decision.text}` (line {forks[-1].decision.line})" if forks else ""
+    return named(forks[-1].decision) if forks else ""
+
+
+def named(decision: Decision) -> str:
+    """ "`if rank == 0`"; of what isn't about the rank, which may be far from the call, with its line."""
+    return inside(decision) + f" (line {decision.line})" * (not decision.is_about_rank)
 
 
 def forks_of(event: Event, other: Event | None) -> Iterator[Fork]:

@@ -29,8 +29,10 @@ class Parting(NamedTuple):
     extra: list[Event]
 
 
-def earlier_parting(blocked: dict[int, Event], matching: Matching) -> str:
-    """Sentences on where ranks parted before they got stuck; "" if they did only where they wait now."""
+def earlier_parting(blocked: dict[int, Event], matching: Matching) -> tuple[str, bool]:
+    """Sentences on where ranks parted before they got stuck, "" if they did only where they wait now; and whether that
+    explains all the rest: but for some calls of one rank, the ranks went on alike.
+    """
     partings = [
         found
         for key, rounds in matching.collectives.by_key.items()
@@ -38,8 +40,9 @@ def earlier_parting(blocked: dict[int, Event], matching: Matching) -> str:
         and (found := first_parting(rounds, blocked)) is not None
     ]
     if not partings:
-        return ""
-    return in_words(min(partings, key=lambda parting: parting.mine[0].start), blocked, matching)
+        return "", False
+    first = min(partings, key=lambda parting: parting.mine[0].start)
+    return in_words(first, blocked, matching), bool(first.extra)
 
 
 def first_parting(rounds: Rounds[Event], blocked: dict[int, Event]) -> Parting | None:
@@ -99,10 +102,11 @@ def made_in_addition(ahead: list[Event], behind: list[Event]) -> list[Event]:
 
 def in_words(parting: Parting, blocked: dict[int, Event], matching: Matching) -> str:
     number, mine, its, extra = parting
-    who, others = ranks_text(ranks_of(mine)), ranks_text(ranks_of(its)).lower()
+    who = ranks_text(sorted(event.rank for event in mine))
     group = group_text(mine[0], matching.states[mine[0].rank])
     told = f"The ranks parted long before, at the {ordinal(number + 1)} collective of {group}:"
-    lines = [*rows(mine[0], its[0]), *rows(its[0], mine[0])]
+    one, other = sorted((mine[0], its[0]), key=lambda event: event.rank)
+    lines = [*rows(one, other), *rows(other, one)]
     decided = what_decided(mine[0], its[0], matching.states)
     if extra:
         this = f"this {op_text(mine[0])}"
@@ -113,10 +117,8 @@ def in_words(parting: Parting, blocked: dict[int, Event], matching: Matching) ->
             "in the same order: all_reduce the decision first, and have all ranks follow it."
         )
     else:
-        verdict = (
-            f"{who} and {others} called the same collectives from then on, but not in the same order, so the values "
-            f"since then are wrong.{decided} Every rank of a group must call the same collectives in the same order."
-        )
+        verdict = f"From there on, their calls need not belong together, and values may be wrong.{decided}"
+        return "\n".join([told, *lines, verdict])
     end = "; ".join(f"rank {rank} waits in {call_text(event)}" for rank, event in sorted(blocked.items())[:4])
     return "\n".join([told, *lines, f"{verdict} In the end {end}."])
 
@@ -127,7 +129,3 @@ def rows(event: Event, other: Event) -> Iterator[str]:
     yield f"  rank {event.rank}  {call_text(event):<26}  {place(event.where)}{module}"
     for line in lines_to(event)[-2 : parts_at(event, other) - len(lines_to(event)) - 1 : -1]:
         yield f"{'':38}called from {place(line)}"
-
-
-def ranks_of(events: list[Event]) -> list[int]:
-    return sorted(event.rank for event in events)

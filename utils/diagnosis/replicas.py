@@ -54,7 +54,7 @@ def first_difference(prints: Sequence[ReplicaPrints], ranks: Sequence[int]) -> s
         f"After optimizer step {prints[0].step} ({place(prints[0].where)}), `{name}`{more} differs between rank "
         f"{ranks[0]} and {ranks_text(odd).lower()}. Replicas stay alike only if they begin alike and take the "
         "same steps. DDP sees to that for the parameters that it wraps and every backward pass reaches; what is "
-        "frozen, or outside of the wrapped model, keeps what its rank gave it: seed all ranks alike, or broadcast it once."
+        "frozen, or outside of the wrapped model, keeps what its rank gave it: seed all ranks alike, or broadcast it."
     )
 
 

@@ -30,12 +30,15 @@ ALL_GROUPS = "Every rank must call new_group for every group in the same order, 
 
 def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
     """Why no rank can move. blocked: {rank: the call it is inside}."""
-    if parted := earlier_parting(blocked, matching):
+    parted, explains_all = earlier_parting(blocked, matching)
+    if explains_all:
         return parted
     said = why(blocked, matching)
     if skipped := skipped_module(blocked, matching):
-        return f"{skipped}\n{said}"
-    return " ".join([said, *(what for what in what_they_do(blocked.values()) if what not in said)])
+        said = f"{skipped}\n{said}"
+    else:
+        said = " ".join([said, *(what for what in what_they_do(blocked.values()) if what not in said)])
+    return f"{parted}\n\n{said}" if parted else said
 
 
 def why(blocked: dict[int, Event], matching: Matching) -> str:

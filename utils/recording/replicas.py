@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .callers import who_called
 from .notes import ReplicasAre, StepWithoutReduction
 
-NO_REPLICAS = (_BatchNorm,)  # modules whose buffers are each rank's own, until DDP broadcasts them
+# Their buffers are each rank's own, until DDP broadcasts them.
+NO_REPLICAS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class Notebook(Protocol):
