@@ -101,9 +101,11 @@ def weight(fork: Fork, states: Mapping[int, RankState]) -> int:
     """How likely it is that this decision made the difference. Of equals, the first counts: the outermost."""
     decision = fork.decision
     if decision.kind == "decorator":
-        return 4 if any(word in decision.text for word in ON_SOME_RANKS) else -1
+        return 5 if any(word in decision.text for word in ON_SOME_RANKS) else -1
     if decision.kind == "loop":
         return 0 if fork.other is not None else -1
+    if decision.kind == "except":
+        return 4
     mine, its = known(fork, states)
     differ = any(mine[name] != its[name] for name in mine.keys() & its.keys())
     return 3 if decision.is_about_rank else 2 if differ else 1
@@ -137,6 +139,7 @@ def in_words(fork: Fork, states: Mapping[int, RankState]) -> str:
             said = f" The {what} is inside `{place.function}`, which `{decision.text}` may skip on some ranks."
         case "loop" if other is not None:
             said = f" Rank {event.rank} is in the loop `{decision.text}` ({at}), and rank {other.rank} is not."
+            said += f" The loop may end early, by {' or '.join(decision.exits[:2])}." if decision.exits else ""
         case _:
             return ""
     return said if decision.is_about_rank else said + values_in_words(fork, states)

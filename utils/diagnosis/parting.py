@@ -104,7 +104,7 @@ def in_words(parting: Parting, blocked: dict[int, Event], matching: Matching) ->
     number, mine, its, extra = parting
     who = ranks_text(sorted(event.rank for event in mine))
     group = group_text(mine[0], matching.states[mine[0].rank])
-    told = f"The ranks parted long before, at the {ordinal(number + 1)} collective of {group}:"
+    told = f"The ranks parted earlier, at the {ordinal(number + 1)} collective of {group}:"
     one, other = sorted((mine[0], its[0]), key=lambda event: event.rank)
     lines = [*rows(one, other), *rows(other, one)]
     decided = what_decided(mine[0], its[0], matching.states)
@@ -119,6 +119,8 @@ def in_words(parting: Parting, blocked: dict[int, Event], matching: Matching) ->
     else:
         verdict = f"From there on, their calls need not belong together, and values may be wrong.{decided}"
         return "\n".join([told, *lines, verdict])
+    if mine[0].wrapper == "DDP backward":
+        verdict += " DDP does so in each backward pass outside of no_sync(): all ranks must leave it in the same steps."
     end = "; ".join(f"rank {rank} waits in {call_text(event)}" for rank, event in sorted(blocked.items())[:4])
     return "\n".join([told, *lines, f"{verdict} In the end {end}."])
 

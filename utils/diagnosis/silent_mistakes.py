@@ -12,10 +12,11 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from ..events.collectives import ALL, COLLECTIVES, fills
 from ..events.event import Event
-from ..events.matching import GroupKey, Matching, Rounds, group_key
+from ..events.matching import Matching, Rounds
 from ..events.rank_state import RankState, TensorLayout
 from ..text.source_lines import place
 from .errors import SilentMistake
+from .meshes import dimensions_swapped
 from .mismatch import SAME_ORDER, difference, message_mismatch, mixed_gradients, unfit_splits
 from .replicas import differing_replicas, step_without_reduction
 from .why_stuck import groups_in_another_order
@@ -23,7 +24,6 @@ from .words import call_text, ranks_text, tensor_text
 
 Finding = tuple[list[Event], str]  # calls to show, and what is wrong with them
 NOTHING: Finding = ([], "")
-MESH = "mesh_"  # what the descriptions of a device mesh's groups begin with
 OPERATOR = "torch.ops"  # the wrapper of a call that a line of the student's makes by one of torch's operators
 AS_OPERATOR = (
     "torch.ops leaves the waiting to you: use torch.distributed._functional_collectives, whose tensors wait when they "
@@ -74,21 +74,7 @@ def find_different_groups(matching: Matching) -> Finding:
 
 
 def find_different_meshes(matching: Matching) -> Finding:
-    """A group that is one dimension's on one rank, and another's on another."""
-    made: dict[GroupKey, Event] = {}
-    for state in matching.states.values():
-        for event in state.groups_made:
-            if event.rank not in event.members:
-                continue
-            first = made.setdefault(group_key(event), event)
-            mine, its = first.wrapper, event.wrapper
-            if mine != its and mine.startswith(MESH) and its.startswith(MESH):
-                return [first, event], (
-                    f"Rank {first.rank} made the group of {ranks_text(event.members).lower()} for the dimension "
-                    f'"{mine.removeprefix(MESH)}" of its mesh, rank {event.rank} for "{its.removeprefix(MESH)}". '
-                    "Every rank must name the dimensions in the same order."
-                )
-    return NOTHING
+    return dimensions_swapped(matching.states.values())
 
 
 def find_parameters_in_another_order(matching: Matching) -> Finding:

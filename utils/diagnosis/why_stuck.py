@@ -11,6 +11,7 @@ from ..text.source_lines import place
 from ..text.units import plural
 from .decided import condition_around, exit_around, what_decides
 from .fsdp import skipped_module
+from .meshes import dimensions_swapped
 from .mismatch import difference, mixed_gradients, mixed_objects
 from .parting import earlier_parting
 from .words import call_text, group_text, op_text, ordinal, ranks_text
@@ -44,7 +45,7 @@ def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
 def why(blocked: dict[int, Event], matching: Matching) -> str:
     if any(event.op == "new_group" or not is_one_group(event, matching.states) for event in blocked.values()):
         return unmade_group(blocked, matching.states)
-    if sentence := mixed_gradients(matching)[1]:
+    if sentence := dimensions_swapped(matching.states.values())[1] or mixed_gradients(matching)[1]:
         return sentence
     if sentence := mixed_objects(matching):
         return sentence
@@ -66,6 +67,8 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
     if finished:
         return finished_without(event, finished, states)
     for rank in missing:
+        if for_others := called_for_others(event, states[rank]):
+            return for_others
         other = blocked[rank]
         awaited = missing_from(other, matching) if other.op not in POINT_TO_POINT else []
         if other.members != event.members and (finished := [r for r in awaited if states[r].finished]):
@@ -247,7 +250,7 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
             return f"Everyone {verb} first, and waits for the next: {path}. {remedy}"
     for event in messages:
         if event.peer is not None and states[event.peer].finished:
-            return left_alone(event, states[event.peer]) + hint
+            return left_alone(event, states[event.rank], states[event.peer]) + hint
     return no_cause(blocked, sends) + hint
 
 
@@ -259,8 +262,12 @@ def no_cause(blocked: dict[int, Event], sends: list[Event]) -> str:
     return f"{NO_CAUSE}: each send needs a recv on the other rank{same_tag}."
 
 
-def left_alone(event: Event, finished: RankState) -> str:
+def left_alone(event: Event, waiting: RankState, finished: RankState) -> str:
     """A sentence about a message whose other end has finished."""
+    other_op = {"send": "recv", "recv": "send"}[event.op]
+    mine = sum((e.op, e.peer, e.group) == (event.op, event.peer, event.group) for e in waiting.events)
+    its = sum((e.op, e.peer, e.group) == (other_op, event.rank, event.group) for e in finished.events)
+    counts = f" Rank {event.rank} is in its {ordinal(mine)} {event.op}; rank {event.peer} made {plural(its, other_op)}."
     dropped = any(e.op in POINT_TO_POINT and finished.has_dropped(e) and e.peer == event.rank for e in finished.events)
     waits_for = "waits for a message from" if event.op == "recv" else "sends a message to"
     without = "without sending it" if event.op == "recv" else "without receiving it"
@@ -269,7 +276,7 @@ def left_alone(event: Event, finished: RankState) -> str:
     return (
         f"Rank {event.rank} {waits_for} rank {event.peer}, which has finished {without}. "
         "Count the sends and receives of each pair: they must match one to one, including their tags."
-    )
+    ) + counts * (its > 0)
 
 
 def wrong_way(messages: list[Event], sends: list[Event]) -> str:

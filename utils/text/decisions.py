@@ -23,6 +23,7 @@ class Decision(NamedTuple):
     kind   "if", "else", "loop", "except", "exit" (an `if` whose body leaves before the line) or "decorator"
     text   as code: "if rank == 0", "for step in range(3)", "except OSError"
     names  what its condition reads: "rank", "bar.n", "batch['x']"
+    exits  of a loop: the `if`s inside that may end it, as "if done (line 3)"
     key    the same for two lines that the same decision lets run
     """
 
@@ -31,6 +32,7 @@ class Decision(NamedTuple):
     line: int
     names: tuple[str, ...]
     key: tuple[str, int, str]
+    exits: tuple[str, ...] = ()
 
     @property
     def is_about_rank(self) -> bool:
@@ -116,11 +118,24 @@ def decision_of(node: ast.stmt, arm: str, file: str) -> Decision | None:
         kind = "if" if arm == "body" else "else"
         return Decision(kind, f"if {shown(node.test)}", node.lineno, names_in(node.test), key)
     if isinstance(node, ast.While) and arm == "body":
-        return Decision("loop", f"while {shown(node.test)}", node.lineno, names_in(node.test), key)
+        return Decision("loop", f"while {shown(node.test)}", node.lineno, names_in(node.test), key, exits_of(node.body))
     if isinstance(node, ast.For) and arm == "body":
         text = f"for {ast.unparse(node.target)} in {shown(node.iter)}"
-        return Decision("loop", text, node.lineno, names_in(node.iter), key)
+        return Decision("loop", text, node.lineno, names_in(node.iter), key, exits_of(node.body))
     return None
+
+
+def exits_of(body: list[ast.stmt]) -> tuple[str, ...]:
+    """The `if`s among these statements, and in those that they let run, that end the loop around them."""
+    found: list[str] = []
+    for node in body:
+        if isinstance(node, ast.If):
+            if isinstance(node.body[-1], ast.Break | ast.Return | ast.Raise):
+                found.append(f"`if {shown(node.test)}` (line {node.lineno})")
+            found += (*exits_of(node.body), *exits_of(node.orelse))
+        elif isinstance(node, ast.With | ast.Try):
+            found += exits_of(node.body)
+    return tuple(found)
 
 
 def exits_before(body: list[ast.stmt], inside: ast.stmt, file: str) -> Iterator[Decision]:

@@ -102,7 +102,7 @@ def test_the_first_parting_is_told_though_the_ranks_wait_much_later(tmp_path):
     zero = [entry(1), entry(2, line=30), entry(3, line=31), entry(4, "nccl:barrier", "started", 40)]
     one = [entry(1), entry(2, line=31), entry(3, line=31)]
     said = explain(job(tmp_path, zero, one))
-    assert "parted long before, at the 2nd collective of the whole world:\n  rank 0  all_reduce" in said
+    assert "parted earlier, at the 2nd collective of the whole world:\n  rank 0  all_reduce" in said
     assert "/job/train.py, line 30" in said and "Rank 1 never called this barrier" in said
 
 
