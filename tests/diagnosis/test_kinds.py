@@ -245,6 +245,11 @@ def test_replicas_are_compared_on_request():
     assert "differs between rank 0 and rank 1" in report
 
 
+def test_a_frozen_part_that_differs_is_remarked_upon(capsys):
+    spawn(a_frozen_part_of_each_rank, 2)
+    assert "The frozen parameter `Linear.weight` differs between rank 0 and rank 1" in capsys.readouterr().out
+
+
 def test_replicas_that_are_alike_are_not_remarked_upon(capsys):
     def with_batch_norm(rank, world_size):
         torch.manual_seed(0)

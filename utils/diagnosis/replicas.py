@@ -30,6 +30,22 @@ def step_without_reduction(states: Sequence[RankState]) -> str:
     return ""
 
 
+def frozen_remark(states: Sequence[RankState]) -> str:
+    """A remark on a frozen parameter that differs between ranks, all of which are replicas of a DDP model; or ""."""
+    if not any(e.wrapper == "DDP" and len(e.members) == len(states) for e in states[0].events) or len(states) < 2:
+        return ""
+    tables = [by_name(state.frozen) for state in states]
+    for name, numbers in tables[0].items():
+        odd = [s.rank for s, table in zip(states, tables, strict=True) if table.get(name, numbers) != numbers]
+        if odd:
+            return (
+                f"The frozen parameter `{name}` differs between rank {states[0].rank} and {ranks_text(odd).lower()}. "
+                "DDP broadcasts only what it wraps. If all ranks should have the same, seed them alike before they make "
+                "it, or broadcast it from rank 0."
+            )
+    return ""
+
+
 def reduces_for_ddp(event: Event) -> bool:
     return event.wrapper == "DDP backward" or (event.wrapper == "DDP" and event.op == "all_reduce")
 
@@ -43,7 +59,7 @@ def differing_replicas(states: Sequence[RankState]) -> str:
 
 
 def first_difference(prints: Sequence[ReplicaPrints], ranks: Sequence[int]) -> str:
-    tables = [table_of(one) for one in prints]
+    tables = [by_name(one.fingerprints) for one in prints]
     differing = [name for name in tables[0] if len({tuple(table.get(name, tables[0][name])) for table in tables}) > 1]
     if not differing:
         return ""
@@ -58,9 +74,9 @@ def first_difference(prints: Sequence[ReplicaPrints], ranks: Sequence[int]) -> s
     )
 
 
-def table_of(prints: ReplicaPrints) -> dict[str, list[int]]:
+def by_name(fingerprints: Sequence[tuple[str, int]]) -> dict[str, list[int]]:
     """{name: its fingerprints, sorted}: several modules may have parameters of one name."""
     table: dict[str, list[int]] = {}
-    for name, number in prints.fingerprints:
+    for name, number in fingerprints:
         table.setdefault(name, []).append(number)
     return {name: sorted(numbers) for name, numbers in table.items()}

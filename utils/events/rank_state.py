@@ -86,6 +86,7 @@ class RankState:
     moved: dict[int, Gradient] = field(default_factory=dict)  # broadcasts and the like of parameters themselves
     samplers: list[SamplerUse] = field(default_factory=list)
     replicas: list[ReplicaPrints] = field(default_factory=list)
+    frozen: list[tuple[str, int]] = field(default_factory=list)  # (name, fingerprint) of untrained parameters
     unreduced: tuple[str, list[str]] | None = None  # (where, unused parameters) of a step before DDP had reduced
     stack: list[StackFrame] = field(default_factory=list)  # innermost first; looked at once it is known to be stuck
     finished: bool = False

@@ -157,6 +157,12 @@ class ReplicasAre(NamedTuple):
     fingerprints: list[tuple[str, int]]
 
 
+class FrozenParameters(NamedTuple):
+    """(name, fingerprint) of the parameters that are not trained, when the first step is taken beside a DDP model."""
+
+    fingerprints: list[tuple[str, int]]
+
+
 class StepWithoutReduction(NamedTuple):
     """An optimizer has taken a step with gradients that DDP has not reduced; unused: parameters that have none."""
 
@@ -221,6 +227,7 @@ Note = (
     | ParameterIn
     | ReplicasAre
     | StepWithoutReduction
+    | FrozenParameters
     | SamplerBegun
     | HandleNeverUsed
     | RegionEnded

@@ -19,6 +19,7 @@ from .notes import (
     CallSkipped,
     CallSplits,
     DeviceTime,
+    FrozenParameters,
     GradientOf,
     GroupBegun,
     GroupMade,
@@ -102,6 +103,7 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
         moved={note.call: Gradient(note.fingerprint, note.name) for note in of(ParameterIn)},
         samplers=[SamplerUse(*note) for note in of(SamplerBegun)],
         replicas=[ReplicaPrints(*note) for note in of(ReplicasAre)],
+        frozen=next((note.fingerprints for note in of(FrozenParameters)), []),
         unreduced=next(((note.where, note.unused) for note in of(StepWithoutReduction)), None),
         groups_made=[
             making(

@@ -15,7 +15,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .callers import who_called
-from .notes import ReplicasAre, StepWithoutReduction
+from .gradients import fingerprint
+from .notes import FrozenParameters, ReplicasAre, StepWithoutReduction
 
 # Their buffers are each rank's own, until DDP broadcasts them.
 NO_REPLICAS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -47,6 +48,7 @@ class Steps:
             self.looked = True
             if not self.recorder.ddp_reduces:
                 self.note_missing_reduction()
+            self.recorder.write(FrozenParameters(list(frozen())))
         if self.every and self.count % self.every == 0:
             self.recorder.write(ReplicasAre(self.count, who_called().where, list(fingerprints())))
 
@@ -76,6 +78,18 @@ def fingerprints() -> Iterator[tuple[str, int]]:
     for name, tensor in names.values():
         data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         yield name, zlib.crc32(f"{tuple(tensor.shape)}".encode() + data.numpy().tobytes())
+
+
+def frozen() -> Iterator[tuple[str, int]]:
+    """(name, fingerprint) of the parameters that are not trained; from a sample of their values, so this is quick."""
+    names: dict[int, tuple[str, torch.Tensor]] = {}
+    for module in instances(nn.Module):
+        for name, tensor in module.named_parameters():
+            if type(tensor) is nn.Parameter and not (tensor.requires_grad or tensor.is_meta) and tensor.numel():
+                known = names.get(id(tensor), ("", tensor))[0]
+                names[id(tensor)] = max(known, f"{type(module).__name__}.{name}", key=len), tensor
+    for name, tensor in names.values():
+        yield name, fingerprint(tensor)
 
 
 def replicated_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -16,6 +16,7 @@ from ...diagnosis.errors import Interrupted, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import GIVES_UP, LAST_WORDS, is_innocent, report_crash, report_failures
 from ...diagnosis.nccl_order import nccl_remark
 from ...diagnosis.own_timeout import own_timeout, timed_out
+from ...diagnosis.replicas import frozen_remark
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...diagnosis.words import ranks_text
 from ...events.failure import Failure
@@ -254,7 +255,7 @@ class RealWorld(ProcessWorld):
         events = [event for state in self.states for event in state.events]
         if self.placement.backend == "gloo" and (remark := nccl_remark(events)):
             print(remark)
-        if remark := data_remark(self.states):
+        if remark := data_remark(self.states) or frozen_remark(self.states):
             print(remark)
         return Run(
             world_size=self.world_size,
