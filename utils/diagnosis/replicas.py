@@ -40,8 +40,8 @@ def frozen_remark(states: Sequence[RankState]) -> str:
         if odd:
             return (
                 f"The frozen parameter `{name}` differs between rank {states[0].rank} and {ranks_text(odd).lower()}. "
-                "DDP broadcasts only what it wraps. If all ranks should have the same, seed them alike before they make "
-                "it, or broadcast it from rank 0."
+                "DDP broadcasts only what it wraps. If all ranks should have the same, seed them alike before they "
+                "make it, or broadcast it from rank 0."
             )
     return ""
 

@@ -37,6 +37,7 @@ WRAPPERS = {
 OBJECTS = ("_object", "_object_list")  # how the names of functions end that pickle objects, and make several calls
 ENGINE = os.path.join(os.path.dirname(torch.__file__), "autograd", "graph.py")  # calls C++, which runs backward passes
 HOME = os.path.join(os.path.dirname(torch.__file__), "")
+OURS, STUDENTS, LIBRARY = "ours", "the student's", "a library's"
 OPERATOR = "torch.ops"  # the wrapper of a call that a line makes by such an operator
 OPERATORS = os.path.join(HOME, "_ops.py")
 
@@ -103,16 +104,37 @@ def who_called(in_full: bool = False) -> Caller:
 
 
 def lines_above(frame: FrameType) -> tuple[str, ...]:
-    """The student's lines that led to this frame, innermost first: as far as the next frame of ours."""
-    lines, last = [], line_of(frame, frame.f_code)
-    above = frame.f_back
-    while above is not None and not (file := above.f_code.co_filename).startswith(FOLDER):
-        if kind_of(file).is_students and (line := line_of(above, above.f_code)) != last:  # a comprehension has its own
-            lines.append(line)
-            last = line
+    """The student's lines that led to this frame, innermost first: as far as the next frame of ours.
+
+    Like line_of, cached: a stack is known by its students' code objects and where each of them is.
+    """
+    places, above = [id(frame.f_code), frame.f_lasti], frame.f_back
+    while above is not None:
+        code = above.f_code
+        part = PARTS.get(code.co_filename) or part_of(code.co_filename)
+        if part is OURS:
+            break
+        if part is STUDENTS:
+            places += id(code), above.f_lasti
         above = above.f_back
-    found = tuple(lines)
-    return CHAINS.setdefault(found, found)
+    known = CHAINS.get(tuple(places))
+    if known is None:
+        known = CHAINS[tuple(places)] = find_lines_above(frame)
+    return known
+
+
+def find_lines_above(frame: FrameType) -> tuple[str, ...]:
+    lines, above = [line_of(frame, frame.f_code)], frame.f_back
+    while above is not None and (part := part_of(above.f_code.co_filename)) is not OURS:
+        if part is STUDENTS and (line := line_of(above, above.f_code)) != lines[-1]:  # a comprehension has its own
+            lines.append(line)
+        above = above.f_back
+    return tuple(lines[1:])
+
+
+def part_of(file: str) -> str:
+    part = OURS if file.startswith(FOLDER) else STUDENTS if kind_of(file).is_students else LIBRARY
+    return PARTS.setdefault(file, part)
 
 
 def line_of(frame: FrameType, code: CodeType) -> str:
@@ -125,4 +147,5 @@ def line_of(frame: FrameType, code: CodeType) -> str:
 
 
 LINES: dict[tuple[int, int], tuple[str, CodeType]] = {}
-CHAINS: dict[tuple[str, ...], tuple[str, ...]] = {}  # so that equal ones are one
+CHAINS: dict[tuple[int, ...], tuple[str, ...]] = {}
+PARTS: dict[str, str] = {}  # {file: which part of a stack it is}
