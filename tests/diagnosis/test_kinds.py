@@ -280,9 +280,10 @@ def test_samplers_that_overlap_are_remarked_upon(own, remark, capsys):
         for _ in DataLoader(data, sampler=sampler):
             pass
 
-    spawn(reads, 2)
-    said = capsys.readouterr().out
-    assert remark in said if remark else said == ""
+    for world, options in ((spawn, {}), (simulate, {"device": "cpu"})):
+        world(reads, 2, **options)
+        said = capsys.readouterr().out
+        assert remark in said if remark else said == ""
 
 
 # --- crashes, time-outs, threads and workers

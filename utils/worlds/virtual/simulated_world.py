@@ -32,6 +32,7 @@ from ...events.collectives import POINT_TO_POINT
 from ...events.event import Event, Region
 from ...recording import regions
 from ...recording.callers import who_called
+from ...recording.samplers import watch_samplers
 from ...recording.stack import look_at
 from ...recording.storages import Storages, let_torch_func_run, restore
 from ...recording.torch_private import (
@@ -318,6 +319,7 @@ class SimulatedWorld:
             "unused_handles": rank.unused_handles if rank.finished else {},
             "skipped": rank.skipped,
             "left": rank.left,
+            "samplers": list(map(tuple, rank.samplers)),
             "stack": self.stack_of(rank),
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
@@ -469,6 +471,7 @@ def patch_torch(world: SimulatedWorld) -> None:
         return world.make_group(asked, make)
 
     wrap_making_of_groups(make_group)
+    watch_samplers(lambda use: world.running.samplers.append(use))
     when_world_is_left(lambda: setattr(world.running, "left", who_called().where))
     when_call_is_skipped(lambda name: world.running.skipped.append((name, who_called().where)))
     share_stores(world.store_named)
