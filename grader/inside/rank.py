@@ -36,7 +36,7 @@ from utils.kit.slow_memory import SlowMemory
 from utils.recording.callers import who_called
 from utils.recording.in_flight import Flight, flight_of
 from utils.recording.torch_calls import reads_second, tensors_in
-from utils.recording.torch_private import OpOverload
+from utils.recording.torch_private import NewGroup, OpOverload
 from utils.worlds.common import pickling, rank_environment
 from utils.worlds.common.protocol import Request
 from utils.worlds.virtual import data_movement, virtual_clock
@@ -202,10 +202,10 @@ class RankWorld(SimulatedWorld):
         group = self.default_group
         return tuple(ranks if group is None else (group[rank] for rank in ranks))
 
-    def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
-        rank, members = self.rank, self.to_world_ranks(members)
+    def make_group(self, asked: NewGroup, make: Callable[[], Any]) -> Any:
+        rank, members = self.rank, self.to_world_ranks(asked.members)
         where = who_called()[0]
-        request = {"do": "make", "group": name, "members": list(members), "where": where, "clock": rank.clock}
+        request = {"do": "make", "group": asked.name, "members": list(members), "where": where, "clock": rank.clock}
         rank.clock = max(rank.clock, self.hub.request(request).get("clock", 0.0))
         return make()
 

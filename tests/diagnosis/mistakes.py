@@ -404,7 +404,7 @@ def metric_computed_on_rank_0(rank, world_size):
     Metric().compute()
 
 
-@mistake("Rank 1 never called this all_gather and has finished")
+@mistake("Rank 1 never called this all_gather_object and has finished")
 def early_return_of_a_rank_without_metrics(rank, world_size):
     """A stage with nothing to report skips the gathering. https://github.com/bo-ke/llm-internal-medicine/pull/45"""
     metrics = {} if rank == 1 else {"loss": 1.0}
@@ -413,7 +413,9 @@ def early_return_of_a_rank_without_metrics(rank, world_size):
     dist.all_gather_object([None] * world_size, metrics)
 
 
-@mistake("Rank 1 never called this broadcast and has finished", worlds=REAL)
+@mistake(
+    "Rank 1 never called this broadcast_object_list and has finished", "take it out of the `if exists`", worlds=REAL
+)
 def a_file_that_one_rank_does_not_see(rank, world_size):
     """`exists()` differs on a network disk. https://github.com/KempnerInstitute/KempnerForge/issues/49"""
     exists = rank == 0
@@ -687,7 +689,7 @@ FLOAT32 = " A new tensor, such as torch.zeros(3), is float32 unless you say othe
 @word_for_word(
     3,
     "rank 0 called all_reduce, rank 1 called broadcast, rank 2 called broadcast. "
-    "Every rank of a group must call the same collectives in the same order.",
+    "Every rank of a group must call the same collectives in the same order. The all_reduce is inside `if rank == 0`.",
 )
 def another_order(rank, world_size):
     x, y = torch.ones(2), torch.ones(2)
@@ -753,7 +755,7 @@ def only_rank_0(rank, world_size):
 @word_for_word(
     3,
     "Rank 2 never called this barrier and has finished. A collective returns only when every rank of its "
-    "group has called it: look for an early return, or an `if` around it.",
+    "group has called it: look at `if rank == 2`, which leaves before it.",
 )
 def left_early(rank, world_size):
     if rank == 2:

@@ -17,9 +17,9 @@ from ..events.rank_state import RankState
 from ..text.rank_sets import FEW, group_alike
 from ..text.source_lines import place
 from .failure_report import students_frames
-from .mismatch import difference, message_mismatch, mixed_gradients
+from .mismatch import IN_THREADS, difference, message_mismatch, mixed_gradients, mixed_objects, unfit_splits
 from .why_stuck import is_one_group, likely_mistake, lost_receives
-from .words import call_text, ranks_text
+from .words import call_text, ranks_text, spoken
 from .wrappers import what_they_do
 
 LONG = 5  # seconds; shorter waits are not worth reporting, since they are found in every stuck world
@@ -35,7 +35,22 @@ def deadlock_report(states: list[RankState], now: float = 0.0) -> str | None:
     if any(can_move(event, matching) for event in blocked.values()):
         return None
     lines = ["  " + line for line in describe_ranks(states, now=now)]
-    return "\n".join([*lines, "", likely_mistake(blocked, matching)])
+    return "\n".join([*lines, *ways_here(blocked), "", likely_mistake(blocked, matching)])
+
+
+def ways_here(blocked: dict[int, Event]) -> list[str]:
+    """The lines that led to where ranks wait, for those that came by different ones: as far out as they differ."""
+    ways: dict[tuple[str, ...], list[int]] = {}
+    for rank, event in blocked.items():
+        ways.setdefault((event.where, *event.callers), []).append(rank)
+    common = 0
+    while len(ways) > 1 and len({way[::-1][common : common + 1] for way in ways}) == 1:
+        common += 1
+    lines = []
+    for way, ranks in ways.items():
+        for line in way[1 : len(way) - common] if len(ways) > 1 else ():
+            lines.append(f"  {ranks_text(ranks).lower()} came there from {place(line)}")
+    return lines if len(lines) <= FEW else []
 
 
 def who_is_stuck(states: list[RankState]) -> str:
@@ -127,6 +142,26 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> st
     return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?"
 
 
+def calls_of_threads(states: list[RankState]) -> str:
+    """Sentences about a call that a thread has under way, which may have overtaken one of the main thread's; or ""."""
+    for state in states:
+        for event in state.in_flight():
+            if event.thread:
+                called = f"Rank {state.rank} called {spoken(event)} at {place(event.where)}, beside its main thread."
+                return f"{called}{IN_THREADS}"
+    return ""
+
+
+def mixed_up_before(states: list[RankState]) -> str:
+    """What calls that were completed say about an exception, as sentences: lengths of objects taken for numbers."""
+    return mixed_objects(Matching(states))
+
+
+def where_others_are(states: list[RankState], rank: int) -> list[str]:
+    """A line for each rank but this one, which has crashed."""
+    return describe_ranks([state for state in states if state.rank != rank])
+
+
 def report_of_a_lock(states: list[RankState], lines: dict[int, str], held_up: list[int]) -> str:
     """The report of a rank that waits for a lock that nobody will release (queues and events have one, too)."""
     described = describe_ranks(states, lines, held_up)
@@ -151,7 +186,9 @@ def difference_at_the_end(states: list[RankState]) -> str:
             other_end = matching.other_end(event)
             said = message_mismatch(event, other_end) if other_end is not None else ""
         elif event.op != "new_group":
-            said = difference(matching.partners(event))
+            partners = matching.partners(event)
+            calls_made = {rank: call for rank, call in partners.items() if call is not None}
+            said = difference(partners, matching.states) or unfit_splits(calls_made, matching.states)
         else:
             said = ""
         if said:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import signal
+from collections.abc import Sequence
 
 from ..events.event import Event
 from ..events.failure import Failure, Frame
@@ -16,7 +17,7 @@ from .words import call_text, ranks_text
 # The error of a rank that is not to blame: another rank went away while the two were communicating.
 INNOCENT = re.compile(
     r"[Cc]onnection (was )?(closed|reset|refused)|Broken pipe|Socket closed|closed by peer|Application timeout"
-    r"|failed to pass monitoredBarrier|NCCL .*remote|remote process exited"
+    r"|[Tt]imed out waiting|failed to pass monitoredBarrier|NCCL .*remote|remote process exited"
 )
 
 SIGNALS: dict[int, str] = {
@@ -32,7 +33,7 @@ MAX_FRAMES = 5  # shown from the beginning of a traceback, and again from its en
 MAX_ALIKE = 3  # exceptions of one kind from one place that differ only in what they say
 
 # What torch's and Gloo's C++ puts in front of a failed check: rank, time, file. Without it, equal failures read alike.
-STAMP = re.compile(r"\[rank\d+\]:\[[A-Z]\d{4} [\d:.]+ \S+\] |\[enforce fail at \S+\] ")
+STAMP = re.compile(r"\[rank\d+\]:\[[A-Z]\d{4} [\d:.]+ \S+\] |\[enforce fail at \S+\] |\[/\S+/gloo/\S+:\d+\] ")
 # What a C++ library prints before it aborts. It belongs in the report, not in the program's output.
 GIVES_UP = re.compile(r"terminate called after throwing an instance of ")
 LAST_WORDS = re.compile(r"  what\(\):\s+(\[enforce fail at \S+\] )?(?P<said>.*)")
@@ -44,12 +45,15 @@ def is_innocent(failure: Failure) -> bool:
     return raised_by_library and INNOCENT.search(failure.message) is not None
 
 
-def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], died: dict[int, int]) -> RankFailed:
+def report_failures(
+    failures: dict[int, Failure], waiting: dict[int, Event], died: dict[int, int], cause: str = ""
+) -> RankFailed:
     """One report for all exceptions, the earliest first, with footnotes on ranks that waited, lost contact or died.
 
     failures   {rank: its exception}; not empty
     waiting    {rank: the call it was inside, or that raised}
     died       {rank: exit code of its process}
+    cause      what the record says about it, which comes first; ""
     """
     to_blame = {rank: failure for rank, failure in failures.items() if not is_innocent(failure)}
     to_blame = to_blame or failures
@@ -57,7 +61,8 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], die
     for rank, failure in sorted(to_blame.items(), key=lambda item: item[1].time):
         message = STAMP.sub("", failure.message).rstrip()
         alike.setdefault((failure.kind, tuple(failure.frames)), {}).setdefault(message, []).append(rank)
-    parts = [raised(kind, frames, messages) for (kind, frames), messages in alike.items()]
+    parts = [cause] if cause else []
+    parts += [raised(kind, frames, messages) for (kind, frames), messages in alike.items()]
     places: dict[str, list[int]] = {}
     for rank, event in waiting.items():
         if rank not in to_blame:
@@ -117,10 +122,17 @@ def how_it_died(exit_code: int, guess: bool = True) -> str:
 
 
 def report_crash(
-    rank: int, exit_code: int, last_place: str, events: list[Event], last_words: list[str], hint: str
+    rank: int,
+    exit_code: int,
+    last_place: str,
+    events: list[Event],
+    last_words: list[str],
+    hint: str,
+    others: Sequence[str] = (),
 ) -> RankCrashed:
     """The report of a rank that died without an exception: what ended it, its last line and its last call.
 
+    others       a line for each of the other ranks
     last_words   what its C++ library printed before it aborted
     hint         how calls of the ranks differ, or "". Where that is known, the library's words add nothing
     """
@@ -134,6 +146,7 @@ def report_crash(
         lines.append(f"  its last call to the network, {state}: {call_text(last_event)} at {where}")
     else:
         lines.append("  it had not called the network yet")
+    lines += [f"  {line}" for line in others]
     if hint:  # it says more than the library's words, and explains why the rank died
         return RankCrashed("\n".join([hint, "", f"So {lines[0]}", *lines[1:]]), rank=rank)
     lines += [f"  the library's last words: {words}" for words in last_words]

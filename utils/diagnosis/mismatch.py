@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from ..events.collectives import COLLECTIVES
 from ..events.event import Event
 from ..events.matching import Matching
-from ..events.rank_state import Gradient
+from ..events.rank_state import Gradient, RankState
 from ..text.rank_sets import FEW
-from .words import inside_which_if, ranks_text, tensor_text
+from ..text.units import plural
+from .decided import lines_to, what_decides
+from .words import op_text, ranks_text, spoken, tensor_text
 
 ORDER_MAY_NOT_MATTER = ("min", "max")  # a program may want the largest of all gradients, and no more
 ONE_BY_ONE = (
@@ -22,27 +24,87 @@ IN_ONE_TENSOR = (
     "Both ranks put several gradients into one tensor, so they must put them there in the same order: a set, for "
     "example, has no order."
 )
+OF_OBJECTS = (
+    "{} first tells the other ranks how long the pickled object is, as a tensor of one number. A rank that meets it "
+    "with a different call takes that call's numbers for lengths, and these for its own result."
+)
+IN_THREADS = (
+    " Two threads of a rank come in any order, a different one on each rank. Give the thread a group of its own, made "
+    "with new_group by all ranks, or let only the main thread communicate."
+)
 SAME_ORDER = "Every rank of a group must call the same collectives in the same order."
 
 
-def difference(partners: Mapping[int, Event | None]) -> str:
+def difference(partners: Mapping[int, Event | None], states: Mapping[int, RankState] | None = None) -> str:
     """How the ranks' calls of one collective differ where they must not, as sentences; "" if they don't.
 
     partners   {rank: its call, or None if it has not made one}
+    states     if they are given, what decided between the calls is said, too
     """
     made = {rank: event for rank, event in partners.items() if event is not None}
     op = next(iter(made.values())).op
-    if len({e.op for e in made.values()}) > 1:
-        conditions = {e.op: condition for e in made.values() if (condition := inside_which_if(e))}
-        hint = "".join(f" The {op} is inside {condition}." for op, condition in conditions.items())
-        return f"{each(made, 'called', lambda e: e.op)}. {SAME_ORDER}{hint if len(conditions) == 1 else ''}"
+    if len({op_text(e) for e in made.values()}) > 1:
+        decided = who_decided(made, states, op_text) if states else ""
+        return f"{each(made, 'called', spoken)}. {SAME_ORDER}{IN_THREADS if in_threads(made) else decided}"
     if len({e.peer for e in made.values()}) > 1:
         return f"{each(made, 'named root', lambda e: e.peer)}. All ranks must name the same root."
     if len({e.reduce_op for e in made.values()}) > 1:
         return f"{each(made, 'asked for', lambda e: e.reduce_op)}. {op} needs the same reduce op on every rank."
     if COLLECTIVES[op].same_size and len({(e.dtype, math.prod(e.shape)) for e in made.values()}) > 1:
         rule = f"{op} needs the same shape and dtype on every rank."
-        return f"{each(made, 'brought', tensor_text)}. {rule}{new_tensors(*made.values())}"
+        decided = who_decided(made, states, tensor_text) if states else ""
+        return f"{each(made, 'brought', tensor_text)}. {rule}{new_tensors(*made.values())}{decided}"
+    return ""
+
+
+def in_threads(made: Mapping[int, Event]) -> bool:
+    return any(event.thread for event in made.values())
+
+
+def who_decided(made: Mapping[int, Event], states: Mapping[int, RankState], text: Callable[[Event], str]) -> str:
+    """What decided between two calls from different lines: the first rank's, and the first that differs in `text`."""
+    first, *others = made.values()
+    other = next(event for event in others if text(event) != text(first))
+    return what_decides(first, other, states) if lines_to(first) != lines_to(other) else ""
+
+
+def mixed_objects(matching: Matching) -> str:
+    """Sentences about a function for objects that has met the same collective made by another; "" if none has."""
+    for rounds in matching.collectives.by_key.values():
+        for calls in rounds.calls.values():
+            if len({op_text(e) for e in calls.values()}) > 1 and len({e.op for e in calls.values()}) == 1:
+                first, *others = sorted(calls.values(), key=is_object, reverse=True)
+                other = next(event for event in others if op_text(event) != op_text(first))
+                return (
+                    f"{each(calls, 'called', op_text)}. {OF_OBJECTS.format(op_text(first))} {SAME_ORDER}"
+                    f"{what_decides(first, other, matching.states)}"
+                )
+    return ""
+
+
+def is_object(event: Event) -> bool:
+    return op_text(event) != event.op
+
+
+def unfit_splits(calls: Mapping[int, Event], states: Mapping[int, RankState]) -> str:
+    """How an all-to-all's sizes differ between a sender and its receiver, as sentences; "" if they don't.
+
+    calls   {rank: its call}, of all that have made it
+    """
+    splits = {rank: states[rank].splits[e.index] for rank, e in calls.items() if e.index in states[rank].splits}
+    for sender, (_, sent, mine) in splits.items():
+        for receiver, (received, _, its) in splits.items():
+            members = calls[sender].members
+            gives, takes = sent[members.index(receiver)], received[members.index(sender)]
+            if gives * mine != takes * its:
+                size = f" of {mine} elements" if mine != its else ""
+                other_size = f" of {its}" if mine != its else ""
+                return (
+                    f"Rank {sender} sends {plural(gives, 'row')}{size} to rank {receiver}, which expects "
+                    f"{takes}{other_size} from it. In an "
+                    "all_to_all, input_split_sizes[j] on rank i must equal output_split_sizes[i] on rank j: exchange "
+                    "the sizes first, with an all_to_all of one number per rank."
+                )
     return ""
 
 

@@ -16,12 +16,19 @@ from ..events.matching import Matching, Rounds
 from ..events.rank_state import RankState, TensorLayout
 from ..text.source_lines import place
 from .errors import SilentMistake
-from .mismatch import SAME_ORDER, difference, message_mismatch, mixed_gradients
+from .meshes import dimensions_swapped
+from .mismatch import SAME_ORDER, difference, message_mismatch, mixed_gradients, unfit_splits
+from .replicas import differing_replicas, step_without_reduction
 from .why_stuck import groups_in_another_order
 from .words import call_text, ranks_text, tensor_text
 
 Finding = tuple[list[Event], str]  # calls to show, and what is wrong with them
 NOTHING: Finding = ([], "")
+OPERATOR = "torch.ops"  # the wrapper of a call that a line of the student's makes by one of torch's operators
+AS_OPERATOR = (
+    "torch.ops leaves the waiting to you: use torch.distributed._functional_collectives, whose tensors wait when they "
+    "are used, or pass the result through torch.ops._c10d_functional.wait_tensor before you use"
+)
 
 
 def silent_mistake(states: list[RankState]) -> SilentMistake | None:
@@ -37,15 +44,21 @@ def explain_silence(states: list[RankState]) -> str:
     matching = Matching(states)
     for find in (
         find_different_groups,
+        find_different_meshes,
+        find_parameters_in_another_order,
         mixed_gradients,
         find_swapped_calls,
         find_different_collectives,
         find_different_messages,
+        find_unfit_splits,
         find_unfit_layouts,
         find_unused_handles,
+        find_differing_replicas,
     ):
         calls, sentence = find(matching)
         if sentence:
+            if not calls:
+                return f"\n{sentence}"
             lines = [f"  rank {e.rank}  {call_text(e):<32}  {place(e.where)}".rstrip() for e in calls]
             return "\n".join([*lines, "", sentence])
     return ""
@@ -58,6 +71,51 @@ def find_different_groups(matching: Matching) -> Finding:
         if sentence
         else NOTHING
     )
+
+
+def find_different_meshes(matching: Matching) -> Finding:
+    return dimensions_swapped(matching.states.values())
+
+
+def find_parameters_in_another_order(matching: Matching) -> Finding:
+    """Two ranks that send the same parameters by calls that look alike, in different orders."""
+    for members, rounds in sound_groups(matching):
+        first, *others = ([(e, moved_by(e, matching)) for e in rounds.of(rank)] for rank in members)
+        for other in others:
+            pairs = [(mine, its) for mine, its in zip(first, other, strict=False) if mine[1] and its[1]]
+            span = swapped_span([mine[1] for mine, _ in pairs], [its[1] for _, its in pairs])
+            if span is not None:
+                (mine, one), (its, another) = pairs[span][0]
+                return [mine, its], (
+                    f"Rank {mine.rank}'s {mine.op} of {named(one, mine)} met rank {its.rank}'s of "
+                    f"{named(another, its)}: both ranks send the same parameters, but in different orders, so their "
+                    "values are mixed up. Go through the parameters in the same order on every rank, that of "
+                    "model.named_parameters(), say."
+                )
+    return NOTHING
+
+
+def moved_by(event: Event, matching: Matching) -> str:
+    """What identifies the parameter that a call sends: its name, or the values that it had; "" if it sends none."""
+    moved = matching.states[event.rank].moved.get(event.index)
+    return "" if moved is None else moved.name or f"{moved.fingerprint}"
+
+
+def named(parameter: str, event: Event) -> str:
+    return f"a parameter of {tensor_text(event)}" if parameter.isdecimal() else f"`{parameter}`"
+
+
+def find_unfit_splits(matching: Matching) -> Finding:
+    for _, rounds in sound_groups(matching):
+        for calls in rounds.calls.values():
+            if sentence := unfit_splits(calls, matching.states):
+                return list(calls.values()), sentence
+    return NOTHING
+
+
+def find_differing_replicas(matching: Matching) -> Finding:
+    states = list(matching.states.values())
+    return [], step_without_reduction(states) or differing_replicas(states)
 
 
 def find_swapped_calls(matching: Matching) -> Finding:
@@ -139,9 +197,12 @@ def find_unused_handles(matching: Matching) -> Finding:
                     "been read yet when you change it or return. Keep the handle, and call its wait()."
                 )
             if event.index in state.unused_handles and fills(event.op, event.rank == event.peer):
+                how = (
+                    AS_OPERATOR if event.wrapper == OPERATOR else "Keep the handle, and call its wait() before you use"
+                )
                 return [event], (
                     f"Rank {state.rank} started an asynchronous {event.op} and never waited for it: its result may not "
-                    "be there yet when you use it. Keep the handle, and call its wait() before you use the tensor."
+                    f"be there yet when you use it. {how} the tensor."
                 )
     return NOTHING
 

@@ -7,9 +7,14 @@ from ..events.event import Event
 from ..events.matching import Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
+from ..text.source_lines import place
 from ..text.units import plural
-from .mismatch import difference, mixed_gradients
-from .words import call_text, group_text, inside_which_if, ordinal, ranks_text
+from .decided import condition_around, exit_around, what_decides
+from .fsdp import skipped_module
+from .meshes import dimensions_swapped
+from .mismatch import difference, mixed_gradients, mixed_objects
+from .parting import earlier_parting
+from .words import call_text, group_text, op_text, ordinal, ranks_text
 from .wrappers import what_it_does, what_they_do
 
 EVERYONE_FIRST = {
@@ -26,18 +31,27 @@ ALL_GROUPS = "Every rank must call new_group for every group in the same order, 
 
 def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
     """Why no rank can move. blocked: {rank: the call it is inside}."""
+    parted, explains_all = earlier_parting(blocked, matching)
+    if explains_all:
+        return parted
     said = why(blocked, matching)
-    return " ".join([said, *(what for what in what_they_do(blocked.values()) if what not in said)])
+    if skipped := skipped_module(blocked, matching):
+        said = f"{skipped}\n{said}"
+    else:
+        said = " ".join([said, *(what for what in what_they_do(blocked.values()) if what not in said)])
+    return f"{parted}\n\n{said}" if parted else said
 
 
 def why(blocked: dict[int, Event], matching: Matching) -> str:
     if any(event.op == "new_group" or not is_one_group(event, matching.states) for event in blocked.values()):
         return unmade_group(blocked, matching.states)
-    if sentence := mixed_gradients(matching)[1]:
+    if sentence := dimensions_swapped(matching.states.values())[1] or mixed_gradients(matching)[1]:
+        return sentence
+    if sentence := mixed_objects(matching):
         return sentence
     collectives = [event for event in blocked.values() if event.op not in POINT_TO_POINT]
     for event in collectives:
-        if sentence := difference(matching.partners(event)):
+        if sentence := difference(matching.partners(event), matching.states):
             return sentence
     if sentence := lost_message(blocked, matching):
         return sentence
@@ -52,8 +66,9 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
     finished = [rank for rank in missing if states[rank].finished]
     if finished:
         return finished_without(event, finished, states)
-    condition = inside_which_if(event)
     for rank in missing:
+        if for_others := called_for_others(event, states[rank]):
+            return for_others
         other = blocked[rank]
         awaited = missing_from(other, matching) if other.op not in POINT_TO_POINT else []
         if other.members != event.members and (finished := [r for r in awaited if states[r].finished]):
@@ -66,9 +81,9 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
                 "Ranks that share several groups must use them in the same order."
             )
     elsewhere = "; ".join(f"rank {rank} is in {call_text(blocked[rank])}" for rank in missing)
-    hint = f" The {event.op} is inside {condition}." if condition else ""
     every = "both" if len(event.members) == 2 else "all"
     rule = next(filter(None, (message_instead(event, blocked[rank], blocked, matching) for rank in missing)), "")
+    hint = "" if rule else what_decides(event, blocked[missing[0]], states)
     rule = rule or "The calls that they share must come in the same order on all of them."
     return f"{ranks_text(event.members)} must {every} call {event.op}, but {elsewhere}. {rule}{hint}"
 
@@ -103,6 +118,8 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
     again, before = all(calls), len(calls_like(event, states[event.rank]))
     elsewhere = [theirs[-1] for theirs in calls if len(theirs) >= before and theirs[-1].members != event.members]
     group, is_world = group_text(event, states[event.rank]), len(event.members) == len(states)
+    if for_others := next((said for rank in finished if (said := called_for_others(event, states[rank]))), ""):
+        return for_others
     if elsewhere and not event.wrapper:
         [other, *_] = elsewhere
         return (
@@ -110,18 +127,44 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
             f"{group_text(other, states[other.rank])} and has finished. A collective returns only when every rank of "
             "its group has called it. Is a group wrong, or does a rank use the wrong one?"
         )
-    fix = more_rounds(event, finished) if again else skipped(event, is_world)
+    fix = more_rounds(event, finished) if again else skipped(event, is_world, states)
     if what := what_it_does(event):
         return (
             f"{what} {ranks_text(finished)} {have} finished {'after fewer of them' if again else 'without it'}: {fix}"
         )
-    none = f"never called this {event.op}{f' in {group}' * (not is_world)} and {have} finished"
-    fewer = f"{have} finished after fewer calls of {event.op} than rank {event.rank}"
+    none = f"never called this {op_text(event)}{f' in {group}' * (not is_world)} and {have} finished"
+    if any(in_group(event, states[rank]) for rank in finished):
+        none = f"{have} finished, and called {op_text(event)} in {group} only from other lines"
+    fewer = f"{have} finished after fewer calls of {op_text(event)} than rank {event.rank}"
     if len(counts := {len(theirs) for theirs in calls}) == 1 and (count := counts.pop()) < before:
-        done = f"{have} finished after {plural(count, 'call')} of this {event.op}"
+        done = f"{have} finished after {plural(count, 'call')} of this {op_text(event)}"
         fewer = f"{done}; rank {event.rank} is in its {ordinal(before)}"
     rule = "A collective returns only when every rank of its group has called it"
-    return f"{ranks_text(finished)} {fewer if again else none}. {rule}: {fix}"
+    return f"{ranks_text(finished)} {fewer if again else none}. {rule}: {fix}{who_left(finished, states)}"
+
+
+def who_left(finished: list[int], states: dict[int, RankState]) -> str:
+    """That ranks have destroyed the process group, as a sentence with a space in front; "" if none has."""
+    left = [rank for rank in finished if states[rank].left]
+    if not left:
+        return ""
+    return f" {ranks_text(left)} called destroy_process_group before: {place(states[left[0]].left)}"
+
+
+def called_for_others(event: Event, state: RankState) -> str:
+    """Sentences about a rank that made this call for a group that it is not in; "" if it did not."""
+    where = [where for function, where in state.skipped if where == event.where or function == op_text(event)]
+    if not where:
+        return ""
+    return (
+        f"Rank {state.rank} called it as well, but for a group that it is not in ({place(where[-1])}). torch skips "
+        f"such a call with a warning, so rank {event.rank} waits in vain: each rank must pass the group that it is in."
+    )
+
+
+def in_group(event: Event, state: RankState) -> list[Event]:
+    """The calls of the same kind that the rank has made in the same group, from whichever line."""
+    return [e for e in state.events if (op_text(e), e.members) == (op_text(event), event.members)]
 
 
 def more_rounds(event: Event, finished: list[int]) -> str:
@@ -132,9 +175,11 @@ def more_rounds(event: Event, finished: list[int]) -> str:
     return f"does the loop have more rounds on rank {event.rank}, or does an `if` skip the call on {them}?"
 
 
-def skipped(event: Event, is_world: bool) -> str:
+def skipped(event: Event, is_world: bool, states: dict[int, RankState]) -> str:
     """What to look at where others have never made the call of a group, which may be the whole world."""
-    condition = inside_which_if(event)
+    condition = condition_around(event, states)
+    if not condition and (exit_before := exit_around(event, states)):
+        return f"look at {exit_before}, which leaves before it."
     if is_world:
         return f"take it out of the {condition}." if condition else "look for an early return, or an `if` around it."
     around = f"the {condition} around it" if condition else "an `if` around it, an early return"
@@ -205,7 +250,7 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
             return f"Everyone {verb} first, and waits for the next: {path}. {remedy}"
     for event in messages:
         if event.peer is not None and states[event.peer].finished:
-            return left_alone(event, states[event.peer]) + hint
+            return left_alone(event, states[event.rank], states[event.peer]) + hint
     return no_cause(blocked, sends) + hint
 
 
@@ -217,8 +262,12 @@ def no_cause(blocked: dict[int, Event], sends: list[Event]) -> str:
     return f"{NO_CAUSE}: each send needs a recv on the other rank{same_tag}."
 
 
-def left_alone(event: Event, finished: RankState) -> str:
+def left_alone(event: Event, waiting: RankState, finished: RankState) -> str:
     """A sentence about a message whose other end has finished."""
+    other_op = {"send": "recv", "recv": "send"}[event.op]
+    mine = sum((e.op, e.peer, e.group) == (event.op, event.peer, event.group) for e in waiting.events)
+    its = sum((e.op, e.peer, e.group) == (other_op, event.rank, event.group) for e in finished.events)
+    counts = f" Rank {event.rank} is in its {ordinal(mine)} {event.op}; rank {event.peer} made {plural(its, other_op)}."
     dropped = any(e.op in POINT_TO_POINT and finished.has_dropped(e) and e.peer == event.rank for e in finished.events)
     waits_for = "waits for a message from" if event.op == "recv" else "sends a message to"
     without = "without sending it" if event.op == "recv" else "without receiving it"
@@ -227,7 +276,7 @@ def left_alone(event: Event, finished: RankState) -> str:
     return (
         f"Rank {event.rank} {waits_for} rank {event.peer}, which has finished {without}. "
         "Count the sends and receives of each pair: they must match one to one, including their tags."
-    )
+    ) + counts * (its > 0)
 
 
 def wrong_way(messages: list[Event], sends: list[Event]) -> str:
@@ -297,8 +346,8 @@ def groups_in_another_order(states: dict[int, RankState]) -> str:
     made = {
         state.rank: [e for e in state.groups_made if e.group.partition(".")[0].isdigit()] for state in states.values()
     }
-    for place in range(max(map(len, made.values()), default=0)):
-        here = {rank: events[place].members for rank, events in made.items() if place < len(events)}
+    for at in range(max(map(len, made.values()), default=0)):
+        here = {rank: events[at].members for rank, events in made.items() if at < len(events)}
         first = next(iter(here))
         if len(set(here.values())) == 1:
             absent = [state.rank for state in states.values() if state.finished and state.rank not in here]
@@ -306,13 +355,13 @@ def groups_in_another_order(states: dict[int, RankState]) -> str:
                 return skipped_group(skipped, here[first])
             continue
         others = [rank for rank, members in here.items() if members != here[first]]
-        later = {rank: [event.members for event in made[rank][place:]] for rank in others}
+        later = {rank: [event.members for event in made[rank][at:]] for rank in others}
         skipped = [rank for rank in others if rank not in here[first] and here[first] not in later[rank]]
         if skipped:
             return skipped_group(skipped, here[first])
         mine, its = ranks_text(here[first]).lower(), ranks_text(here[others[0]]).lower()
         return (
-            f"The {ordinal(place + 1)} group that rank {first} makes is that of {mine}; on rank {others[0]} it is that "
+            f"The {ordinal(at + 1)} group that rank {first} makes is that of {mine}; on rank {others[0]} it is that "
             f"of {its}. Every rank must make all groups in the same order."
         )
     return ""

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import ast
-import linecache
 from collections.abc import Sequence
 
 from ..events.event import Event
 from ..events.rank_state import RankState
 from ..text.rank_sets import format_ranks
+
+OBJECTS = ("_object", "_object_list")  # how torch's functions end that pickle objects, and send lengths and bytes
+
+
+def op_text(event: Event) -> str:
+    """ "all_reduce"; for a call that a function for objects made, that function: "all_gather_object"."""
+    return event.wrapper if event.wrapper.endswith(OBJECTS) else event.op
+
+
+def spoken(event: Event) -> str:
+    """The same, with the thread that made it, unless it was the rank's main one."""
+    return op_text(event) + f" (in thread `{event.thread}`)" * bool(event.thread)
 
 
 def call_text(event: Event) -> str:
@@ -19,7 +29,7 @@ def call_text(event: Event) -> str:
         return "recv from anybody" if event.peer is None else f"recv from {event.peer}"
     if event.op == "new_group":
         return f"new_group {list(event.members)}"
-    return event.op if event.peer is None else f"{event.op} (root {event.peer})"
+    return op_text(event) if event.peer is None else f"{op_text(event)} (root {event.peer})"
 
 
 def ranks_text(numbers: Sequence[int]) -> str:
@@ -46,24 +56,3 @@ def group_text(event: Event, state: RankState) -> str:
 
 def ordinal(number: int) -> str:
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"
-
-
-def inside_which_if(event: Event) -> str:
-    """The innermost `if` about the rank around the student's line, as "`if rank == 0`"; "" if there is none."""
-    file, _, line = event.where.rpartition(":")
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # a cell with an IPython magic
-        return ""
-    found = ""
-    for node in ast.walk(tree):  # outer ones come before inner ones
-        if isinstance(node, ast.If) and mentions_rank(node.test):
-            for body, where in ((node.body, "`if {}`"), (node.orelse, "`else` of `if {}`")):
-                if body and body[0].lineno <= int(line) <= (body[-1].end_lineno or 0):
-                    found = where.format(ast.unparse(node.test))
-    return found
-
-
-def mentions_rank(test: ast.expr) -> bool:
-    names = (getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(test))
-    return any("rank" in name for name in names)

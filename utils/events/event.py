@@ -21,8 +21,11 @@ class Event:
     start  seconds since the world began; end: when the result was there, None if that is unknown
     where  "file:line" of the student's line that led to the call
     waited for an asynchronous call, when the rank began to wait for it; None if it never did
-    wrapper what of torch made the call for that line, such as "DDP forward" or "backward" (recording/callers.py); "" if
-           the line made it itself
+    wrapper what of torch made the call for that line, such as "DDP forward" or "all_gather_object"
+           (recording/callers.py); "" if the line made it itself
+    callers the student's lines that led to `where`, innermost first, as "file:line"; () if `where` is the outermost
+    thread  the name of the thread that made the call, if it is not the rank's main thread
+    module  of a call that FSDP made: the module whose parameters or gradients it moves; "" for others
     """
 
     rank: int
@@ -42,6 +45,9 @@ class Event:
     where: str
     waited: float | None = None
     wrapper: str = ""
+    callers: tuple[str, ...] = ()
+    module: str = ""
+    thread: str = ""
 
 
 @dataclass(frozen=True, slots=True)

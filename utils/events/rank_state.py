@@ -15,10 +15,54 @@ class TensorLayout(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What a call reduces: the gradient of the parameter with these values."""
+    """The parameter with these values, whose gradient a call reduces, or which it sends itself."""
 
     fingerprint: int
     name: str  # the parameter's name in its model; "" if it is in none
+
+
+class StackFrame(NamedTuple):
+    """One of the student's frames of a rank that waits.
+
+    values    what the function's conditions read, as text: {"bar.n": "3"}
+    handles   the signal, if the function is its handler; else ""
+    """
+
+    file: str
+    line: int
+    function: str
+    values: dict[str, str]
+    handles: str
+
+
+class SamplerUse(NamedTuple):
+    """That a rank begins to go through a DistributedSampler.
+
+    samples, replicas, part   how many samples it gives, how many parts there are, and which of them it gives
+    order                     its seed and epoch, added up; -1 if it doesn't shuffle
+    """
+
+    where: str
+    samples: int
+    replicas: int
+    part: int
+    order: int
+
+
+class ReplicaPrints(NamedTuple):
+    """(name, fingerprint) of the parameters and buffers that a rank holds after a step of an optimizer."""
+
+    step: int
+    where: str
+    fingerprints: list[tuple[str, int]]
+
+
+class Splits(NamedTuple):
+    """What an all-to-all receives from each rank of its group, and sends to each: rows of `row` elements."""
+
+    received: tuple[int, ...]
+    sent: tuple[int, ...]
+    row: int
 
 
 @dataclass
@@ -32,10 +76,19 @@ class RankState:
     failed: set[int] = field(default_factory=set)  # calls that raised
     lost: set[int] = field(default_factory=set)  # messages whose handle was thrown away before they were done
     strides: dict[int, TensorLayout] = field(default_factory=dict)  # calls with a tensor that is not contiguous
+    splits: dict[int, Splits] = field(default_factory=dict)  # of all-to-alls, as far as they are recorded
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # (function, where) of calls for others' groups
     unused_handles: dict[int, str] = field(default_factory=dict)  # asynchronous call -> where; nothing asked for it
     gradients: dict[int, list[Gradient]] = field(default_factory=dict)  # calls that reduce some, as far as is known
     parameters: set[int] = field(default_factory=set)  # fingerprints of the parameters that the rank has or has had
     regions: list[Region] = field(default_factory=list)
+    left: str = ""  # where it called destroy_process_group, if it has no group any more
+    moved: dict[int, Gradient] = field(default_factory=dict)  # broadcasts and the like of parameters themselves
+    samplers: list[SamplerUse] = field(default_factory=list)
+    replicas: list[ReplicaPrints] = field(default_factory=list)
+    frozen: list[tuple[str, int]] = field(default_factory=list)  # (name, fingerprint) of untrained parameters
+    unreduced: tuple[str, list[str]] | None = None  # (where, unused parameters) of a step before DDP had reduced
+    stack: list[StackFrame] = field(default_factory=list)  # innermost first; looked at once it is known to be stuck
     finished: bool = False
     failure: Failure | None = None  # the exception it raised, if known before all have ended
 

@@ -13,7 +13,7 @@ from weakref import ref
 
 import torch
 
-from .notes import GradientOf, Note, ParametersAre
+from .notes import GradientOf, Note, ParameterIn, ParametersAre
 from .torch_private import is_leaf, version_of
 
 MAX_CALLS = 2_000  # a wrong order shows early; later calls are not looked at
@@ -26,24 +26,35 @@ class Gradients:
 
     def __init__(self) -> None:
         self.calls_left, self.searches_left = MAX_CALLS, MAX_SEARCHES
+        self.parameters: dict[int, tuple[ref[torch.Tensor], ParameterIn]] = {}  # by their own addresses, as first seen
         self.by_address: dict[int, tuple[ref[torch.Tensor], GradientOf, int]] = {}  # with the version of the values
 
     def notes_about(self, call: int, tensor: torch.Tensor) -> list[Note]:
-        """What to note about a call that reduces `tensor`; nothing if it is not a parameter's gradient."""
+        """What to note about a call that reduces or broadcasts `tensor`; nothing unless it is a parameter, or has
+        the gradients of some.
+        """
         if not self.calls_left or not tensor.is_floating_point():
             return []
         self.calls_left -= 1
         notes: list[Note] = []
         found = self.look_up(tensor)
-        if found is None and self.searches_left:
+        if found is None and self.itself(tensor) is None and self.searches_left:
             self.searches_left -= 1
             notes.append(ParametersAre(self.search()))
             found = self.look_up(tensor)
-            if found is None:
+            if found is None and self.itself(tensor) is None:
                 notes += [part._replace(call=call) for part in self.parts_of(tensor)]
         if found is not None:
             notes.append(found._replace(call=call))
+        elif (itself := self.itself(tensor)) is not None:
+            notes.append(itself._replace(call=call))
         return notes
+
+    def itself(self, tensor: torch.Tensor) -> ParameterIn | None:
+        """The parameter that this tensor is, or whose memory it has; None if there is none."""
+        reference, found = self.parameters.get(tensor.data_ptr(), (None, None))
+        parameter = None if reference is None else reference()
+        return found if parameter is not None and parameter.shape == tensor.shape else None
 
     def look_up(self, gradient: torch.Tensor) -> GradientOf | None:
         reference, found, version = self.by_address.get(gradient.data_ptr(), (None, None, 0))
@@ -104,10 +115,16 @@ class Gradients:
         for tensor in objects:
             if type(tensor) in (torch.Tensor, torch.nn.Parameter) and is_leaf(tensor) and has_values(tensor):
                 fingerprints.append(fingerprint(tensor))
+                self.keep(tensor, fingerprints[-1], names.get(id(tensor), ""))
                 if tensor.grad is not None:
                     found = GradientOf(0, fingerprints[-1], names.get(id(tensor), ""))
                     self.by_address[tensor.grad.data_ptr()] = ref(tensor), found, version_of(tensor)
         return fingerprints
+
+    def keep(self, parameter: torch.Tensor, number: int, name: str) -> None:
+        known = self.parameters.get(parameter.data_ptr(), (None, None))[0]
+        if parameter.numel() and (known is None or known() is not parameter):
+            self.parameters[parameter.data_ptr()] = ref(parameter), ParameterIn(0, number, name)
 
 
 def has_values(tensor: torch.Tensor) -> bool:

@@ -32,6 +32,9 @@ class CallKind(NamedTuple):
     is_async: bool
     where: str
     wrapper: str
+    callers: tuple[str, ...]
+    module: str
+    thread: str
 
     @classmethod
     def of(cls, event: Event, number: int) -> CallKind:
@@ -85,6 +88,30 @@ class CallLayout(NamedTuple):
     strides: tuple[int, ...]
 
 
+class CallSplits(NamedTuple):
+    """How many rows an all-to-all is to receive from each rank of its group, and to send to each."""
+
+    call: int
+    received: tuple[int, ...]
+    sent: tuple[int, ...]
+    row: int
+
+
+class CallSkipped(NamedTuple):
+    """torch has skipped a call, since the rank is not in the group that it is for."""
+
+    function: str
+    where: str
+    time: float
+
+
+class WorldLeft(NamedTuple):
+    """The rank has called destroy_process_group."""
+
+    where: str
+    time: float
+
+
 class GroupBegun(NamedTuple):
     """The rank begins to make a group (new_group, or a device mesh)."""
 
@@ -93,6 +120,7 @@ class GroupBegun(NamedTuple):
     members: tuple[int, ...]
     start: float
     where: str
+    description: str
 
 
 class GroupMade(NamedTuple):
@@ -111,6 +139,45 @@ class GradientOf(NamedTuple):
     call: int
     fingerprint: int
     name: str
+
+
+class ParameterIn(NamedTuple):
+    """A call sends or fills a parameter itself, which had this fingerprint when it was first seen."""
+
+    call: int
+    fingerprint: int
+    name: str
+
+
+class ReplicasAre(NamedTuple):
+    """See ReplicaPrints."""
+
+    step: int
+    where: str
+    fingerprints: list[tuple[str, int]]
+
+
+class FrozenParameters(NamedTuple):
+    """(name, fingerprint) of the parameters that are not trained, when the first step is taken beside a DDP model."""
+
+    fingerprints: list[tuple[str, int]]
+
+
+class StepWithoutReduction(NamedTuple):
+    """An optimizer has taken a step with gradients that DDP has not reduced; unused: parameters that have none."""
+
+    where: str
+    unused: list[str]
+
+
+class SamplerBegun(NamedTuple):
+    """See SamplerUse."""
+
+    where: str
+    samples: int
+    replicas: int
+    part: int
+    order: int
 
 
 class ParametersAre(NamedTuple):
@@ -150,10 +217,18 @@ Note = (
     | MessageLost
     | MessageSource
     | CallLayout
+    | CallSplits
+    | CallSkipped
+    | WorldLeft
     | GroupBegun
     | GroupMade
     | GradientOf
     | ParametersAre
+    | ParameterIn
+    | ReplicasAre
+    | StepWithoutReduction
+    | FrozenParameters
+    | SamplerBegun
     | HandleNeverUsed
     | RegionEnded
     | DeviceTime

@@ -10,13 +10,16 @@ from typing import Any, TypeVar
 
 from ..events.event import Event, Region
 from ..events.memory_samples import MemoryNote
-from ..events.rank_state import Gradient, RankState, TensorLayout
+from ..events.rank_state import Gradient, RankState, ReplicaPrints, SamplerUse, Splits, TensorLayout
 from .call_table import COLUMNS
 from .notes import (
     CallFailed,
     CallKind,
     CallLayout,
+    CallSkipped,
+    CallSplits,
     DeviceTime,
+    FrozenParameters,
     GradientOf,
     GroupBegun,
     GroupMade,
@@ -25,9 +28,14 @@ from .notes import (
     MessageLost,
     MessageSource,
     Note,
+    ParameterIn,
     ParametersAre,
     RegionEnded,
+    ReplicasAre,
+    SamplerBegun,
+    StepWithoutReduction,
     WaitLine,
+    WorldLeft,
     unpack_notes,
 )
 
@@ -89,8 +97,18 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
         gradients.setdefault(part.call, []).append(Gradient(part.fingerprint, part.name))
     state = RankState(
         rank,
+        splits={note.call: Splits(note.received, note.sent, note.row) for note in of(CallSplits)},
+        skipped=[(note.function, note.where) for note in of(CallSkipped)],
+        left=next((note.where for note in reversed(of(WorldLeft))), ""),
+        moved={note.call: Gradient(note.fingerprint, note.name) for note in of(ParameterIn)},
+        samplers=[SamplerUse(*note) for note in of(SamplerBegun)],
+        replicas=[ReplicaPrints(*note) for note in of(ReplicasAre)],
+        frozen=next((note.fingerprints for note in of(FrozenParameters)), []),
+        unreduced=next(((note.where, note.unused) for note in of(StepWithoutReduction)), None),
         groups_made=[
-            making(rank, new.number, new.group, new.members, new.start, ends.get(new.number), new.where)
+            making(
+                rank, new.number, new.group, new.members, new.start, ends.get(new.number), new.where, new.description
+            )
             for new in of(GroupBegun)
         ],
         failed={note.call for note in of(CallFailed)},
@@ -125,10 +143,23 @@ def rows(table: bytes) -> Iterator[tuple[float, ...]]:
 
 
 def making(
-    rank: int, number: int, group: str, members: Iterable[int], start: float, end: float | None, where: str
+    rank: int,
+    number: int,
+    group: str,
+    members: Iterable[int],
+    start: float,
+    end: float | None,
+    where: str,
+    description: str = "",
 ) -> Event:
-    """That a rank makes a group, in the form of an Event: it may have to wait for others in it. No Run contains it."""
-    return Event(rank, number, "new_group", group, tuple(members), None, 0, 0, "", (), "", False, start, end, where)
+    """That a rank makes a group, in the form of an Event: it may have to wait for others in it. No Run contains it.
+
+    description   what its maker calls it, as NewGroup has it; it takes the place of the wrapper
+    """
+    members = tuple(members)
+    return Event(
+        rank, number, "new_group", group, members, None, 0, 0, "", (), "", False, start, end, where, None, description
+    )
 
 
 def read_memory(notes: Iterable[Note]) -> list[MemoryNote]:

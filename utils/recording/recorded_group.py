@@ -7,23 +7,39 @@ result is there. The launcher reads the table while the world runs, which is how
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import cached_property, partial
-from threading import get_ident
+from threading import current_thread, get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import get_worker_info
 
 from ..events.collectives import COLLECTIVES, POINT_TO_POINT, form_of
 from . import in_flight, regions
-from .callers import Caller, who_called
+from .callers import OPERATOR, Caller, who_called
 from .in_flight import WAITED_TWICE, Flight, flight_of
-from .notes import CallKind, CallLayout, GroupBegun, GroupMade, GroupMembers, MessageLost, MessageSource
+from .notes import (
+    CallKind,
+    CallLayout,
+    CallSkipped,
+    CallSplits,
+    GroupBegun,
+    GroupMade,
+    GroupMembers,
+    MessageLost,
+    MessageSource,
+    SamplerBegun,
+    WorldLeft,
+)
 from .recorder import Recorder
+from .samplers import watch_samplers
 from .torch_calls import (
     ASYNCHRONOUS,
     OPERATIONS,
@@ -32,6 +48,7 @@ from .torch_calls import (
     options_of,
     peer_of,
     reads_second,
+    splits_of,
     tensors_in,
 )
 from .torch_private import (
@@ -39,10 +56,13 @@ from .torch_private import (
     Future,
     NewGroup,
     Work,
+    group_in_words,
     leave_uncompiled,
     register_backend,
     set_sequence_number,
     source_rank_of,
+    when_call_is_skipped,
+    when_world_is_left,
     wrap_making_of_groups,
 )
 
@@ -211,11 +231,16 @@ class RecordedGroup(dist.ProcessGroup):
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch declares one of two constructors
         self.recorder = recorder
+        recorder.group_begins()
+        self.in_child = recorder.is_forked  # it has connections of its own
         self.backend, self.on_device = backend, device == "cuda"
         self.inner = dist.ProcessGroup(store, rank, size)
         for group in (self, self.inner):  # this one too, so that names, timeouts and the like work as usual
             register_backend(group, [device], backend_type, backend)
         self._label: str | None = None
+
+    def __repr__(self) -> str:
+        return group_in_words(self)
 
     def __getattr__(self, name: str) -> Any:
         """What torch asks of a backend, and a process group doesn't have."""
@@ -236,6 +261,18 @@ class RecordedGroup(dist.ProcessGroup):
         flight = flight_of(method.op, args, root == dist.get_rank(), caller.where) if is_watched else None
         return (flight.with_stand_ins(args) if flight else args), flight
 
+    def check_process(self, op: str) -> None:
+        """Raises RuntimeError in a child that was forked from the rank, unless the child made this group."""
+        if self.recorder.is_forked and not self.in_child:
+            worker = get_worker_info()
+            who = (
+                "a process that this rank forked" if worker is None else f"worker {worker.id} of this rank's DataLoader"
+            )
+            raise RuntimeError(
+                f"{who} called {op}. A forked process shares the rank's connections and can't use them: the messages "
+                "of the two would mix. Let only the rank itself communicate; a Dataset and a collate_fn must not."
+            )
+
     @property
     def label(self) -> str | None:
         """The group's name in Events: "world" or torch's name for it (recorder.py); None while torch is making it."""
@@ -253,6 +290,7 @@ class Method:
         self.carry_out: Callable[..., Any] = getattr(dist.ProcessGroup, name)
         self.is_message = op in POINT_TO_POINT
         self.reduces_in_place = not self.is_message and COLLECTIVES[op].reduces and COLLECTIVES[op].in_place
+        self.looks_for_parameters = self.reduces_in_place or op == "broadcast"
         self.inputs_at = 1 if reads_second(op) else 0
         self.dense = form_of(op, name).dense
 
@@ -273,9 +311,11 @@ class Method:
             for tensor in at_risk:
                 if tensor.layout is torch.strided and not tensor.is_contiguous():
                     recorder.write(CallLayout(index, tuple(tensor.shape), tensor.stride()))
-        if self.reduces_in_place and caller.directly and len(inputs) == 1:
+        if self.looks_for_parameters and caller.directly and len(inputs) == 1:
             for note in recorder.gradients.notes_about(index, inputs[0]):
                 recorder.write(note)
+        if self.op == "all_to_all" and (splits := splits_of(args, group.size())):
+            recorder.write(CallSplits(index, *splits))
         if label.startswith("world") and not self.is_message:
             recorder.on_synchronisation()
         return index
@@ -295,16 +335,18 @@ class Method:
         reduce_op = getattr(options, "reduceOp", None)
         reduce_op = None if reduce_op is None else hash(reduce_op)
         name, numbers = self.name, group.recorder.numbers
-        where, wrapper = caller.where, caller.wrapper
+        in_thread = "" if get_ident() == group.recorder.main_thread else current_thread().name
         key: Hashable
         if len(tensors) == 1:
             tensor = tensors[0]
-            key = name, label, where, wrapper, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
+            key = name, label, caller, in_thread, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
         else:
             shapes = ((t.shape, t.dtype) for t in tensors)
-            key = name, label, where, wrapper, is_async, root_or_peer, reduce_op, *shapes
+            key = name, label, caller, in_thread, is_async, root_or_peer, reduce_op, *shapes
         if (number := numbers.get(key)) is not None:
             return number
+        group.recorder.makes_ddp |= caller.wrapper == "DDP"
+        group.recorder.ddp_reduces |= caller.wrapper == "DDP backward"
         event = new_event(
             name,
             tensors,
@@ -315,8 +357,11 @@ class Method:
             members=group.members,
             is_async=is_async,
             start=0.0,
-            where=where,
-            wrapper=wrapper,
+            where=caller.where,
+            wrapper=caller.wrapper,
+            callers=caller.callers,
+            module=caller.module,
+            thread=in_thread,
         )
         return group.recorder.note_once(key, partial(CallKind.of, event))
 
@@ -335,8 +380,9 @@ def recorded(method: Method) -> Callable[..., Any]:
         if label is None:  # torch is still making it
             return carry_out(self.inner, *args, **kwargs)
         recorder = self.recorder
-        caller = who_called()
-        where, function, directly, _ = caller
+        self.check_process(method.op)
+        caller = who_called(in_full=True)
+        where, function, directly = caller[:3]
         options = args[-1] if args else kwargs.get("opts")
         gives_handle = getattr(options, "asyncOp", None)
         is_async = bool(gives_handle) or (is_message and function in ASYNCHRONOUS)
@@ -357,7 +403,8 @@ def recorded(method: Method) -> Callable[..., Any]:
             raise
         if not waits_here and isinstance(work, Work):
             must_wait = method.op != "send" or in_flight.poisoning
-            if is_async and directly and must_wait and not self.on_device:  # on a GPU a stream may wait instead
+            by_hand = directly or caller.wrapper == OPERATOR
+            if is_async and by_hand and must_wait and not self.on_device:  # on a GPU a stream may wait instead
                 recorder.unused_handles[index] = where
             senders = self.members if from_any_source else ()
             return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders, flight)
@@ -413,6 +460,11 @@ def install(recorder: Recorder) -> None:
 
         c10d.ProcessGroupNCCL = RecordedNccl  # type: ignore[misc, assignment]
     wrap_making_of_groups(recorded_making(recorder))
+    os.register_at_fork(after_in_child=recorder.forked)
+    watch_samplers(lambda use: recorder.write(SamplerBegun(*use)))
+    register_optimizer_step_post_hook(recorder.steps.taken)
+    when_world_is_left(lambda: recorder.write(WorldLeft(who_called().where, recorder.now())))
+    when_call_is_skipped(lambda name: recorder.write(CallSkipped(name, who_called().where, recorder.now())))
 
 
 def recorded_making(recorder: Recorder) -> Callable[[NewGroup, Callable[[], Any]], Any]:
@@ -423,7 +475,8 @@ def recorded_making(recorder: Recorder) -> Callable[[NewGroup, Callable[[], Any]
             recorder.worlds += 1
             return make()
         number, label = next(recorder.groups_made), recorder.label_of(asked.name)
-        recorder.write(GroupBegun(number, label, tuple(asked.members), recorder.now(), who_called()[0]))
+        begun = recorder.now(), who_called().where, asked.description
+        recorder.write(GroupBegun(number, label, tuple(asked.members), *begun))
         try:
             return make()
         finally:

@@ -15,6 +15,7 @@ from .call_table import COLUMNS, END, HEADER, KIND, LINE, START, WAITED, Table
 from .callers import who_called
 from .gradients import Gradients
 from .notes import CallFailed, DeviceTime, HandleNeverUsed, Note, RegionEnded, WaitLine
+from .replicas import Steps
 from .torch_private import current_autograd_node, current_graph_task_id, when_backward_ends
 
 Mark = float | torch.cuda.Event  # a moment: in seconds, or on a GPU as an event among the work it was given
@@ -40,6 +41,7 @@ class Recorder:
         self.write = write
         self.zero = zero  # time.monotonic() at which the world began
         self.on_synchronisation = on_synchronisation
+        self.on_first_group: Callable[[], object] | None = None
         self.main_thread = get_ident()
         self.table = table or Table()
         self.indices = itertools.count()
@@ -51,6 +53,9 @@ class Recorder:
         self.of_backward: list[int] = []  # the asynchronous collectives it has made
         self.unused_handles: dict[int, str] = {}  # the student's own handles -> where
         self.gradients = Gradients()
+        self.makes_ddp = self.ddp_reduces = False
+        self.steps = Steps(self)
+        self.is_forked = False  # whether this is a copy in a child of the rank's process
         self.pending: list[tuple[str, str | int, Mark, Mark]] = []  # spans whose end the GPU may not have reached
         self.began_on_device: dict[int, Mark] = {}
         self.allocated: list[Sample] = []  # on the GPU, at the ends of regions
@@ -61,6 +66,14 @@ class Recorder:
         self.zero, self.indices, self.base = zero, itertools.count(), None
         self.table, self.numbers = Table(), {}
         self.unused_handles.clear()
+
+    def forked(self) -> None:
+        self.is_forked = True
+
+    def group_begins(self) -> None:
+        if self.on_first_group is not None:
+            act, self.on_first_group = self.on_first_group, None
+            act()
 
     def label_of(self, group: str) -> str:
         """What events call a group. In a world that was started again, torch gives out its names and numbers anew."""

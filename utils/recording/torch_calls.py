@@ -58,6 +58,9 @@ def new_event(
     start: float,
     where: str,
     wrapper: str,
+    callers: tuple[str, ...] = (),
+    module: str = "",
+    thread: str = "",
 ) -> Event:
     """A call of a ProcessGroup's method that begins, as an Event. tensors: those that it hands in."""
     return Event(
@@ -77,6 +80,9 @@ def new_event(
         end=None,
         where=where,
         wrapper=wrapper,
+        callers=callers,
+        module=module,
+        thread=thread,
     )
 
 
@@ -89,6 +95,26 @@ def tensors_in(value: object) -> Sequence[Tensor]:
     if len(value) == 1 and isinstance(value[0], Tensor):  # the usual case: no need to search
         return value
     return [tensor for item in value for tensor in tensors_in(item)]
+
+
+def splits_of(args: Sequence[Any], ranks: int) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+    """(received, sent, elements per row) of an all-to-all, in rows per rank; None if its arguments don't say.
+
+    args   of `alltoall`, two lists of tensors, each element a row; of `alltoall_base`, two tensors, and the rows of
+           each per rank: none given means equal parts
+    """
+    result, given = args[:2]
+    if not isinstance(result, Tensor):
+        return tuple(t.numel() for t in result), tuple(t.numel() for t in given), 1
+    if len(args) < 4:
+        return None
+    if not all(side.dim() and side.shape[0] for side in (result, given)):
+        return None
+    row = given.numel() // given.shape[0]
+    received, sent = (
+        tuple(rows) or (len(side) // ranks,) * ranks for side, rows in zip(args[:2], args[2:4], strict=True)
+    )
+    return received, sent, row
 
 
 def check_memory(tensors: Sequence[Tensor]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,6 +24,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter, methodcaller
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -80,6 +82,7 @@ __all__ = [
     "fused_adam",
     "get_dispatch_mode",
     "gradient_hooks_of",
+    "group_in_words",
     "group_named",
     "groups_of_process",
     "in_function_transform",
@@ -91,6 +94,7 @@ __all__ = [
     "let_fsdp_take_meta_parameters",
     "let_fused_optimizers_take",
     "local_scalar_dense",
+    "module_of_fsdp",
     "next_sequence_number",
     "parts_of_sparse",
     "rebuild_from_type",
@@ -119,6 +123,8 @@ __all__ = [
     "unsafe_view",
     "version_of",
     "when_backward_ends",
+    "when_call_is_skipped",
+    "when_world_is_left",
     "wrap_loss_parallel",
     "wrap_making_of_groups",
 ]
@@ -408,6 +414,45 @@ def source_rank_of(work: Work) -> int:
     return work._source_rank()
 
 
+def group_in_words(group: dist.ProcessGroup) -> str:
+    """Its repr, which torch's own errors show: "<the process group of ranks [2, 3]>"."""
+    ranks = vars(c10d)["_world"].pg_group_ranks.get(group)
+    return f"<the process group of ranks {list(ranks)}>" if ranks else "<a process group>"
+
+
+def when_call_is_skipped(note: Callable[[str], object]) -> None:
+    """From now on, call `note` with the function's name when torch skips a call for a group that the rank is not in."""
+
+    def noted(function: str) -> None:
+        note(function)
+        text = f"Running {function} on global rank {dist.get_rank()} which does not belong to the given group."
+        warnings.warn(text, stacklevel=2)  # as torch does
+
+    vars(c10d)["_warn_not_in_group"] = noted
+
+
+def when_world_is_left(note: Callable[[], object]) -> None:
+    """From now on, call `note` when the program destroys the default group."""
+    destroy = c10d.destroy_process_group
+
+    @functools.wraps(destroy)
+    def destroy_process_group(group: dist.ProcessGroup | None = None) -> None:
+        if group in (None, dist.group.WORLD):
+            note()
+        destroy(group)
+
+    for module in (dist, c10d):
+        vars(module)["destroy_process_group"] = destroy_process_group
+
+
+def module_of_fsdp(frame: FrameType) -> str:
+    """The name of the module whose parameters FSDP moves, if this frame is where it does; else ""."""
+    if not frame.f_code.co_filename.endswith("_fsdp_param_group.py"):
+        return ""
+    group = frame.f_locals.get("self")
+    return getattr(group, "_module_fqn", None) or "the outermost module" if group is not None else ""
+
+
 def groups_of_process() -> list[dist.ProcessGroup]:
     """The process groups that this process is in, in the order in which they were made."""
     groups: GroupsOfProcess = vars(c10d)["_world"]
@@ -457,6 +502,7 @@ class NewGroup(NamedTuple):
     backend: str
     store: dist.Store
     name: str
+    description: str = ""  # "mesh_dp" of a device mesh's, as its dimension is called; "undefined" unless the maker says
 
 
 PARAMETERS = {
@@ -492,7 +538,8 @@ def wrapped_maker(make: Maker, around: Around) -> Maker:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         asked = {ours: bound.arguments[theirs] for ours, theirs in PARAMETERS.items()}
-        return around(NewGroup(**asked), lambda: make(*args, **kwargs))
+        description = str(bound.arguments.get("group_desc") or "")
+        return around(NewGroup(**asked, description=description), lambda: make(*args, **kwargs))
 
     return make_group
 

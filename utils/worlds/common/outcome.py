@@ -46,6 +46,10 @@ class RankRecord(TypedDict):
     waits                 {index: where the rank began to wait} of asynchronous calls
     strides               {index: (shape, strides)} of a tensor with gaps where Gloo expects none
     unused_handles        {index: where} of asynchronous calls whose handle was never used
+    samplers              the fields of each SamplerUse
+    stack                 of a rank that has not finished: the fields of each StackFrame
+    left                  where it has destroyed the default group; ""
+    skipped               (function, where) of calls for groups that the rank is not in
     busy                  (start, end) of each stretch of computing
     computed              the fields of its Computed
     """
@@ -57,6 +61,10 @@ class RankRecord(TypedDict):
     groups_made: list[tuple[Any, ...]]
     strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
     unused_handles: dict[int, str]
+    skipped: list[tuple[str, str]]
+    left: str
+    samplers: list[tuple[Any, ...]]
+    stack: list[tuple[Any, ...]]
     regions: list[tuple[Any, ...]]
     busy: tuple[tuple[float, float], ...]
     memory: tuple[Sample, ...]

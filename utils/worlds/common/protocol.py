@@ -33,6 +33,7 @@ class Request:
     working_directory: str
     sys_path: list[str]
     sources: dict[str, Any]  # linecache entries of the notebook's cells: tracebacks on the ranks show their lines
+    check_replicas: int = 0  # after how many steps of optimizers each time; 0: never
     entry: str = ""  # "module:function" that the process runs: (rank, request) -> pickled outcome
     cluster: Any = None  # a Cluster if the ranks are virtual, that is, threads of one process
     device: str = "cpu"  # virtual ranks: "cpu", or "meta" for sizes without values

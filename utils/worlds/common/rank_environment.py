@@ -38,6 +38,11 @@ NO_CUDA = re.compile(
     r"not compiled with CUDA|requires CUDA support|no attribute '_cuda_|dummy base class (Event|Stream)"
     r"|Found no NVIDIA driver|No CUDA GPUs are available"
 )
+NOT_IN_GROUP = re.compile(r"(Global|Group) rank \d+ is not part of group")
+BY_GROUP_RANK = (
+    "src and dst are ranks of the whole world, also in a smaller group. group_src and group_dst number the ranks of "
+    "the group from 0: group_src=0 is its first."
+)
 WITHOUT_GPU = (
     "This rank has no GPU. Take the device from get_device(), which is the rank's GPU where it has one, and leave "
     "torch.cuda alone where it has none."
@@ -133,6 +138,8 @@ def error_text(error: BaseException) -> str:
     text = "\n".join([text, *map(str, getattr(error, "__notes__", ()))])
     if NO_CUDA.search(text):
         text += "\n" + WITHOUT_GPU
+    if NOT_IN_GROUP.search(text):
+        text += "\n" + BY_GROUP_RANK
     if len(text) > 4000:
         text = f"{text[:2000]}\n... {len(text) - 4000} characters ...\n{text[-2000:]}"
     members = getattr(error, "exceptions", ()) if isinstance(error, BaseExceptionGroup) else ()

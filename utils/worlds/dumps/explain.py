@@ -65,7 +65,7 @@ def explain(folder: Path) -> str:
     if problems:
         parts.append("\n".join(f"Not read: {problem}." for problem in problems))
     parts.append(report(states, missing))
-    if parted := first_parting(states):
+    if "The ranks parted" not in parts[-1] and (parted := first_parting(states)):
         parts.append(parted)
     if any(state.finished for state in states):
         parts.append(NO_MORE)

@@ -22,6 +22,7 @@ def spawn(
     *args: Any,
     timeout: float | None = None,
     backend: str | None = None,
+    check_replicas: int = 0,
     **kwargs: Any,
 ) -> Run:
     """Run `fn(rank, world_size, *args, **kwargs)` on `world_size` fresh processes that can talk to each other.
@@ -29,6 +30,10 @@ def spawn(
     fn        a rank program, which may be defined in a notebook cell. `torch.distributed` is set up before it starts.
     timeout   seconds after which ranks that have not finished are ended; 60 by default.
     backend   "gloo" (CPU) or "nccl" (one GPU per rank). By default NCCL if enough GPUs are free, otherwise Gloo.
+
+    check_replicas
+              after every so many steps of an optimizer, compare the parameters and buffers that the ranks hold. If they
+              differ, as replicas in data parallelism must not, the run ends as a SilentMistake that names the first.
 
     All ranks start the same way: seed 0 for torch, numpy and random, one torch thread, nothing left over from earlier
     calls. Prints appear with "[rank 2] " in front, in an order that is the same every time: by how many collectives the
@@ -49,6 +54,8 @@ def spawn(
     in_place = already_a_rank()
     world_size = check_world_size(world_size, most=None if in_place else MAX_PROCESSES)
     timeout = check_timeout(timeout)
+    if type(check_replicas) is not int or check_replicas < 0:
+        raise ValueError(f"check_replicas is a number of steps, or 0 for never; got {check_replicas!r}.")
     if in_place:
         return run_in_place(fn, world_size, args, kwargs, backend)
     placement = choose_backend(backend, world_size)
@@ -56,4 +63,4 @@ def spawn(
     from .watchdog import run_world  # only now, so that `import utils` is quick
     from .world import RealWorld
 
-    return run_world(lambda: RealWorld(world_size, placement, program), timeout)
+    return run_world(lambda: RealWorld(world_size, placement, program, check_replicas), timeout)

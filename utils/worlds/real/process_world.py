@@ -51,6 +51,7 @@ class ProcessWorld(ABC):
     """The processes of one call, from their start to the last byte they leave behind."""
 
     entry: str  # "module:function": what each process runs
+    check_replicas = 0  # see Request
 
     def __init__(self, world_size: int, processes: int, placement: Placement, program: bytes):
         self.world_size, self.processes, self.placement = world_size, processes, placement
@@ -84,6 +85,7 @@ class ProcessWorld(ABC):
             # The entry of a cell has no time of change. That of a file has one, and the rank can read the file.
             sources={file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
             entry=self.entry,
+            check_replicas=self.check_replicas,
         )
 
     def _start(self, program: bytes) -> None:

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from _thread import start_new_thread
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +28,7 @@ import torch.distributed as dist
 from ...recording import recorded_group, recorder, regions
 from ...recording.call_table import SharedTable
 from ...recording.notes import Note, pack_note
+from ...recording.stack import look_at_main_thread
 from ...recording.torch_private import COMPILER
 from ..common import rank_environment, this_rank
 from ..common.joining import Joining, give_group
@@ -154,7 +156,26 @@ def record(rank: int, request: Request) -> None:
     def take_note(note: Note) -> None:
         os.write(notes, pack_note(note))
 
-    recorded_group.install(recorder.Recorder(take_note, request.zero, mark_synchronisation, calls))
+    recorded = recorder.Recorder(take_note, request.zero, mark_synchronisation, calls)
+    recorded.on_first_group = lambda: show_stack_on_request(path_in(request.folder, "look", rank))
+    recorded.steps.every = request.check_replicas
+    recorded_group.install(recorded)
+
+
+def show_stack_on_request(path: str) -> None:
+    """From now on, whoever opens this pipe for writing finds where this rank is beside it, in a file "...-stack".
+
+    By a thread that waits in the system, unknown to the program: while a rank waits inside a call, no signal handler
+    in Python gets its turn.
+    """
+    os.mkfifo(path, 0o600)
+
+    def answer() -> None:
+        while True:
+            with open(path, "rb"):
+                write_whole(path + "-stack", pickle.dumps(look_at_main_thread()))
+
+    start_new_thread(answer, ())
 
 
 def let_program_join(request: Request, backends: set[str], advice: str) -> None:

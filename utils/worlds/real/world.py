@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
 import re
 import signal
 import time
 from typing import Any
 
 from ...diagnosis import deadlock
+from ...diagnosis.data_remark import data_remark
 from ...diagnosis.errors import Interrupted, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import GIVES_UP, LAST_WORDS, is_innocent, report_crash, report_failures
 from ...diagnosis.nccl_order import nccl_remark
+from ...diagnosis.own_timeout import own_timeout, timed_out
+from ...diagnosis.replicas import frozen_remark
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...diagnosis.words import ranks_text
 from ...events.failure import Failure
@@ -27,6 +32,7 @@ from .process_world import ProcessWorld
 
 LOOK = 0.3  # seconds for which ranks are watched, to find out which compute
 LOOKS = 5  # upper limit
+MOST_STACKS = 32  # of ranks that wait; the others wait in the same places, most likely
 
 
 class RealWorld(ProcessWorld):
@@ -34,7 +40,8 @@ class RealWorld(ProcessWorld):
 
     entry = f"{__package__}.rank_process:perform"
 
-    def __init__(self, world_size: int, placement: Placement, program: bytes):
+    def __init__(self, world_size: int, placement: Placement, program: bytes, check_replicas: int = 0):
+        self.check_replicas = check_replicas
         super().__init__(world_size, world_size, placement, program)
         self.last_words: dict[int, list[str]] = {}  # {rank: lines}, where a library has given up
         self.records: list[RecordReader] = []  # one per rank; empty until all have begun to record
@@ -103,8 +110,9 @@ class RealWorld(ProcessWorld):
 
     def raise_if_stuck(self) -> None:
         self.update_states()
-        report = deadlock.deadlock_report(self.states, now=self.seconds())
-        if report is not None:
+        if deadlock.deadlock_report(self.states) is not None:
+            self.look_at_stacks(seconds=0.5)
+            report = deadlock.deadlock_report(self.states, now=self.seconds())
             first_line = deadlock.who_is_stuck(self.states)  # after the end, all have finished
             self.end()
             raise WorldStuck(f"{first_line}\n{report}")
@@ -118,6 +126,8 @@ class RealWorld(ProcessWorld):
         lines = deadlock.describe_ranks(self.states, running, idle, self.seconds())
         if idle and not computing:
             advice = deadlock.what_idle_ranks_wait_for(self.states, idle)
+        elif not at_work and (threads := deadlock.calls_of_threads(self.states)):
+            advice = threads
         else:
             advice = f"If the work needs longer, say how long: spawn(..., timeout={max(300, round(5 * timeout))})."
         self.end()
@@ -178,6 +188,24 @@ class RealWorld(ProcessWorld):
             self.listen(0.02)
         return {rank: self.students_line(rank) for rank in unfinished}
 
+    def look_at_stacks(self, seconds: float) -> None:
+        """Ask the ranks that wait for their stacks, with the values that their decisions read (rank_process.py)."""
+        asked: dict[int, str] = {}
+        for state in self.states:
+            if not state.finished and len(asked) < MOST_STACKS:
+                path = path_in(self.folder, "look", state.rank)
+                with contextlib.suppress(OSError):  # it has not begun to listen
+                    os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+                    asked[state.rank] = path + "-stack"
+        give_up = time.monotonic() + seconds
+        while asked and time.monotonic() < give_up:
+            self.listen(0.01)
+            for rank, path in list(asked.items()):
+                if os.path.exists(path):
+                    with open(path, "rb") as file:
+                        self.states[rank].stack = pickle.load(file)
+                    del asked[rank]
+
     def stack(self, rank: int) -> str:
         try:
             with open(path_in(self.folder, "stack", rank), errors="replace") as file:
@@ -193,12 +221,18 @@ class RealWorld(ProcessWorld):
 
     # --- how they end
 
+    def lines_if_late(self) -> dict[int, str]:
+        """Where the ranks are that still run, if others have waited for them until their group's time-out."""
+        failures = [outcome for outcome in self.outcomes.values() if isinstance(outcome, Failure)]
+        return self.ask_for_lines(seconds=0.5) if any(map(timed_out, failures)) and not self.exit_codes else {}
+
     def results(self) -> list[Any]:
         outcomes = [self.outcomes.get(rank) for rank in range(self.world_size)]
         return [outcome.value if isinstance(outcome, Result) else None for outcome in outcomes]
 
     def collect(self) -> Run:
         self.update_states()
+        running = self.lines_if_late()
         crashes = dict(self.exit_codes)  # we have ended none of them yet: a process that is gone went by itself
         self.end()
         failures = {rank: outcome for rank, outcome in self.outcomes.items() if isinstance(outcome, Failure)}
@@ -209,14 +243,19 @@ class RealWorld(ProcessWorld):
             rank, code = next(iter(crashes.items()))  # the first that was seen
             hint = deadlock.difference_at_the_end(self.states)
             place = source_lines.place(self.students_line(rank))
-            raise report_crash(rank, code, place, self.states[rank].events, self.last_words.get(rank, []), hint)
+            others = deadlock.where_others_are(self.states, rank)
+            words = self.last_words.get(rank, [])
+            raise report_crash(rank, code, place, self.states[rank].events, words, hint, others)
         if failures:
-            raise report_failures(failures, waiting, crashes)
+            cause = deadlock.mixed_up_before(self.states) or own_timeout(failures, self.states, running)
+            raise report_failures(failures, waiting, crashes, cause)
         bound_by_receives(self.states)
         if error := silent_mistake(self.states):
             raise error
         events = [event for state in self.states for event in state.events]
         if self.placement.backend == "gloo" and (remark := nccl_remark(events)):
+            print(remark)
+        if remark := data_remark(self.states) or frozen_remark(self.states):
             print(remark)
         return Run(
             world_size=self.world_size,

@@ -77,6 +77,13 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     torchrun.add_options(parser)
+    parser.add_argument(
+        "--check-replicas",
+        type=int,
+        default=0,
+        metavar="N",
+        help="after every N optimizer steps, compare parameters and buffers; at the end, name the first that differs",
+    )
     virtual = parser.add_argument_group("on a virtual cluster")
     virtual.add_argument("--virtual", type=int, metavar="N", help="run on N virtual GPUs, in virtual time")
     virtual.add_argument("--cluster", default="dgx-h100", metavar="NAME", help="which kind (default: %(default)s)")
@@ -99,7 +106,7 @@ def run_here(script: Script, options: argparse.Namespace) -> int:
     stopped_by: list[int] = []
 
     def make() -> ScriptWorld:
-        worlds.append(ScriptWorld(script, size, options.memory, environment))
+        worlds.append(ScriptWorld(script, size, options.memory, environment, options.check_replicas))
         return worlds[-1]
 
     def stop(number: int, _: FrameType | None) -> NoReturn:

@@ -28,12 +28,14 @@ class ScriptWorld(RealWorld):
 
     entry = f"{__package__}.rank:perform"
 
-    def __init__(self, script: Script, world_size: int, tracks_memory: bool, environment: dict[str, str]):
+    def __init__(
+        self, script: Script, world_size: int, tracks_memory: bool, environment: dict[str, str], check_replicas: int = 0
+    ):
         self.script = script
         self.signal_to_end = signal.SIGTERM
         self.is_ending = False
         self.next_look = 0.0
-        super().__init__(world_size, Placement("", environment), pickle.dumps((script, tracks_memory)))
+        super().__init__(world_size, Placement("", environment), pickle.dumps((script, tracks_memory)), check_replicas)
         self.output = OutputAsItComes(world_size)
 
     def feed(self, rank: int, data: bytes) -> None:

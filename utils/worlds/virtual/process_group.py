@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ...events.collectives import form_of
-from ...recording.callers import who_called
+from ...recording.callers import OPERATOR, who_called
 from ...recording.in_flight import WAITED_TWICE
 from ...recording.torch_calls import (
     ASYNCHRONOUS,
@@ -28,6 +28,7 @@ from ...recording.torch_private import (
     current_autograd_node,
     current_graph_task_id,
     fake_backend,
+    group_in_words,
     register_backend,
     when_backward_ends,
 )
@@ -171,6 +172,9 @@ class VirtualGroup(dist.ProcessGroup):
         self._members: tuple[int, ...] | None = None
         self._key: str | None = None
 
+    def __repr__(self) -> str:
+        return group_in_words(self)
+
     def _set_sequence_number_for_group(self) -> None:
         pass
 
@@ -200,7 +204,7 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
     """The method of VirtualGroup that asks the network for `op`."""
 
     def call(self: VirtualGroup, *args: Any, **kwargs: Any) -> VirtualWork:
-        rank, (where, function, directly, wrapper) = self.world.running, who_called()
+        rank, caller = self.world.running, who_called(in_full=True)
         options = args[-1] if args else None
         event = new_event(
             method,
@@ -210,10 +214,12 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
             index=len(rank.calls),
             group=self.key,
             members=self.members,
-            is_async=bool(getattr(options, "asyncOp", False)) or function in ASYNCHRONOUS,
+            is_async=bool(getattr(options, "asyncOp", False)) or caller.function in ASYNCHRONOUS,
             start=rank.clock,
-            where=where,
-            wrapper=wrapper,
+            where=caller.where,
+            wrapper=caller.wrapper,
+            callers=caller.callers,
+            module=caller.module,
         )
         if error := argument_error(method, op, args, len(self.members), event.reduce_op):
             raise RuntimeError(error)
@@ -221,8 +227,8 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
         check_memory(tensors)
         request = VirtualCall(event, method, args)
         dense = [tensor for place in form_of(op, method).dense for tensor in tensors_in(args[place])]
-        rank.call(request, directly, tensors, dense)
-        work = VirtualWork(request, rank, tensors_in(args[:1]), from_python=bool(function))
+        rank.call(request, caller.directly or caller.wrapper == OPERATOR, tensors, dense)
+        work = VirtualWork(request, rank, tensors_in(args[:1]), from_python=bool(caller.function))
         rank.handle_created(work)
         if method in WITHOUT_HANDLE:
             work.wait()

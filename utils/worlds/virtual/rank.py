@@ -29,6 +29,7 @@ from ...cluster.jitter import Unevenness
 from ...events.collectives import POINT_TO_POINT
 from ...events.event import Event, Region
 from ...events.failure import Failure
+from ...events.rank_state import SamplerUse
 from ...recording.callers import who_called
 from ...recording.reader import making
 from ...recording.storages import COMMUNICATION, Storages
@@ -75,6 +76,9 @@ class VirtualRank(RankThread):
         self.polled: list[VirtualCall] = []  # polled in vain at the moment `polled_at` of its clock
         self.polled_at = -1.0
         self.pending_futures: dict[VirtualCall, tuple[Future[Any], Sequence[torch.Tensor]]] = {}  # without result yet
+        self.samplers: list[SamplerUse] = []
+        self.left = ""  # "file:line" where it has destroyed the default group
+        self.skipped: list[tuple[str, str]] = []  # (function, "file:line") of calls for groups that it is not in
         self.unused_handles: dict[int, str] = {}  # {index of an asynchronous call: "file:line"}
         self.beside: list[VirtualCall] = []  # asynchronous collectives that may not have ended, at achieved rates
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
@@ -207,10 +211,11 @@ class VirtualRank(RankThread):
         self.unused_handles.pop(call.event.index, None)
 
     @contextmanager
-    def in_new_group(self, name: str, members: tuple[int, ...]) -> Iterator[None]:
+    def in_new_group(self, name: str, members: tuple[int, ...], description: str) -> Iterator[None]:
         """Note that this rank makes a group, from beginning to end: it may have to wait for others in it."""
         number = len(self.groups_made)
-        self.groups_made.append(making(self.number, number, name, members, self.clock, None, who_called()[0]))
+        where = who_called().where
+        self.groups_made.append(making(self.number, number, name, members, self.clock, None, where, description))
         yield
         self.groups_made[number] = replace(self.groups_made[number], end=self.clock)
 

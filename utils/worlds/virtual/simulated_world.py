@@ -32,8 +32,16 @@ from ...events.collectives import POINT_TO_POINT
 from ...events.event import Event, Region
 from ...recording import regions
 from ...recording.callers import who_called
+from ...recording.samplers import watch_samplers
+from ...recording.stack import look_at
 from ...recording.storages import Storages, let_torch_func_run, restore
-from ...recording.torch_private import NewGroup, set_thread_isolation_mode, wrap_making_of_groups
+from ...recording.torch_private import (
+    NewGroup,
+    set_thread_isolation_mode,
+    when_call_is_skipped,
+    when_world_is_left,
+    wrap_making_of_groups,
+)
 from ...text import source_lines
 from ..common import pickling, rank_environment
 from ..common.joining import Joining, give_group
@@ -70,6 +78,7 @@ from .surroundings import SeparateState, Surroundings
 from .virtual_cuda import patch_cuda
 
 GRACE = 0.5  # seconds that the other ranks have to get as far as they can, once one has failed
+MOST_STACKS = 32  # ranks up to this one are looked at where they wait
 PROGRESS_EVERY = 0.2  # seconds
 FLUSH = 1 << 16  # bytes
 NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # torch's errors about missing values
@@ -205,7 +214,7 @@ class SimulatedWorld:
         came[rank] = me.number
         if len(came) == size:
             del self.came[group]
-        with me.in_new_group("world", tuple(range(size))):
+        with me.in_new_group("world", tuple(range(size)), ""):
             self.meet(group, size)
         me.default_group = self.share(tuple(came[number] for number in range(size)))
 
@@ -224,13 +233,13 @@ class SimulatedWorld:
         program: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] = unpickler(io.BytesIO(self.program)).load()
         return program
 
-    def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
+    def make_group(self, asked: NewGroup, make: Callable[[], Any]) -> Any:
         """Call `make`, which makes a group of the running rank, once all members have come to make it."""
-        rank, members = self.running, self.to_world_ranks(members)
+        rank, members = self.running, self.to_world_ranks(asked.members)
         self.representatives.check_placement(members)
-        with rank.in_new_group(name, members):
+        with rank.in_new_group(asked.name, members, asked.description):
             if rank.number in members:
-                self.meet((name, members), len(self.representatives.present(members)))
+                self.meet((asked.name, members), len(self.representatives.present(members)))
         return make()
 
     def meet(self, group: Hashable, size: int) -> None:
@@ -308,11 +317,19 @@ class SimulatedWorld:
             "groups_made": list(map(astuple, rank.groups_made)),
             "strides": rank.strides,
             "unused_handles": rank.unused_handles if rank.finished else {},
+            "skipped": rank.skipped,
+            "left": rank.left,
+            "samplers": list(map(tuple, rank.samplers)),
+            "stack": self.stack_of(rank),
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
             "computed": self.share(tuple(total(rank.times, rank.clock, late_launches(rank)))),
         }
+
+    def stack_of(self, rank: VirtualRank) -> list[tuple[Any, ...]]:
+        waits = not rank.finished and rank.failure is None and rank.number < MOST_STACKS
+        return [tuple(frame) for frame in look_at(sys._current_frames().get(rank.ident or 0))] if waits else []
 
 
 def late_launches(rank: VirtualRank) -> float:
@@ -320,14 +337,18 @@ def late_launches(rank: VirtualRank) -> float:
     return rank.starved + (rank.uneven.late if rank.uneven else 0.0)
 
 
-EVENT = attrgetter(*(field.name for field in fields(Event)))
+NAMES = [field.name for field in fields(Event)]
+EVENT = attrgetter(*NAMES)
+PEER, END, WAITED = map(NAMES.index, ("peer", "end", "waited"))
 
 
 def event_fields(call: VirtualCall) -> tuple[Any, ...]:
     """The fields of its Event, now that it is known when it ended, who sent it, and when it was waited for."""
-    *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _, wrapper = EVENT(call.event)
-    peer = peer if call.source is None else call.source
-    return *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited, wrapper
+    values = list(EVENT(call.event))
+    values[END], values[WAITED] = call.end, call.waited
+    if call.source is not None:
+        values[PEER] = call.source
+    return tuple(values)
 
 
 class EmptyUnpickler(pickle.Unpickler):
@@ -447,9 +468,12 @@ def patch_torch(world: SimulatedWorld) -> None:
             made = make()
             world.join(asked.store, asked.rank, asked.size)
             return made
-        return world.make_group(asked.name, tuple(asked.members), make)
+        return world.make_group(asked, make)
 
     wrap_making_of_groups(make_group)
+    watch_samplers(lambda use: world.running.samplers.append(use))
+    when_world_is_left(lambda: setattr(world.running, "left", who_called().where))
+    when_call_is_skipped(lambda name: world.running.skipped.append((name, who_called().where)))
     share_stores(world.store_named)
     torch_wrappers.save_checkpoints_at_once()
     let_torch_func_run()

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...cluster.hardware import Cluster
 from ...diagnosis import deadlock
+from ...diagnosis.data_remark import data_remark
 from ...diagnosis.errors import Interrupted, RankCrashed, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import how_it_died, report_failures
 from ...diagnosis.nccl_order import nccl_remark
@@ -19,7 +20,7 @@ from ...events.computed import Computed
 from ...events.event import Event, Region
 from ...events.failure import Failure
 from ...events.memory_samples import MemoryNote, peak_of
-from ...events.rank_state import RankState, TensorLayout
+from ...events.rank_state import RankState, SamplerUse, StackFrame, TensorLayout
 from ...report.collective_charges import Charge
 from ...report.run import Run
 from ..common.framing import Framing
@@ -159,6 +160,10 @@ class VirtualWorld(ProcessWorld):
                 waits=record["waits"],
                 strides={index: TensorLayout(*layout) for index, layout in record["strides"].items()},
                 unused_handles=record["unused_handles"],
+                skipped=record["skipped"],
+                left=record["left"],
+                samplers=[SamplerUse(*fields) for fields in record["samplers"]],
+                stack=[StackFrame(*fields) for fields in record["stack"]],
                 regions=[Region(*fields) for fields in record["regions"]],
                 finished=record["finished"],
             )
@@ -189,7 +194,7 @@ class VirtualWorld(ProcessWorld):
 
     def run_of(self, records: list[RankRecord], outcome: VirtualOutcome) -> Run:
         events = [event for state in self.states for event in state.events]
-        if remark := nccl_remark(events):
+        for remark in filter(None, (nccl_remark(events), data_remark(self.states))):
             print(remark)
         regions = [region for state in self.states for region in state.regions]
         if not regions:  # the program names none: then show when each GPU was busy
@@ -223,7 +228,7 @@ def raise_what_went_wrong(states: list[RankState], failures: dict[int, Failure])
     """Raises the report of a world that has ended, unless it ended well."""
     if failures:
         waiting = {state.rank: event for state in states if (event := state.blocked_in()) is not None}
-        raise report_failures(failures, waiting, {})
+        raise report_failures(failures, waiting, {}, deadlock.mixed_up_before(states))
     if not all(state.finished for state in states):
         report = deadlock.deadlock_report(states) or "\n".join(deadlock.describe_ranks(states))
         raise WorldStuck(f"{deadlock.who_is_stuck(states)}\n{report}")
