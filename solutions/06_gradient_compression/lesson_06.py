@@ -134,16 +134,18 @@ def stochastic_round(y: Tensor, seed: int) -> Tensor:
     """
     generator = torch.Generator().manual_seed(seed)
     ### BEGIN SOLUTION
-    # from 0 to 1, without 1
-    u = torch.rand(y.shape, generator=generator, dtype=y.dtype)
-    return torch.floor(y + u)
+    below = torch.floor(y)
+    # from 0 to 1, without 1, in float32
+    u = torch.rand(y.shape, generator=generator)
+    return below + (u < y - below)
     ### END SOLUTION
 
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# `torch.rand(y.shape, generator=generator)` draws a number from 0 to 1 for each entry. For which of them is
-# `torch.floor(0.3 + u)` equal to 1? Mind that `floor(-0.3)` is -1, while converting to an integer gives 0.
+# `torch.rand(y.shape, generator=generator)` draws a number $u$ from 0 to 1 for each entry. How likely is it that $u$ is
+# below 0.3? Compare $u$ with the fraction; don't add it to $y$, since that sum is rounded too: in float32, 300,001 plus
+# a $u$ just below 1 is 300,002. And mind that `floor(-0.3)` is -1, while converting to an integer gives 0.
 # </details>
 
 # %% check="stochastic-round" judges="values" points=3
@@ -175,6 +177,10 @@ reveal("the sum of 1,000 roundings of 0.3", nearest, why="Each one is 0. A bias 
 # One scale for the whole tensor has a weakness: a single large entry makes the scale so coarse that all the others
 # become 0. So cut the tensor into **blocks**, each with a scale of its own.
 #
+# The scale is rounded too, to the dtype of $x$. In bfloat16, 2.8125 / 127 becomes 0.0220, and 2.8125 divided by that
+# comes out as 128. An int8 has no 128: it wraps around to -128, and the largest entry changes its sign. So **clamp**
+# what you have rounded to $\pm$ levels before you convert it.
+#
 # **Predict** the bytes for 1,000 float32 numbers in int8, with blocks of 100 and scales in float32:
 
 # %%
@@ -196,8 +202,8 @@ def quantise(x: Tensor, block: int, levels: int, to_whole) -> tuple[Tensor, Tens
     ### BEGIN SOLUTION
     scales = blocks.abs().amax(1) / levels
     divisors = torch.where(scales > 0, scales, 1)
-    codes = to_whole(blocks / divisors[:, None]).to(torch.int8)
-    return codes.flatten()[: len(x)], scales
+    codes = to_whole(blocks / divisors[:, None]).clamp(-levels, levels)
+    return codes.to(torch.int8).flatten()[: len(x)], scales
     ### END SOLUTION
 
 # %% [markdown]
