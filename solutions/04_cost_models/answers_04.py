@@ -208,7 +208,7 @@ right("composes").body("""
 """)
 
 wrong, right = ANSWERS.to("tuning-table")
-wrong("next-by-latency", sentence="each line against the next one by latency: a line that is nowhere lowest gets an entry").body("""
+wrong("next-by-latency", sentence="a table that compares each line with the next one by latency alone: a line that is nowhere lowest gets an entry").body("""
     order = sorted(lines, key=lines.__getitem__)
     table = [(0.0, order[0])]
     for one, other in zip(order, order[1:]):
@@ -217,13 +217,13 @@ wrong("next-by-latency", sentence="each line against the next one by latency: a 
             table.append(((c - a) / (b - d), other))
     return table
 """)
-wrong("only-the-ends", sentence="the first line and the flattest one: those between them are lowest somewhere, too").body("""
+wrong("only-the-ends", sentence="a table of the first line and the flattest one alone: those between them are lowest somewhere, too").body("""
     first, last = min(lines, key=lines.__getitem__), min(lines, key=lambda name: lines[name][1])
     (a, b), (c, d) = lines[first], lines[last]
     return [(0.0, first)] + ([((c - a) / (b - d), last)] if first != last else [])
 """)
-wrong("farthest-crossing", sentence="the crossing that is farthest away: the nearest one comes first").replace("min(crossings)", "max(crossings)")
-wrong("crossings-with-the-first", sentence="where each line crosses the first one: go on from the line that is lowest there").body("""
+wrong("farthest-crossing", sentence="the table with the crossing that is farthest away: the nearest one comes first").replace("min(crossings)", "max(crossings)")
+wrong("crossings-with-the-first", sentence="a table of where each line crosses the first one: go on from the line that is lowest there").body("""
     first = min(lines, key=lines.__getitem__)
     latency, slope = lines[first]
     return [(0.0, first)] + sorted(((a - latency) / (slope - b), name) for name, (a, b) in lines.items() if b < slope)
@@ -274,10 +274,10 @@ wrong("flattest-for-all", sentence="the line with the fewest seconds per byte, f
 wrong("crossings-upside-down", sentence="with sizes upside down: lines cross at a difference in seconds, divided by one in seconds per byte").replace("table.append((at, name))", "table.append((1 / at, name))")
 
 wrong, right = ANSWERS.to("two-lines")
-wrong("absolute-errors", "take relative ones").replace(
+wrong("absolute-errors", "best by absolute errors").replace(
     "((alpha + n * beta) / t - 1) ** 2", "(alpha + n * beta - t) ** 2"
 )
-wrong("errors-cancel", "square the errors, then take the smallest sum").replace(
+wrong("errors-cancel", "by errors that cancel").replace(
     "((alpha + n * beta) / t - 1) ** 2", "(alpha + n * beta) / t - 1"
 )
 wrong("last-of-the-first-part", "the last size of the first part").replace(
@@ -292,7 +292,7 @@ wrong("one-line", "one line for all sizes").replace(
 wrong("fits-by-itself", "the `fit` that you are given").replace(
     "lines = [fit(*part) for part in parts]", "lines = [(part[1][0], part[1][-1] / part[0][-1]) for part in parts]"
 )
-wrong("worst-cut", "square the errors, then take the smallest sum").replace("min(found)", "max(found)")
+wrong("worst-cut", "the smallest sum is").replace("min(found)", "max(found)")
 wrong("early-cuts-only", "the first size of the second part is", hidden=True).replace(
     "range(3, len(sizes) - 2)", "range(3, min(7, len(sizes) - 2))"
 )
@@ -310,13 +310,13 @@ right("numbers-in-tensors").body("""
 wrong("relative-to-the-line", "relative to the line").replace(
     "((alpha + n * beta) / t - 1) ** 2", "(1 - t / (alpha + n * beta)) ** 2"
 )
-wrong("without-squares", "square them first").replace(
+wrong("without-squares", "aren't squared").replace(
     "((alpha + n * beta) / t - 1) ** 2", "abs((alpha + n * beta) / t - 1)"
 )
-wrong("smallest-largest-error", "whose largest error is smallest").replace("error = sum(", "error = max(").replace(
+wrong("smallest-largest-error", "by its largest error").replace("error = sum(", "error = max(").replace(
     "((alpha + n * beta) / t - 1) ** 2", "abs((alpha + n * beta) / t - 1)"
 )
-wrong("in-the-middle", "the cut in the middle").replace("range(3, len(sizes) - 2)", "[len(sizes) // 2]")
+wrong("in-the-middle", "the smallest sum is", hidden=True).replace("range(3, len(sizes) - 2)", "[len(sizes) // 2]")
 wrong("shares-a-size", "lines that share a size").replace(
     "lines = [fit(*part) for part in parts]",
     "lines = [fit(sizes[:cut + 1], seconds[:cut + 1]), fit(sizes[cut:], seconds[cut:])]",

@@ -815,23 +815,15 @@ hidden_two_lines = vary(
 ### END HIDDEN TESTS
 
 
-RIGHTLY = "as the docstring says"
+RIGHTLY = "squared relative errors"
 WAYS: dict[str, tuple[Callable[[float, float], float], Callable[[list[float]], float]]] = {
     RIGHTLY: (lambda miss, _: miss**2, sum),
-    "the cut with the smallest ABSOLUTE errors: take relative ones": (lambda miss, t: (miss * t) ** 2, sum),
-    "the cut with the smallest errors relative to the line: divide by the seconds that were measured": (
-        lambda miss, _: (miss / (1 + miss)) ** 2,
-        sum,
-    ),
-    "the cut with the smallest sum of errors: square them first": (lambda miss, _: abs(miss), sum),
-    "the cut whose largest error is smallest: take the smallest sum of squares": (lambda miss, _: abs(miss), max),
-    "a cut whose errors cancel, or the worst of all: square the errors, then take the smallest sum": (
-        lambda miss, _: miss,
-        sum,
-    ),
-    "the worst of all cuts: take the smallest sum": (lambda miss, _: -(miss**2), sum),
+    "absolute errors": (lambda miss, t: (miss * t) ** 2, sum),
+    "errors relative to the line": (lambda miss, _: (miss / (1 + miss)) ** 2, sum),
+    "relative errors that aren't squared": (lambda miss, _: abs(miss), sum),
+    "its largest error": (lambda miss, _: abs(miss), max),
+    "errors that cancel": (lambda miss, _: miss, sum),
 }
-IN_THE_MIDDLE = "the cut in the middle: try all of them"
 
 
 Cut = tuple[int, Line, Line]  # the first size of the second part, and the two lines
@@ -849,13 +841,20 @@ def cuts_by(sizes: list[int], seconds: list[float], shared: int = 0) -> dict[str
         at: misses(below, sizes[:at], seconds[:at]) + misses(above, sizes[at:], seconds[at:])
         for at, (_, below, above) in cuts.items()
     }
-    found = {IN_THE_MIDDLE: cuts[len(sizes) // 2]}
+    found = dict[str, Cut]()
     for words, (error, of_all) in WAYS.items():
         totals = {
             at: of_all([error(miss, t) for miss, t in zip(each, seconds, strict=True)]) for at, each in errors.items()
         }
         found[words] = cuts[min(totals, key=totals.__getitem__)]
     return found
+
+
+def squares(sizes: list[int], seconds: list[float], cut: Cut) -> float:
+    """The sum of squared relative errors."""
+    at = sizes.index(cut[0])
+    parts = misses(cut[1], sizes[:at], seconds[:at]) + misses(cut[2], sizes[at:], seconds[at:])
+    return sum(miss**2 for miss in parts)
 
 
 def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
@@ -872,9 +871,14 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
             return False
         return not any(equal_values(mine, line, 1e-9) for mine in got[1:] for line in lines)
 
-    several: dict[Cut, list[str]] = {}  # mistakes that lead to the same cut share an entry
-    for words, cut in cuts.items():
-        several.setdefault(cut, []).append(words)
+    def seen_of(cut: Cut) -> str:
+        """What can be said of another cut for sure, and not how it came about."""
+        yours, best = (squares(sizes, seconds, one) for one in (cut, right))
+        ways = " or by ".join(words for words, chosen in cuts.items() if chosen == cut)
+        said = f"a cut whose squared relative errors add up to {yours:.3g}; the smallest sum is {best:.3g}"
+        return f"{said}. It is the best by {ways}" if ways else said
+
+    others = [cut_at(sizes, seconds, n) for n in range(3, len(sizes) - 2)]
     mistakes = {
         "the two lines in the wrong order": (first, above, below),
         "the last size of the first part: return the first one of the second": (sizes[at - 1], below, above),
@@ -883,7 +887,7 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
         "made with lines that share a size: the second part begins behind the first": (
             cuts_by(sizes, seconds, shared=1)[RIGHTLY]
         ),
-        **{"; or ".join(words): cut for cut, words in several.items() if cut != right},
+        **{seen_of(cut): cut for cut in others if cut != right},
         "not what the `fit` that you are given says of these parts": fits_otherwise,
     }
     return Case(

@@ -938,7 +938,8 @@ def tuning_table(lines: dict[str, tuple[float, float]]) -> list[tuple[float, str
     lines: {name: (latency in seconds, seconds per byte)}, one or more. Entry (x, name):
     name is the fastest for sizes between x and the next entry's. The first entry has x
     = 0, the others rising x, not rounded. An algorithm that is nowhere faster than all
-    others has no entry. No two lines are equal, and no three cross in one point.
+    others has no entry. No two lines are equal, though two may have the same latency,
+    and no three cross in one point.
     """
     ### BEGIN SOLUTION
     # the smallest latency, then slope
