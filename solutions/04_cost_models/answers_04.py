@@ -208,7 +208,10 @@ right("composes").body("""
 """)
 
 wrong, right = ANSWERS.to("tuning-table")
-wrong("next-by-latency", sentence="a table that compares each line with the next one by latency alone: a line that is nowhere lowest gets an entry").body("""
+wrong(
+    "next-by-latency",
+    sentence="a table that compares each line with the next one by latency alone: a line that is nowhere lowest gets an entry",
+).body("""
     order = sorted(lines, key=lines.__getitem__)
     table = [(0.0, order[0])]
     for one, other in zip(order, order[1:]):
@@ -217,19 +220,29 @@ wrong("next-by-latency", sentence="a table that compares each line with the next
             table.append(((c - a) / (b - d), other))
     return table
 """)
-wrong("only-the-ends", sentence="a table of the first line and the flattest one alone: those between them are lowest somewhere, too").body("""
+wrong(
+    "only-the-ends",
+    sentence="a table of the first line and the flattest one alone: those between them are lowest somewhere, too",
+).body("""
     first, last = min(lines, key=lines.__getitem__), min(lines, key=lambda name: lines[name][1])
     (a, b), (c, d) = lines[first], lines[last]
     return [(0.0, first)] + ([((c - a) / (b - d), last)] if first != last else [])
 """)
-wrong("farthest-crossing", sentence="the table with the crossing that is farthest away: the nearest one comes first").replace("min(crossings)", "max(crossings)")
-wrong("crossings-with-the-first", sentence="a table of where each line crosses the first one: go on from the line that is lowest there").body("""
+wrong(
+    "farthest-crossing", sentence="the table with the crossing that is farthest away: the nearest one comes first"
+).replace("min(crossings)", "max(crossings)")
+wrong(
+    "crossings-with-the-first",
+    sentence="a table of where each line crosses the first one: go on from the line that is lowest there",
+).body("""
     first = min(lines, key=lines.__getitem__)
     latency, slope = lines[first]
     return [(0.0, first)] + sorted(((a - latency) / (slope - b), name) for name, (a, b) in lines.items() if b < slope)
 """)
 wrong("no-first-entry", sentence="without the first entry, at size 0").replace("return table", "return table[1:]")
-wrong("names-first", sentence="name and size exchanged: (bytes, name)").replace("return table", "return [(name, size) for size, name in table]")
+wrong("names-first", sentence="name and size exchanged: (bytes, name)").replace(
+    "return table", "return [(name, size) for size, name in table]"
+)
 wrong("rounds", "sizes are rounded").replace(
     "return table", "return [(float(round(size)), name) for size, name in table]"
 )
@@ -250,7 +263,9 @@ wrong("in-the-wrong-order", sentence="in the wrong order: sizes rise").replace("
 wrong("sizes-alone", sentence="the sizes alone: an entry has the size from which on, and the name").replace(
     "return table", "return [size for size, _ in table]"
 )
-wrong("drops-the-last", sentence="without the last entry: add it before you stop").replace("return table", "return table[:-1]")
+wrong("drops-the-last", sentence="without the last entry: add it before you stop").replace(
+    "return table", "return table[:-1]"
+)
 wrong("each-size-by-name", sentence="a dict: return a list of (bytes, name)").replace(
     "return table", "return {size: name for size, name in table}"
 )
@@ -268,10 +283,13 @@ right("tries-all-crossings").body("""
             table.append((size, name))
     return table
 """)
-wrong("flattest-for-all", sentence="the line with the fewest seconds per byte, for all sizes: it wins for large ones only").function(
-    "return [(0, min(lines, key=lambda name: lines[name][1]))]"
-)
-wrong("crossings-upside-down", sentence="with sizes upside down: lines cross at a difference in seconds, divided by one in seconds per byte").replace("table.append((at, name))", "table.append((1 / at, name))")
+wrong(
+    "flattest-for-all", sentence="the line with the fewest seconds per byte, for all sizes: it wins for large ones only"
+).function("return [(0, min(lines, key=lambda name: lines[name][1]))]")
+wrong(
+    "crossings-upside-down",
+    sentence="with sizes upside down: lines cross at a difference in seconds, divided by one in seconds per byte",
+).replace("table.append((at, name))", "table.append((1 / at, name))")
 
 wrong, right = ANSWERS.to("two-lines")
 wrong("absolute-errors", "best by absolute errors").replace(
@@ -334,7 +352,9 @@ wrong("one-latency", sentence="for a single latency in each ring: each of its 2 
 wrong("whole-in-each-message", sentence="for messages that carry all of a ring's bytes: a chunk is a P-th").replace(
     "nbytes / P / bandwidth", "nbytes / bandwidth"
 )
-wrong("one-phase", sentence="for rings of P - 1 messages: an all-reduce has 2 (P - 1)").replace("2 * (P - 1)", "(P - 1)")
+wrong("one-phase", sentence="for rings of P - 1 messages: an all-reduce has 2 (P - 1)").replace(
+    "2 * (P - 1)", "(P - 1)"
+)
 wrong("p-rounds", sentence="for rings of 2 P messages: 2 (P - 1) are enough").replace("2 * (P - 1)", "2 * P")
 wrong("whole-step", sentence="for the whole step: only the backward pass, 4 FLOP, overlaps").replace(
     "(4 * parameters)", "(6 * parameters)"
@@ -368,10 +388,9 @@ wrong("shard-of-all", sentence="for too few bytes in phase 2: an L-th of the gra
     "gradients / local", "gradients / local / nodes"
 )
 wrong(
-    "without-the-network", sentence="for phases 1 and 3 alone: phase 2 comes on top, since each phase waits for the one before"
-).replace(
-    " + ring(nodes, gradients / local, inter)", ""
-)
+    "without-the-network",
+    sentence="for phases 1 and 3 alone: phase 2 comes on top, since each phase waits for the one before",
+).replace(" + ring(nodes, gradients / local, inter)", "")
 wrong("without-the-nodes", sentence="without phases 1 and 3, the rings inside the nodes").replace(
     "ring(local, gradients, intra) + ", ""
 )
@@ -382,10 +401,12 @@ wrong("slower-of-the-two", same_as="without-the-network").replace(
 wrong("phases-twice", sentence="with phases 1 and 3 twice: each is half of a ring all-reduce").replace(
     "= ring(local", "= 2 * ring(local"
 )
-wrong("no-all-gather", sentence="without phase 3, the all-gather in each node").replace("= ring(local", "= 0.5 * ring(local")
-wrong("links-exchanged", sentence="for links in each other's place: intra is inside a node, inter between them").replace(
-    "gradients, intra)", "gradients, inter)"
-).replace("gradients / local, inter)", "gradients / local, intra)")
+wrong("no-all-gather", sentence="without phase 3, the all-gather in each node").replace(
+    "= ring(local", "= 0.5 * ring(local"
+)
+wrong(
+    "links-exchanged", sentence="for links in each other's place: intra is inside a node, inter between them"
+).replace("gradients, intra)", "gradients, inter)").replace("gradients / local, inter)", "gradients / local, intra)")
 wrong("sizes-exchanged", sentence="for `nodes` and `local` in each other's place").replace(
     "ring(local, gradients, intra) + ring(nodes, gradients / local, inter)",
     "ring(nodes, gradients, intra) + ring(local, gradients / nodes, inter)",
@@ -497,9 +518,7 @@ wrong("mfu-counts-recomputation", "MFU leaves out").replace(
     "3 * forwards_per_second, (3", "(3 + recomputed) * forwards_per_second, (3"
 )
 wrong("whole-step-again", "only forward is computed again").replace("(3 + recomputed)", "3 * (1 + recomputed)")
-wrong("recomputed-as-half-a-step", "a third of a step").replace(
-    "(3 + recomputed) *", "3 * (1 + recomputed / 2) *"
-)
+wrong("recomputed-as-half-a-step", "a third of a step").replace("(3 + recomputed) *", "3 * (1 + recomputed / 2) *")
 wrong("half-of-what-is-recomputed", "half of what is recomputed").replace("(3 + recomputed)", "(3 + recomputed / 2)")
 wrong("recomputes-no-attention", "the attention that is computed again").replace(
     "(3 + recomputed) * forwards_per_second",

@@ -44,10 +44,14 @@ wrong("always-bfloat16", "use `dtype`, which is float16 here").replace(".to(dtyp
 wrong, right = ANSWERS.to("stochastic-round")
 wrong("rounds-to-nearest", "rounding to nearest").body("return torch.round(y)")
 wrong("one-draw", "one draw for all entries").replace("y.shape, generator", "1, generator")
-wrong("cuts-towards-zero", "cuts towards zero").replace("below + (u < y - below)", "y.trunc() + (u < (y - y.trunc()).abs())")
+wrong("cuts-towards-zero", "cuts towards zero").replace(
+    "below + (u < y - below)", "y.trunc() + (u < (y - y.trunc()).abs())"
+)
 wrong("truncates", "cut off towards zero").replace("below + (u < y - below)", "(y + u).trunc()")
 wrong("ignores-the-seed", "Draw from `generator`").replace(", generator=generator", "")
-wrong("fair-coin", "rounded up").replace("below + (u < y - below)", "torch.where(u < 0.5, torch.floor(y), torch.ceil(y))")
+wrong("fair-coin", "rounded up").replace(
+    "below + (u < y - below)", "torch.where(u < 0.5, torch.floor(y), torch.ceil(y))"
+)
 wrong("upside-down", "rounded up").replace(
     "below + (u < y - below)", "torch.floor(y) + (u > y - y.floor()) * (y != y.floor())"
 )
@@ -113,7 +117,8 @@ right("in-float32").replace("blocks / divisors[:, None]", "blocks.float() / divi
 )
 wrong("keeps-the-padding", "the codes of the padding").replace("[: len(x)]", "")
 wrong("undivided", sentence="the largest magnitude of each block: divide it by levels").replace(
-    "return codes.to(torch.int8).flatten()[: len(x)], scales", "return codes.to(torch.int8).flatten()[: len(x)], scales * levels"
+    "return codes.to(torch.int8).flatten()[: len(x)], scales",
+    "return codes.to(torch.int8).flatten()[: len(x)], scales * levels",
 )
 wrong("always-127", sentence="the codes for a largest code of 127: use levels").replace("/ levels", "/ 127")
 right("by-row").body("""
@@ -137,7 +142,8 @@ wrong("down-the-columns", sentence="the codes for a maximum over the blocks: tak
 ).replace("divisors[:, None]", "divisors")
 wrong("rows", "flatten them").replace("codes.to(torch.int8).flatten()[: len(x)]", "codes")
 wrong("one-over", sentence="one over the scale: a code times its scale is the number").replace(
-    "return codes.to(torch.int8).flatten()[: len(x)], scales", "return codes.to(torch.int8).flatten()[: len(x)], 1 / divisors"
+    "return codes.to(torch.int8).flatten()[: len(x)], scales",
+    "return codes.to(torch.int8).flatten()[: len(x)], 1 / divisors",
 )
 wrong("returns-the-divisors", "what you divide by").replace("[: len(x)], scales", "[: len(x)], divisors")
 wrong("adds-an-epsilon", "what you divide by").replace("/ levels", "/ levels + 1e-8")

@@ -139,7 +139,9 @@ def stochastic_round(draws: Draws, world_size: int, times: int = 4000, dtype: to
 
 
 ### BEGIN HIDDEN TESTS
-hidden_stochastic_round = vary(stochastic_round, values=[(2, 9000, torch.float64), (5, 2000), (2, 3000, torch.bfloat16)])
+hidden_stochastic_round = vary(
+    stochastic_round, values=[(2, 9000, torch.float64), (5, 2000), (2, 3000, torch.bfloat16)]
+)
 ### END HIDDEN TESTS
 
 
