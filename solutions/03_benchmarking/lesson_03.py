@@ -77,7 +77,6 @@ lab = Cluster("lab", nodes=1, gpus_per_node=8, gpu=free, intra=wire, inter=wire)
 predict("milliseconds on rank 0", ...)
 predict("milliseconds on rank 3", ...)
 
-
 # %% tags=["notebook-only"]
 def first_try(rank, world_size):
     x = torch.zeros(1_000_000)  # 4 MB
@@ -86,7 +85,6 @@ def first_try(rank, world_size):
     before = time.perf_counter()
     dist.all_reduce(x)
     return time.perf_counter() - before
-
 
 first = [1e3 * seconds for seconds in simulate(first_try, 4, cluster=lab).results]
 
@@ -98,7 +96,6 @@ reveal("milliseconds on rank 3", first[3], why="It starts its clock last, when t
 # Rank 0 measured 16 times the truth. Only the rank that was late got it right. And this is what the same lines say
 # about a collective that is merely **started**:
 
-
 # %% tags=["notebook-only"]
 def second_try(rank, world_size):
     x = torch.zeros(1_000_000)
@@ -107,7 +104,6 @@ def second_try(rank, world_size):
     seconds = time.perf_counter() - before
     handle.wait()
     return seconds
-
 
 [f"{seconds * 1e3:.2f} ms" for seconds in simulate(second_try, 4, cluster=lab).results]
 
@@ -159,7 +155,6 @@ predict("seconds too much", ...)
 # `synchronize()`.
 # </details>
 
-
 # %% exercise="time-once" difficulty=3 minutes=12
 def time_once(operation: Callable, synchronize: Callable) -> float:
     """Seconds that `operation` takes on this rank, counted from the moment when all
@@ -184,13 +179,11 @@ def time_once(operation: Callable, synchronize: Callable) -> float:
     ### END SOLUTION
     return time.perf_counter() - start
 
-
 # %% check="time-once" judges="values" points=5
 check(time_once, judges="values")
 
 # %% check="time-once" judges="traffic" points=1
 check(time_once, judges="traffic")
-
 
 # %% tags=["notebook-only"]
 def barrier_first(rank, world_size):
@@ -200,7 +193,6 @@ def barrier_first(rank, world_size):
     time.sleep(queue)  # synchronize
     dist.all_reduce(torch.zeros(1_000_000))
     return time.perf_counter() - start
-
 
 late = simulate(barrier_first, 4, cluster=lab).results[0] - 0.66e-3
 
@@ -216,14 +208,12 @@ reveal(
 # Both attempts again, timed by you: rank 3 is late, and the all-reduce is only started. All four ranks should say
 # 0.66 ms.
 
-
 # %% tags=["notebook-only"]
 def third_try(rank, world_size):
     x = torch.zeros(1_000_000)
     if rank == 3:
         time.sleep(0.010)
     return time_once(lambda: dist.all_reduce(x, async_op=True), synchronize=lambda: None)
-
 
 [f"{seconds * 1e3:.2f} ms" for seconds in simulate(third_try, 4, cluster=lab).results]
 
@@ -233,12 +223,10 @@ def third_try(rank, world_size):
 # A single time is not a measurement. Here are 25 calls of the same all-reduce of 40 kB, on real processes of this
 # machine:
 
-
 # %% tags=["nbval-ignore-output"]
 def again_and_again(rank, world_size):
     x = torch.zeros(10_000)
     return [time_once(lambda: dist.all_reduce(x), lambda: None) for _ in range(25)]
-
 
 # calls[c]: the times of all ranks
 calls = list(zip(*spawn(again_and_again, 4).results))
@@ -263,7 +251,6 @@ print(f"in a typical call the slowest rank took {apart:.1f} times as long as the
 # %%
 predict("the times of the slowest", ...)
 
-
 # %% exercise="times-of-the-slowest" difficulty=2 minutes=10
 def times_of_the_slowest(time_one: Callable, warmup: int, repeats: int) -> list[float]:
     """Seconds of each repeat, on whichever rank was slowest in that repeat, in the
@@ -285,19 +272,16 @@ def times_of_the_slowest(time_one: Callable, warmup: int, repeats: int) -> list[
     ### END SOLUTION
     return slowest.tolist()
 
-
 # %% check="times-of-the-slowest" judges="values" points=4
 check(times_of_the_slowest, judges="values")
 
 # %% check="times-of-the-slowest" judges="traffic" points=1
 check(times_of_the_slowest, judges="traffic")
 
-
 # %% tags=["notebook-only"]
 def two_ranks(rank, world_size):
     times = iter([[3, 1, 1], [1, 1, 2]][rank])
     return times_of_the_slowest(lambda: next(times), warmup=0, repeats=3)
-
 
 slowest = spawn(two_ranks, 2).results[0]
 
@@ -329,7 +313,6 @@ reveal(
 # median is 1. As a share of the median time that is 0.5, or 50 %. If two benchmarks differ by less than their spreads,
 # you can't say which is faster.
 
-
 # %% exercise="median-and-spread" difficulty=2 minutes=7
 def median_and_spread(seconds: list[float]) -> tuple[float, float]:
     """(median, spread): the median of the times in seconds, and the median of their
@@ -342,7 +325,6 @@ def median_and_spread(seconds: list[float]) -> tuple[float, float]:
     distance = median(abs(each - middle) for each in seconds)
     ### END SOLUTION
     return middle, distance / middle
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -360,12 +342,10 @@ check(median_and_spread, judges="values")
 # ### Your benchmark, examined
 # Put together, this is the benchmark for the rest of the lesson:
 
-
 # %%
 def synchronize():
     if get_device().type == "cuda":
         torch.cuda.synchronize()
-
 
 def measure(operation, warmup=5, repeats=20):
     """(seconds, spread) of one collective after a warm-up: the median over the repeats,
@@ -374,11 +354,9 @@ def measure(operation, warmup=5, repeats=20):
     times = times_of_the_slowest(lambda: time_once(operation, synchronize), warmup, repeats)
     return median_and_spread(times)
 
-
 # %% [markdown]
 # Now make its life hard. On the lab cluster the first three calls are slow, one repeat in seven is disturbed, and
 # before each call a different rank is late. The truth is still 0.66 ms.
-
 
 # %% tags=["notebook-only"]
 def examine(rank, world_size):
@@ -397,7 +375,6 @@ def examine(rank, world_size):
         return time_once(operation, synchronize)
 
     return times_of_the_slowest(time_one, warmup=5, repeats=20)
-
 
 times = simulate(examine, 4, cluster=lab, device="cpu").results[0]
 middle, spread = median_and_spread(times)
@@ -433,7 +410,6 @@ predict("S of the all-gather", ...)
 # %%
 figures.collective("all_gather", world_size=4)
 
-
 # %% exercise="counted-bytes" difficulty=2 minutes=7
 def counted_bytes(collective: str, handed_in: int, world_size: int) -> int:
     """The size S of a collective in bytes, as nccl-tests count it.
@@ -447,7 +423,6 @@ def counted_bytes(collective: str, handed_in: int, world_size: int) -> int:
         return world_size * handed_in
     return handed_in
     ### END SOLUTION
-
 
 # %%
 both = (
@@ -489,9 +464,10 @@ check(counted_bytes, judges="values")
 predict("algbw", ...)
 predict("busbw", ...)
 
-
 # %% exercise="bandwidths" difficulty=2 minutes=10
-def bandwidths(collective: str, nbytes: int, seconds: float, world_size: int) -> tuple[float, float]:
+def bandwidths(
+    collective: str, nbytes: int, seconds: float, world_size: int
+) -> tuple[float, float]:
     """(algbw, busbw) in GB/s, 1 GB being 1e9 bytes, as nccl-tests count them.
 
     collective: one of the eight names of counted_bytes. nbytes: the size S.
@@ -507,7 +483,6 @@ def bandwidths(collective: str, nbytes: int, seconds: float, world_size: int) ->
         factor = others
     ### END SOLUTION
     return algbw, algbw * factor
-
 
 # %%
 eight = bandwidths("all_reduce", 1_000_000_000, 0.010, 8)
@@ -526,8 +501,9 @@ check(bandwidths, judges="values")
 
 # %% tags=["notebook-only"]
 no_latency = Link(alpha=0, bandwidth=10e9)
-pure = Cluster("no latency", nodes=1, gpus_per_node=8, gpu=free, intra=no_latency, inter=no_latency)
-
+pure = Cluster(
+    "no latency", nodes=1, gpus_per_node=8, gpu=free, intra=no_latency, inter=no_latency
+)
 
 def bus_bandwidths(rank, world_size):
     chunk, whole = torch.zeros(500_000), torch.zeros(500_000 * world_size)
@@ -546,7 +522,6 @@ def bus_bandwidths(rank, world_size):
         algbw, busbw = bandwidths(name, size, seconds, world_size)
         found[name] = f"algbw {algbw:5.2f}   busbw {busbw:5.2f}"
     return found
-
 
 for ranks in (2, 8):
     print(f"{ranks} ranks")
@@ -606,14 +581,9 @@ predict("the four factors", ...)
 # the list of mistakes.
 # </details>
 
-
 # %% exercise="find-the-mistakes" difficulty=3 minutes=12
 def find_the_mistakes(
-    claim: float,
-    collective: str,
-    nbytes: int,
-    seconds: float,
-    world_size: int,
+    claim: float, collective: str, nbytes: int, seconds: float, world_size: int,
     bandwidths: Callable,
 ) -> tuple[float, Collection[str] | None]:
     """The right busbw in GB/s, and the fewest mistakes that turn it into `claim`, as a
@@ -637,7 +607,6 @@ def find_the_mistakes(
                 return busbw, list(mistakes)
             ### END SOLUTION
     return busbw, None
-
 
 # %% check="find-the-mistakes" judges="values" points=4
 check(find_the_mistakes, judges="values")
@@ -699,9 +668,10 @@ print(f"all-reduce {298 / 450:.0%} of the link, reduce-scatter {321 / 450:.0%}")
 # %%
 predict("the sizes", ...)
 
-
 # %% exercise="sweep-sizes" difficulty=2 minutes=8
-def sweep_sizes(smallest: int, largest: int, step: int, itemsize: int, world_size: int) -> list[int]:
+def sweep_sizes(
+    smallest: int, largest: int, step: int, itemsize: int, world_size: int
+) -> list[int]:
     """The sizes of a sweep in bytes: smallest, step * smallest, step ** 2 * smallest,
     ... while at most `largest`.
 
@@ -719,7 +689,6 @@ def sweep_sizes(smallest: int, largest: int, step: int, itemsize: int, world_siz
         nbytes *= step
     return sizes
 
-
 # %% check="sweep-sizes" judges="values" points=3
 check(sweep_sizes, judges="values")
 
@@ -734,7 +703,6 @@ reveal("the sizes", possible, why="10, 40 and 160, rounded down to multiples of 
 # Four real ranks, nine sizes. Rank 0 draws a progress bar with `tqdm`, because a benchmark that says nothing for a
 # minute gets interrupted. It is drawn between the sizes, never while something is being timed.
 
-
 # %% tags=["nbval-ignore-output"]
 def sweep(rank, world_size, sizes, warmup, repeats):
     found = []
@@ -742,7 +710,6 @@ def sweep(rank, world_size, sizes, warmup, repeats):
         x = torch.zeros(nbytes // 4, device=get_device())
         found.append(measure(partial(dist.all_reduce, x), warmup, repeats))
     return found
-
 
 sizes = sweep_sizes(1024, 64 * 1024**2, 4, itemsize=4, world_size=4)
 run = spawn(sweep, 4, sizes, warmup=2, repeats=5)
@@ -834,7 +801,6 @@ reveal(
 # too. The solution has shape (2, 1): flatten it and turn it into two plain numbers.
 # </details>
 
-
 # %% exercise="fit" difficulty=3 minutes=12
 def fit(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
     """(alpha, beta): the line alpha + n * beta with the smallest sum of squared
@@ -852,7 +818,6 @@ def fit(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
     alpha, beta = torch.linalg.lstsq(rows, ones).solution.flatten().tolist()
     ### END SOLUTION
     return alpha, beta
-
 
 # %% check="fit" judges="values" points=4
 check(fit, judges="values")
@@ -890,7 +855,6 @@ predict("times the half-bandwidth size", ...)
 # %% [markdown]
 # Find the size for any share $s$: solve $\frac{n}{\alpha + n\beta} = s \cdot \frac{1}{\beta}$ for $n$.
 
-
 # %% exercise="size-for-share" difficulty=2 minutes=6
 def size_for_share(share: float, alpha: float, beta: float) -> float:
     """The size n in bytes at which n / (alpha + n * beta) is `share` of its peak,
@@ -902,7 +866,6 @@ def size_for_share(share: float, alpha: float, beta: float) -> float:
     ### BEGIN SOLUTION
     return share / (1 - share) * alpha / beta
     ### END SOLUTION
-
 
 # %%
 for share in (0.5, 0.9, 0.99):  # one message: 1 µs, and NVLink's 450 GB/s
@@ -936,7 +899,6 @@ reveal(
 predict("the crossover", ...)
 predict("with equal betas they meet", ..., choices=["at one size", "at no size"])
 
-
 # %% exercise="crossover" difficulty=2 minutes=8
 def crossover(one: tuple[float, float], other: tuple[float, float]) -> float | None:
     """The size in bytes, above 0, at which two algorithms take equally long; None if
@@ -953,7 +915,6 @@ def crossover(one: tuple[float, float], other: tuple[float, float]) -> float | N
     size = (alpha_other - alpha_one) / (beta_one - beta_other)
     return size if size > 0 else None
     ### END SOLUTION
-
 
 # %% check="crossover" judges="values" points=3
 check(crossover, judges="values")
@@ -981,10 +942,8 @@ tree = (4 * wire.alpha, 4 / wire.bandwidth)
 meet = crossover(ring, tree)
 print(f"they meet at {meet:,.0f} bytes")
 
-
 def all_reduce_of(rank, world_size, nbytes):
     dist.all_reduce(torch.empty(nbytes // 4))
-
 
 for nbytes in (72_000, 88_000):
     run = simulate(all_reduce_of, 4, nbytes, cluster=lab)
@@ -1004,7 +963,6 @@ for nbytes in (72_000, 88_000):
 # %%
 predict("where a time was too long, the prediction is", ..., choices=["too long", "too short"])
 
-
 # %% exercise="held-out-errors" difficulty=2 minutes=8
 def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable) -> list[float]:
     """For each size: predicted / measured - 1, predicted by a fit to all the others.
@@ -1021,7 +979,6 @@ def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable) -> li
         errors.append((alpha + sizes[held_out] * beta) / seconds[held_out] - 1)
         ### END SOLUTION
     return errors
-
 
 # %%
 errors = held_out_errors(given_sizes, given_times, fit)
@@ -1087,7 +1044,6 @@ predict("1 / beta as a share of B, 1,000 ranks", ...)
 # x)`.
 # </details>
 
-
 # %% exercise="recover-the-link" difficulty=3 minutes=12
 def recover_the_link(
     sizes: list[int], seconds_of: Callable, fit: Callable, rank: int, world_size: int
@@ -1113,14 +1069,12 @@ def recover_the_link(
     return alpha / steps, steps / world_size / beta
     ### END SOLUTION
 
-
 # %% check="recover-the-link" judges="values" points=4
 check(recover_the_link, judges="values")
 
 # %% [markdown]
 # Now put together everything that you have written, on the lab cluster: your clock, your slowest rank, your median,
 # your fit. The truth is 10 µs and 10 GB/s.
-
 
 # %% tags=["notebook-only"]
 def everything(rank, world_size):
@@ -1130,7 +1084,6 @@ def everything(rank, world_size):
         return measure(operation, warmup=1, repeats=3)[0]
 
     return recover_the_link(sizes, seconds_of, fit, rank, world_size)
-
 
 for ranks in (2, 5, 8):
     alpha, bandwidth = simulate(everything, ranks, cluster=lab, device="cpu").results[0]
@@ -1211,7 +1164,6 @@ table.figure()
 # %% exercise="shortest-benchmark" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
-
 def shortest_benchmark(seconds_of: Callable[[int], float]) -> tuple[float, float]:
     """(alpha, beta) of a link in seconds and seconds per byte, each to within 5 %.
 
@@ -1227,7 +1179,6 @@ def shortest_benchmark(seconds_of: Callable[[int], float]) -> tuple[float, float
         took = seconds_of(nbytes)
     return smallest, (took - smallest) / nbytes
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: what to look at</summary>

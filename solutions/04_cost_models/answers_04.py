@@ -546,9 +546,9 @@ wrong("rows-left-over", "a multiple of dp", caught_by="score").body("return 4, 4
 wrong("a-plan-in-words", "3 values: dp, tp, rows", caught_by="score").body('return {"dp": 4, "tp": 4}, 16384')
 wrong("too-many-rows", "out of memory", caught_by="score").body("return 8 * machines, 1, 2**24")
 wrong("knows-only-two-machines", "times par", caught_by="score", hidden=True).body(
-    "return (4, 4, 16384) if machines == 2 else (8, 1, critical)"
+    "return (4, 4, 19456) if machines == 2 else (8, 1, critical)"
 )
 right("tried-on-the-cluster").body("""
-    tried = {(2, 32768): (4, 4, 16384), (1, 8192): (2, 4, 4096), (4, 65536): (8, 4, 49152)}
+    tried = {(2, 32768): (4, 4, 19456), (1, 8192): (2, 4, 3072), (4, 65536): (8, 4, 53248)}
     return tried[machines, critical]
 """)

@@ -53,21 +53,20 @@ simulate = partial(simulate, rates="datasheet")
 # %%
 predict("times as fast on 16 GPUs", ...)
 
-
 # %% tags=["notebook-only"]
 def data_parallel_step(rank, world_size, rows, dim, layers):
-    weights = [torch.empty(dim, dim, dtype=torch.bfloat16).requires_grad_() for _ in range(layers)]
+    weights = [
+        torch.empty(dim, dim, dtype=torch.bfloat16).requires_grad_() for _ in range(layers)
+    ]
     x = torch.empty(rows // world_size, dim, dtype=torch.bfloat16)
     loss_of(forward(weights, x)).backward()
     if world_size > 1:
         for weight in weights:
             dist.all_reduce(weight.grad)
 
-
 def step_seconds(gpus, rows=4096):
     run = simulate(data_parallel_step, gpus, rows, 4096, 8, cluster="ethernet-cloud")
     return run.elapsed
-
 
 first_page = {gpus: step_seconds(gpus) for gpus in (1, 8, 16, 32)}
 for gpus, seconds in first_page.items():
@@ -123,7 +122,6 @@ figures.bandwidths(nbytes, seconds, memory_hierarchy.levels(), fixed)
 # %%
 predict("bandwidths of L1 and memory", ...)
 
-
 # %% exercise="bandwidth-of-levels" difficulty=2 minutes=10
 def bandwidth_of_levels(
     nbytes: list[int], seconds: list[float], fixed: float, levels: dict[str, float]
@@ -146,7 +144,6 @@ def bandwidth_of_levels(
         rates[level].append(2 * n / (t - fixed))
         ### END SOLUTION
     return {name: median(found) for name, found in rates.items() if found}
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -197,16 +194,13 @@ for name, rate in rates.items():
 # %%
 predict("intensity of a 4096 x 4096 product", ...)
 
-
 # %%
 def matmul_work(m, k, n, element_size=2):
     """(FLOP, bytes) of a matrix product (m, k) @ (k, n)."""
     return 2 * m * k * n, (m * k + k * n + m * n) * element_size
 
-
 def intensity(flops, moved):
     return flops / moved
-
 
 for n in (1, 64, 256, 1024, 4096):
     print(f"n = {n:>4}: {intensity(*matmul_work(n, n, n)):8.1f} FLOP per byte")
@@ -235,7 +229,6 @@ h100 = find_cluster("dgx-h100", 1).gpu
 points = {"x + y": 1 / 6, **{f"matmul {n}": intensity(*matmul_work(n, n, n)) for n in (128, 4096)}}
 figures.roofline(h100.peak("bfloat16"), h100.bandwidth, points, "bfloat16 on an H100")
 
-
 # %% exercise="roofline-time" difficulty=2 minutes=8
 def roofline_time(flops: float, moved: float, gpu: Gpu, dtype: str) -> tuple[float, str]:
     """How long an operation takes on `gpu`, and what it is bound by.
@@ -251,7 +244,6 @@ def roofline_time(flops: float, moved: float, gpu: Gpu, dtype: str) -> tuple[flo
     bound = "memory" if moving > computing else "compute"
     ### END SOLUTION
     return seconds, bound
-
 
 # %% check="roofline-time" judges="values" points=2
 check(roofline_time, judges="values")
@@ -329,7 +321,6 @@ memory.arrays["y"], memory.loaded, memory.stored
 # `torch.relu(x * scale + shift)` looks like one line, but it is **three** operations. Each reads its input from memory
 # and writes its result back, and the next one reads that again. Here is the same, block by block:
 
-
 # %%
 def unfused_chain(memory, numel, scale, shift):
     block = memory.room // 4
@@ -343,11 +334,9 @@ def unfused_chain(memory, numel, scale, shift):
     one_operation("scaled", "shifted", lambda x: x + shift)
     one_operation("shifted", "y", torch.relu)
 
-
 def unfused_memory(numel):
     empty = {name: unwritten(numel) for name in ("scaled", "shifted", "y")}
     return SlowMemory({"x": torch.arange(numel) - 500.0, **empty}, room=256)
-
 
 unfused = unfused_memory(1000)
 unfused_chain(unfused, 1000, 2.0, 3.0)
@@ -359,7 +348,6 @@ f"{unfused.moved:,} bytes moved for {1000 * 4:,} bytes of input"
 
 # %%
 predict("bytes moved by the fused kernel", ...)
-
 
 # %% exercise="fused-chain" difficulty=2 minutes=8
 def fused_chain(memory: SlowMemory, numel: int, scale: float, shift: float) -> SlowMemory:
@@ -379,7 +367,6 @@ def fused_chain(memory: SlowMemory, numel: int, scale: float, shift: float) -> S
         memory.store("y", torch.relu(x * scale + shift), here)
         ### END SOLUTION
     return memory
-
 
 # %%
 fused = fused_chain(unfused_memory(1000), 1000, 2.0, 3.0)
@@ -404,7 +391,6 @@ check(fused_chain, judges="traffic")
 # To see this and nothing else, both write into tensors that are there beforehand. The third way makes new tensors, as
 # `torch.relu(x * 0.5 + 3)` does. It looks even worse, but what it measures is how long the system takes to hand out
 # memory. And the fourth is the opposite of fusion: it has the blocks too, but finishes each operation before the next.
-
 
 # %% tags=["nbval-ignore-output"]
 def compare(rank, world_size):
@@ -434,7 +420,6 @@ def compare(rank, world_size):
     }
     cpu = torch.device("cpu")
     return {name: min(seconds_of(way, 1, cpu) for _ in range(5)) for name, way in ways.items()}
-
 
 took = spawn(compare, 1).results[0]
 for name, seconds_taken in took.items():
@@ -484,7 +469,6 @@ predict("bytes loaded with tiles of 16", ...)
 # The product of two tiles is `@`. The store comes after the third loop.
 # </details>
 
-
 # %% exercise="tiled-matmul" difficulty=3 minutes=15
 def tiled_matmul(memory: SlowMemory, m: int, k: int, n: int) -> SlowMemory:
     """Fill "c" with a @ b, tile by tile. Load each number of "a" ceil(n / tile) times
@@ -507,7 +491,6 @@ def tiled_matmul(memory: SlowMemory, m: int, k: int, n: int) -> SlowMemory:
             memory.store("c", total, rows, columns)
             ### END SOLUTION
     return memory
-
 
 # %% check="tiled-matmul" judges="values" points=3
 check(tiled_matmul, judges="values")
@@ -588,7 +571,6 @@ gpu_topology.recorded("two-bridged")[:90]
 # rows of GPUs: that many columns, right after the name, belong to GPUs.
 # </details>
 
-
 # %% exercise="read-topology" difficulty=2 minutes=10
 def read_topology(text: str) -> list[list[str]]:
     """The links between the GPUs of a machine, from the text of `nvidia-smi topo -m`.
@@ -602,7 +584,6 @@ def read_topology(text: str) -> list[list[str]]:
     matrix = [line.split()[1 : gpus + 1] for line in lines]
     ### END SOLUTION
     return matrix
-
 
 # %% check="read-topology" judges="values" points=4
 check(read_topology, judges="values")
@@ -621,13 +602,11 @@ figures.topology(cube_mesh, "a ring in rank order", ring=list(range(8)))
 # %%
 predict("the slowest link of the best ring", ..., choices=["SYS", "NV1", "NV2"])
 
-
 # %%
 def slowest_link(ring):
     # it is closed
     labels = [cube_mesh[ring[at - 1]][ring[at]] for at in range(len(ring))]
     return min(labels, key=gpu_topology.speed)
-
 
 rings = [[0, *others] for others in permutations(range(1, 8))]
 best = max(rings, key=lambda ring: gpu_topology.speed(slowest_link(ring)))
@@ -674,7 +653,6 @@ figures.topology(here, "this machine") if len(here) > 1 else f"{len(here)} GPUs 
 # NVSwitch works within one NVLink domain. That used to be one machine; in an NVL72 rack it is 18 trays of 4 GPUs.
 # Beyond the domain you need InfiniBand or Ethernet. How long does 1 GB take on each tier?
 
-
 # %% tags=["notebook-only"]
 def one_gigabyte(rank, world_size, receiver):
     x = torch.empty(250_000_000)  # float32
@@ -688,7 +666,6 @@ def one_gigabyte(rank, world_size, receiver):
         dist.recv(x, src=0)
     return time.perf_counter() - began
 
-
 ways = {
     "own memory, HBM": (0, "dgx-h100"),
     "next GPU, NVLink": (1, "dgx-h100"),
@@ -696,7 +673,8 @@ ways = {
     "next machine, Ethernet": (8, "ethernet-cloud"),
 }
 tiers = {
-    name: simulate(one_gigabyte, 9, receiver, cluster=cluster).results[0] for name, (receiver, cluster) in ways.items()
+    name: simulate(one_gigabyte, 9, receiver, cluster=cluster).results[0]
+    for name, (receiver, cluster) in ways.items()
 }
 for name, seconds in tiers.items():
     print(f"{name:>25}  {quantity(seconds, 's'):>9}  {seconds / tiers['own memory, HBM']:6.1f} times")
@@ -809,7 +787,6 @@ predict("messages, sent, added: ring all-reduce on 8", ...)
 # `(P - 1, others, 0)`. The halves of halving-doubling sum up to the same `others`, in `levels` messages each way.
 # </details>
 
-
 # %% exercise="collective-costs" difficulty=3 minutes=12
 def collective_costs(algorithm: str, P: int) -> tuple[int, float, float]:
     """(messages, sent, added) on the critical path of an algorithm, for P >= 1 ranks.
@@ -838,7 +815,6 @@ def collective_costs(algorithm: str, P: int) -> tuple[int, float, float]:
     ### END SOLUTION
     return costs[algorithm]
 
-
 # %%
 ring_on_8 = collective_costs("ring all-reduce", 8)
 
@@ -864,11 +840,9 @@ check(collective_costs, judges="time")
 # in them: a round says who sends to whom, what share of $n$, and whether the receiver adds it. Adding $m$ bytes reads
 # two chunks and writes one, so on a GPU $\gamma$ is 3 divided by its memory bandwidth.
 
-
 # %%
 def ring(P, adds):
     return [Round([(rank, (rank + 1) % P) for rank in range(P)], 1 / P, adds)] * (P - 1)
-
 
 def tree(P, adds):
     """From the leaves to rank 0 if it adds, else backwards. P is a power of two."""
@@ -877,13 +851,11 @@ def tree(P, adds):
     down = [[(to, source) for source, to in pairs] for pairs in reversed(up)]
     return [Round(pairs, 1, adds) for pairs in (up if adds else down)]
 
-
 def halving(P, adds):
     """Partners exchange 1/2, 1/4, ... if they add, else backwards. P is a power of 2."""
     distances = [2**level for level in range(P.bit_length() - 1)]
     rounds = [Round([(rank, rank ^ d) for rank in range(P)], d / P, adds) for d in distances]
     return rounds[::-1] if adds else rounds
-
 
 def programs(P):
     return {
@@ -899,23 +871,19 @@ def programs(P):
         "halving-doubling all-reduce": halving(P, True) + halving(P, False),
     }
 
-
 # %% tags=["notebook-only"]
 link = Link(alpha=3e-6, bandwidth=450e9)
 adder = Gpu(flops={"fp32": math.inf}, memory=80e9, bandwidth=3.35e12)
 alpha, beta, gamma = link.alpha, 1 / link.bandwidth, 3 / adder.bandwidth
-
 
 def line(algorithm, P):
     """(latency, seconds per byte) by the model."""
     messages, sent, added = collective_costs(algorithm, P)
     return messages * alpha, sent * beta + added * gamma
 
-
 def measured(algorithm, P, nbytes):
     lab = Cluster("lab", nodes=1, gpus_per_node=P, gpu=adder, intra=link, inter=link)
     return simulate(play, P, programs(P)[algorithm], nbytes, cluster=lab).elapsed
-
 
 for P in (2, 8):
     for name in programs(P):
@@ -928,11 +896,9 @@ for P in (2, 8):
 # collective through `dist`, the virtual cluster charges what the cheapest algorithm costs, without $\gamma$. NCCL adds
 # while the next piece arrives, so its $\gamma$ is mostly hidden too:
 
-
 # %% tags=["notebook-only"]
 def native(rank, world_size):
     dist.all_reduce(torch.empty(6_000_000))  # float32: 24 MB
-
 
 messages, sent, _ = collective_costs("ring all-reduce", 8)
 took = simulate(native, 8, cluster="dgx-h100").elapsed
@@ -965,7 +931,6 @@ print(f"dist.all_reduce {took * 1e6:.3f} µs, predicted {(messages * 3e-6 + 24e6
 # otherwise continue with the `min`.
 # </details>
 
-
 # %% exercise="tuning-table" difficulty=3 minutes=15
 def tuning_table(lines: dict[str, tuple[float, float]]) -> list[tuple[float, str]]:
     """Which algorithm is fastest from which size on: [(0, name), (bytes, name), ...].
@@ -992,7 +957,6 @@ def tuning_table(lines: dict[str, tuple[float, float]]) -> list[tuple[float, str
         at, name = min(crossings)
         table.append((at, name))
     ### END SOLUTION
-
 
 # %%
 tuning_table({"a": (1, 4), "b": (3, 3), "c": (4, 1)})  # b is nowhere the lowest
@@ -1032,12 +996,10 @@ h200_busbw += [369.82, 411.21, 442.27, 455.82, 464.00, 468.31, 473.10, 475.16, 4
 sweep_sizes = [2**power * 1024 for power in range(5, 25)]
 sweep_times = [n * 2 * 7 / 8 / (busbw * 1e9) for n, busbw in zip(sweep_sizes, h200_busbw)]
 
-
 def fit(sizes, seconds):
     """(alpha, beta) with the smallest sum of squared relative errors."""
     found = fit_link(dict(zip(sizes, seconds)))
     return found.alpha, 1 / found.bandwidth
-
 
 alpha_1, beta_1 = fit(sweep_sizes, sweep_times)
 rates = [busbw * 1e9 for busbw in h200_busbw]
@@ -1071,7 +1033,6 @@ print(f"alpha {alpha_1 * 1e6:.1f} µs, off by {min(misses):+.0%} to {max(misses)
 # `(alpha + n * beta) / t - 1`.
 # </details>
 
-
 # %% exercise="two-lines" difficulty=3 minutes=10
 def two_lines(sizes: list[int], seconds: list[float], fit: Callable) -> tuple:
     """The two lines that fit a sweep best, and where the second one begins: (first size
@@ -1087,13 +1048,14 @@ def two_lines(sizes: list[int], seconds: list[float], fit: Callable) -> tuple:
         parts = [(sizes[:cut], seconds[:cut]), (sizes[cut:], seconds[cut:])]
         lines = [fit(*part) for part in parts]
         error = sum(
-            ((alpha + n * beta) / t - 1) ** 2 for (alpha, beta), part in zip(lines, parts) for n, t in zip(*part)
+            ((alpha + n * beta) / t - 1) ** 2
+            for (alpha, beta), part in zip(lines, parts)
+            for n, t in zip(*part)
         )
         found.append((error, sizes[cut], *lines))
     _, first, left, right = min(found)
     ### END SOLUTION
     return first, left, right
-
 
 # %% check="two-lines" judges="values" points=4
 check(two_lines, judges="values")
@@ -1129,22 +1091,18 @@ for mib, busbw in ((4, 31.63), (8, 50.61), (16, 71.80), (32, 142.90), (64, 197.7
 # understanding; use the achieved rates when you want to know how long something will take. Here are both, next to the
 # sweep (an H200 has the links of an H100) and for one matrix product.
 
-
 # %% tags=["notebook-only"]
 def reduced(rank, world_size, nbytes):
     dist.all_reduce(torch.empty(nbytes // 4))
-
 
 def multiplied(rank, world_size):
     x = torch.empty(8192, 8192, dtype=torch.bfloat16)
     x @ x
 
-
 def both(*program):
     """Virtual seconds at the datasheet's rates, and at those that are achieved."""
     ways = ("datasheet", "achieved")
     return [simulate(*program, cluster="dgx-h100", rates=way).elapsed for way in ways]
-
 
 print("all-reduce of       measured   datasheet    achieved")
 for n, t in list(zip(sweep_sizes, sweep_times))[::4]:
@@ -1238,16 +1196,10 @@ predict("tokens per GPU over NVLink", ...)
 # of the gradients, and phases 1 and 3 send 14 messages of an 8th.
 # </details>
 
-
 # %% exercise="critical-batch" difficulty=3 minutes=14
 def critical_batch(
-    parameters: int,
-    itemsize: int,
-    peak: float,
-    nodes: int,
-    local: int,
-    intra: tuple[float, float],
-    inter: tuple[float, float],
+    parameters: int, itemsize: int, peak: float, nodes: int, local: int,
+    intra: tuple[float, float], inter: tuple[float, float],
 ) -> int:
     """The smallest number of tokens per GPU for which a hierarchical all-reduce of the
     gradients takes no longer than the backward pass; 0 for a single GPU, which has
@@ -1259,7 +1211,6 @@ def critical_batch(
     intra, inter: (alpha in seconds, bandwidth in bytes/s one way), of a link inside a
         node and of a NIC; each GPU has one of its own. Chunks are not rounded.
     """
-
     ### BEGIN SOLUTION
     def ring(P, nbytes, link):
         alpha, bandwidth = link
@@ -1269,7 +1220,6 @@ def critical_batch(
     communicating = ring(local, gradients, intra) + ring(nodes, gradients / local, inter)
     return math.ceil(communicating * peak / (4 * parameters))
     ### END SOLUTION
-
 
 # %%
 wires = {name: (link.alpha, link.bandwidth) for name, link in links.items()}
@@ -1313,14 +1263,12 @@ for tier in ("InfiniBand", "Ethernet"):
         print(f"so at most {4_000_000 // tokens:3,} GPUs for a batch of 4 million tokens")
 
 # %% [markdown]
-# Two tiers need a fifth to a quarter of the tokens. `simulate` knows both ways and takes the faster one. Ask it how long
-# the all-reduce of these gradients takes on the real cluster, and convert the time into tokens:
-
+# Two tiers need far fewer tokens. `simulate` knows both ways and takes the faster one. Ask it how long the all-reduce of
+# these gradients takes on the whole cluster, and convert the time into tokens:
 
 # %% tags=["notebook-only"]
 def gradients_reduced(rank, world_size):
     dist.all_reduce(torch.empty(7_000_000_000, dtype=torch.bfloat16))
-
 
 for cluster in ("dgx-h100", "ethernet-cloud"):
     run = simulate(gradients_reduced, 128, cluster=cluster, alike=lambda rank: 0)
@@ -1347,7 +1295,6 @@ for cluster in ("dgx-h100", "ethernet-cloud"):
 # %%
 predict("weak-scaling efficiency on 16 GPUs", ...)
 
-
 # %% exercise="scaling-efficiency" difficulty=2 minutes=8
 def scaling_efficiency(seconds: dict[int, float], work: str) -> dict[int, float]:
     """{GPUs: efficiency}, relative to the smallest number of GPUs, which has 1.
@@ -1358,10 +1305,12 @@ def scaling_efficiency(seconds: dict[int, float], work: str) -> dict[int, float]
     """
     fewest = min(seconds)
     ### BEGIN SOLUTION
-    ideal = {gpus: seconds[fewest] * (fewest / gpus if work == "the same" else 1) for gpus in seconds}
+    ideal = {
+        gpus: seconds[fewest] * (fewest / gpus if work == "the same" else 1)
+        for gpus in seconds
+    }
     return {gpus: ideal[gpus] / took for gpus, took in seconds.items()}
     ### END SOLUTION
-
 
 # %% tags=["notebook-only"]
 more_rows = {gpus: step_seconds(gpus, rows=4096 * gpus) for gpus in (1, 8, 16, 32)}
@@ -1459,7 +1408,6 @@ reveal(
 # larger one keeps all of the larger one alive.
 # </details>
 
-
 # %% exercise="sharded-state" difficulty=3 minutes=10
 def sharded_state(
     parameters: int, recipe: dict[str, torch.dtype], stage: int, world_size: int
@@ -1481,7 +1429,6 @@ def sharded_state(
     ### END SOLUTION
     return state
 
-
 # %% check="sharded-state" judges="values" points=3
 check(sharded_state, judges="values")
 
@@ -1492,7 +1439,6 @@ check(sharded_state, judges="memory")
 # Now for real models: 64 virtual ranks hold the state of each, and what is alive on them is counted. Tensors on a
 # virtual GPU have sizes but no values, so 8.6 TB is no problem. The formulas are $16N$, $4N + 12N/P$, $2N + 14N/P$ and
 # $16N/P$, and the counts should be equal to them.
-
 
 # %% tags=["notebook-only"]
 def hold_all(rank, world_size, sizes):
@@ -1506,7 +1452,6 @@ def hold_all(rank, world_size, sizes):
                 held[parameters, stage] = storages.live
                 del state
     return held
-
 
 models = {"7B": 7, "13B": 13, "LLaMA 70B": 70, "GPT-3 175B": 175, "MT-NLG 530B": 530, "PaLM 540B": 540}
 sizes = [billions * 10**9 for billions in models.values()]
@@ -1547,7 +1492,6 @@ print("equal to the formulas, to the byte:", all(equal))
 predict("GB of activations of GPT-3", ...)
 predict("share that FlashAttention saves", ...)
 
-
 # %% exercise="activation-bytes" difficulty=2 minutes=10
 def activation_bytes(s: int, b: int, h: int, a: int, flash: bool) -> int:
     """Bytes that one transformer layer keeps for backward, as in the table.
@@ -1560,7 +1504,6 @@ def activation_bytes(s: int, b: int, h: int, a: int, flash: bool) -> int:
     scores = 4 * a * s * b if flash else 5 * a * s * s * b
     ### END SOLUTION
     return linear + scores
-
 
 # %%
 gpt3 = {flash: 96 * activation_bytes(2048, 1, 12288, 96, flash) for flash in (False, True)}
@@ -1586,7 +1529,6 @@ check(activation_bytes, judges="values")
 # scores; then with an attention that keeps what FlashAttention keeps. Every byte that is alive after the forward pass,
 # beyond the weights, is counted:
 
-
 # %%
 class KeepsWhatFlashKeeps(torch.autograd.Function):
     """Attention's shapes, and what FlashAttention saves; on meta nothing is computed."""
@@ -1597,7 +1539,6 @@ class KeepsWhatFlashKeeps(torch.autograd.Function):
         log_sum = torch.empty(q.shape[:3], dtype=torch.float32)
         ctx.save_for_backward(q, k, v, out, log_sum)
         return out
-
 
 def layer_with_dropout(x, norms, w_qkv, w_out, w_up, w_down, heads, flash):
     dropout = nn.functional.dropout
@@ -1613,7 +1554,6 @@ def layer_with_dropout(x, norms, w_qkv, w_out, w_up, w_down, heads, flash):
     normed = nn.functional.layer_norm(x, x.shape[-1:], *norms[2:])
     return x + dropout(nn.functional.gelu(normed @ w_up) @ w_down, 0.1)
 
-
 def activations_alive(rank, world_size, s, b, h, a, flash):
     from utils import track_memory
 
@@ -1627,7 +1567,6 @@ def activations_alive(rank, world_size, s, b, h, a, flash):
         x = torch.empty(b, s, h, dtype=torch.bfloat16)
         y = layer_with_dropout(x, norms, *matrices, a, flash)
         return storages.live - before - y.nbytes  # y belongs to the next layer
-
 
 # %% tags=["notebook-only"]
 for flash in (False, True):
@@ -1667,17 +1606,10 @@ for flash in (False, True):
 # %%
 predict("HFU / MFU with full recomputation", ...)
 
-
 # %% exercise="mfu-and-hfu" difficulty=2 minutes=8
 def mfu_and_hfu(
-    tokens_per_second: float,
-    parameters: float,
-    layers: int,
-    width: int,
-    sequence: int,
-    gpus: int,
-    peak: float,
-    recomputed: float = 0.0,
+    tokens_per_second: float, parameters: float, layers: int, width: int, sequence: int,
+    gpus: int, peak: float, recomputed: float = 0.0
 ) -> tuple[float, float]:
     """(MFU, HFU) of a training run, 1 being 100 %.
 
@@ -1691,7 +1623,6 @@ def mfu_and_hfu(
     mfu, hfu = 3 * forwards_per_second, (3 + recomputed) * forwards_per_second
     ### END SOLUTION
     return mfu, hfu
-
 
 # %% [markdown]
 # PaLM's report has all the numbers: 540.35 billion parameters, 118 layers, 48 heads of 256, sequences of 2,048 tokens,
@@ -1802,7 +1733,6 @@ how_predictions_went()
 # %% exercise="best-plan" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
-
 def best_plan(machines: int, critical: int) -> tuple[int, int, int]:
     """(dp, tp, rows): how to split the MLP and how many rows to take.
 
@@ -1836,7 +1766,6 @@ def best_plan(machines: int, critical: int) -> tuple[int, int, int]:
     ]
     return min(plans, key=seconds_per_row_that_counts)
     ### END SOLUTION
-
 
 # %% check="best-plan" judges="score" points=3
 check(best_plan, judges="score", extra_credit=3)

@@ -85,7 +85,6 @@ pieces = [[len(rows) for rows in torch.zeros(number, 1).chunk(4)] for number in 
 reveal("pieces of 10 rows", pieces[0], why="`chunk` rounds the size up to 3, and the last piece gets what is left.")
 reveal("pieces of 5 rows", pieces[1], why="Rounded up, a piece has 2 rows. That makes three pieces; rank 3 gets none.")
 
-
 # %% exercise="shard-the-batch" difficulty=1 minutes=6
 def shard_the_batch(batch: Tensor, rank: int, world_size: int) -> Tensor:
     """This rank's rows of the global batch; no communication.
@@ -100,7 +99,6 @@ def shard_the_batch(batch: Tensor, rank: int, world_size: int) -> Tensor:
     first = rank * size + min(rank, larger)
     return batch[first : first + size + (rank < larger)]
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -141,9 +139,10 @@ print("the mean of all shards' gradients is:     ", all(torch.allclose(a, b) for
 predict("all-reduces for the small MLP", ...)
 predict("bytes in each", ...)
 
-
 # %% exercise="average-gradients" difficulty=2 minutes=8
-def average_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
+def average_gradients(
+    model: nn.Module, shard: Tensor, rank: int, world_size: int
+) -> list[Tensor]:
     """Forward and backward on this rank's shard; every parameter's grad becomes the
     mean over all ranks.
 
@@ -161,19 +160,16 @@ def average_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: in
         ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
 
-
 # %% check="average-gradients" judges="values" points=3
 check(average_gradients, judges="values")
 
 # %% check="average-gradients" judges="traffic" points=1
 check(average_gradients, judges="traffic")
 
-
 # %% tags=["notebook-only"]
 def one_step(rank, world_size, method=average_gradients):
     shard = make_batch(2, 4, seed=rank, dtype=double)
     return method(MLP(make_weights(3, 4, dtype=double)), shard, rank, world_size)
-
 
 sent = [event for event in spawn(one_step, 4).events if event.rank == 0]
 
@@ -186,7 +182,6 @@ reveal("bytes in each", sent[0].bytes, unit="B", why="4 x 4 numbers of 8 bytes e
 # Five steps with AdamW, on 4 ranks and in one process. A rank only sees the losses of its own shards, so we compare
 # the weights at the end.
 
-
 # %% tags=["notebook-only"]
 def train(model, batches, average, rank, world_size):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -197,11 +192,9 @@ def train(model, batches, average, rank, world_size):
         optimizer.step()
     return [parameter.detach() for parameter in model.parameters()]
 
-
 def train_on_ranks(rank, world_size, average=average_gradients):
     batches = [make_batch(8, 4, seed=step, dtype=double) for step in range(5)]
     return train(MLP(make_weights(3, 4, dtype=double)), batches, average, rank, world_size)
-
 
 serial = spawn(train_on_ranks, 1).results[0]
 parallel = spawn(train_on_ranks, 4).results
@@ -211,20 +204,16 @@ parallel = spawn(train_on_ranks, 4).results
 # A warning about such comparisons. AdamW divides each gradient by its own usual size, so gradients that are all 4 times
 # too large train nearly as well: **a loss curve does not show a forgotten division**. Compare gradients.
 
-
 # %% tags=["notebook-only"]
 def sum_of_gradients(model, shard, rank, world_size):
     average_gradients(model, shard, rank, world_size)
     for parameter in model.parameters():
         parameter.grad *= world_size  # as if the division had been forgotten
 
-
 wrong = spawn(train_on_ranks, 4, average=sum_of_gradients).results[0]
-
 
 def distance(some, others):
     return torch.cat([(a - b).flatten() for a, b in zip(some, others)]).norm().item()
-
 
 moved = distance(serial, make_weights(3, 4, dtype=double))
 print(f"In five steps the right weights move by {moved:.4f}.")
@@ -236,7 +225,6 @@ print(f"With gradients 4 times too large, they end {distance(serial, wrong):.1e}
 # "The same weights before": who makes sure of that? If each rank draws its own weights, they differ forever. All ranks
 # apply the same update, so a difference at the start never goes away: plain SGD keeps it to the last digit.
 
-
 # %%
 def different_starts(rank, world_size):
     # rank 0 starts at 0, rank 1 at 1
@@ -247,7 +235,6 @@ def different_starts(rank, world_size):
         dist.all_reduce(weight.grad)
         weight.data -= 0.1 * weight.grad / world_size
     return round(weight.item(), 6)
-
 
 spawn(different_starts, 2).results
 
@@ -261,7 +248,6 @@ spawn(different_starts, 2).results
 # %%
 predict("tensors that are broadcast", ...)
 predict("buffers among them", ...)
-
 
 # %% exercise="broadcast-weights" difficulty=2 minutes=7
 def broadcast_weights(model: nn.Module, rank: int, world_size: int) -> list[Tensor]:
@@ -278,7 +264,6 @@ def broadcast_weights(model: nn.Module, rank: int, world_size: int) -> list[Tens
         dist.broadcast(tensor.detach(), src=0)
     ### END SOLUTION
     return [tensor.detach() for tensor in tensors]
-
 
 # %% check="broadcast-weights" judges="values" points=3
 check(broadcast_weights, judges="values")
@@ -348,9 +333,10 @@ reveal("the gradient of the whole batch", mean_of_all, why="12 is one row in fou
 # parameter.
 # </details>
 
-
 # %% exercise="weigh-uneven-shards" difficulty=3 minutes=10
-def weigh_uneven_shards(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
+def weigh_uneven_shards(
+    model: nn.Module, shard: Tensor, rank: int, world_size: int
+) -> list[Tensor]:
     """As average_gradients, for shards of different sizes: the gradient of the mean
     loss over all rows of all ranks.
 
@@ -369,7 +355,6 @@ def weigh_uneven_shards(model: nn.Module, shard: Tensor, rank: int, world_size: 
         dist.all_reduce(parameter.grad)
     ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
-
 
 # %% check="weigh-uneven-shards" judges="values" points=3
 check(weigh_uneven_shards, judges="values")
@@ -395,7 +380,6 @@ check(weigh_uneven_shards, judges="values")
 predict("times the traffic", ...)
 predict("the gradient is then", ..., choices=["right", "too large", "too small"])
 
-
 # %%
 def accumulate_gradients(model, microbatches, rank, world_size):
     for microbatch in microbatches:
@@ -406,7 +390,6 @@ def accumulate_gradients(model, microbatches, rank, world_size):
         parameter.grad /= world_size
     return [parameter.grad for parameter in model.parameters()]
 
-
 # %% tags=["notebook-only"]
 def reduce_after_each(model, microbatches, rank, world_size):
     for microbatch in microbatches:
@@ -416,16 +399,13 @@ def reduce_after_each(model, microbatches, rank, world_size):
             parameter.grad /= world_size
     return [parameter.grad for parameter in model.parameters()]
 
-
 def eight_microbatches(rank, world_size, method):
     seeds = range(8 * rank, 8 * rank + 8)
     microbatches = [make_batch(2, 4, seed=seed, dtype=double) for seed in seeds]
     return method(MLP(make_weights(3, 4, dtype=double)), microbatches, rank, world_size)
 
-
 def length(gradients):
     return torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
-
 
 methods = (reduce_after_each, accumulate_gradients)
 each, once = [spawn(eight_microbatches, 2, method) for method in methods]
@@ -461,9 +441,10 @@ reveal(
 predict("samples of each rank", ...)
 predict("samples that are seen twice", ...)
 
-
 # %% exercise="epoch-indices" difficulty=2 minutes=10
-def epoch_indices(num_samples: int, epoch: int, seed: int, rank: int, world_size: int) -> list[int]:
+def epoch_indices(
+    num_samples: int, epoch: int, seed: int, rank: int, world_size: int
+) -> list[int]:
     """Which samples this rank sees in this epoch, in order; no communication.
 
     Returns ceil(num_samples / P) indices, as plain numbers: this rank's part of one
@@ -482,7 +463,6 @@ def epoch_indices(num_samples: int, epoch: int, seed: int, rank: int, world_size
         order += order[: each * world_size - len(order)]
     return order[rank::world_size]
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -516,7 +496,6 @@ reveal("samples that are seen twice", sum(map(len, epochs[0])) - 10, why="3 on e
 # All 16 do the same, so it is enough to run one of them: of the ranks for which `alike` returns the same value,
 # `simulate` runs only the first, and lets it stand for the others.
 
-
 # %% tags=["notebook-only"]
 def large_step(rank, world_size, method, layers=48, dim=1024, rows=4096, **more):
     model = MLP(make_weights(layers, dim, dtype=torch.bfloat16))
@@ -524,16 +503,15 @@ def large_step(rank, world_size, method, layers=48, dim=1024, rows=4096, **more)
     with region("step"):
         method(model, shard, rank=rank, world_size=world_size, **more)
 
-
 def compute_only(model, shard, rank, world_size):
     loss_of(model(shard)).backward()
 
-
 def on_cluster(world_size, method, **more):
-    run = simulate(large_step, world_size, method, cluster="dgx-h100", alike=lambda rank: 0, **more)
+    run = simulate(
+        large_step, world_size, method, cluster="dgx-h100", alike=lambda rank: 0, **more
+    )
     steps = [each for each in run.regions if each.name == "step"]
     return run, max(each.end for each in steps) - min(each.start for each in steps)
-
 
 _, alone = on_cluster(1, compute_only)
 run, naive = on_cluster(16, average_gradients)
@@ -561,7 +539,6 @@ run.costs()
 predict("latencies that a step pays", ...)
 predict("the all-reduce has to wait for", ..., choices=["the first gradient", "the last gradient"])
 
-
 # %%
 def flat_gradients(model, shard, rank, world_size):
     parameters = list(model.parameters())
@@ -574,7 +551,6 @@ def flat_gradients(model, shard, rank, world_size):
         # a view of the long tensor: no copy back
         parameter.grad = piece.view_as(parameter)
     return [parameter.grad for parameter in parameters]
-
 
 # %% tags=["notebook-only"]
 flat_run, flat = on_cluster(16, flat_gradients)
@@ -622,7 +598,6 @@ predict("buckets of [10, 10, 30]", ...)
 # %%
 figures.buckets([[7, 6], [5, 4, 3, 2], [1, 0]], sizes=[40, 40, 450, 120, 120, 120, 200, 200])
 
-
 # %% exercise="make-buckets" difficulty=2 minutes=8
 def make_buckets(sizes: list[int], cap: int) -> list[list[int]]:
     """Put parameters in buckets, from the last parameter to the first.
@@ -643,7 +618,6 @@ def make_buckets(sizes: list[int], cap: int) -> list[list[int]]:
         ### END SOLUTION
     return buckets
 
-
 # %% check="make-buckets" judges="values" points=3
 check(make_buckets, judges="values")
 
@@ -662,7 +636,6 @@ reveal(
 
 # %%
 predict("buckets after backward cost", ..., choices=["more time", "less time"])
-
 
 # %% exercise="bucketed-gradients" difficulty=2 minutes=8
 def bucketed_gradients(
@@ -695,7 +668,6 @@ def bucketed_gradients(
         ### END SOLUTION
     return [parameter.grad for parameter in parameters]
 
-
 # %% check="bucketed-gradients" judges="values" points=2
 check(bucketed_gradients, judges="values")
 
@@ -713,16 +685,13 @@ check(bucketed_gradients, judges="traffic")
 # %%
 predict("the best number of buckets", ..., choices=["1", "4", "24"])
 
-
 # %%
 def plan(buckets, latency=0.4, transfer=3.6, backward=10.0):  # milliseconds
     ready = [backward * (number + 1) / buckets for number in range(buckets)]
     return ready, [latency + transfer / buckets] * buckets
 
-
 plans = {"one bucket": plan(1), "four": plan(4), "twenty-four": plan(24)}
 figures.overlap(plans, backward=10.0)
-
 
 # %% exercise="communication-end" difficulty=2 minutes=6
 def communication_end(ready: list[float], took: list[float]) -> float:
@@ -739,7 +708,6 @@ def communication_end(ready: list[float], took: list[float]) -> float:
         end = max(end, is_ready) + takes
     ### END SOLUTION
     return end
-
 
 # %% check="communication-end" judges="values" points=2
 check(communication_end, judges="values")
@@ -797,7 +765,6 @@ reveal(
 # `numel()`, and view each piece as its parameter.
 # </details>
 
-
 # %% exercise="overlap-by-hooks" difficulty=4 minutes=20
 def overlap_by_hooks(
     model: nn.Module, shard: Tensor, buckets: list[list[int]], rank: int, world_size: int
@@ -842,7 +809,6 @@ def overlap_by_hooks(
         hook.remove()
     return [parameter.grad for parameter in parameters]
 
-
 # %% check="overlap-by-hooks" judges="values" points=3
 check(overlap_by_hooks, judges="values")
 
@@ -860,10 +826,8 @@ check(overlap_by_hooks, judges="time")
 # %% tags=["notebook-only"]
 sizes = [1024 * 1024 * 2] * 48  # bytes of each weight in bfloat16
 
-
 def with_cap(cap):
     return on_cluster(16, overlap_by_hooks, buckets=make_buckets(sizes, cap))
-
 
 _, late = on_cluster(16, bucketed_gradients, buckets=make_buckets(sizes, 10 * 2**20))
 took = {"naive": naive, "one flat tensor": flat, "10 MiB, but after backward": late}
@@ -909,13 +873,11 @@ run.timeline(within="step", ranks=[0], beside=runs[10])
 #
 # `AwkwardMLP` has all three. Each replica is told which of its branches to use.
 
-
 # %%
 def who_has_a_gradient(rank, world_size):
     model = AwkwardMLP(make_weights(5, 4, dtype=double), order=[[0, 2], [2]][rank % 2])
     loss_of(model(make_batch(2, 4, seed=rank, dtype=double))).backward()
     return {name: parameter.grad is not None for name, parameter in model.named_parameters()}
-
 
 for rank, has in enumerate(spawn(who_has_a_gradient, 2).results):
     print(f"rank {rank}:", has)
@@ -928,7 +890,6 @@ for rank, has in enumerate(spawn(who_has_a_gradient, 2).results):
 # %%
 predict("skipping None ends in", ..., choices=["an error", "a deadlock", "a wrong number"])
 
-
 # %% tags=["raises-exception"]
 def skipping_none(rank, world_size):
     model = AwkwardMLP(make_weights(5, 4, dtype=double), order=[[0, 2], [2]][rank % 2])
@@ -936,7 +897,6 @@ def skipping_none(rank, world_size):
     for parameter in model.parameters():
         if parameter.grad is not None:  # the obvious fix
             dist.all_reduce(parameter.grad)
-
 
 spawn(skipping_none, 2)
 
@@ -978,9 +938,10 @@ reveal(
 # `world_size`.
 # </details>
 
-
 # %% exercise="average-what-is-used" difficulty=3 minutes=14
-def average_what_is_used(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor | None]:
+def average_what_is_used(
+    model: nn.Module, shard: Tensor, rank: int, world_size: int
+) -> list[Tensor | None]:
     """As average_gradients, for a model with frozen and tied parameters, and others
     that some ranks do not use.
 
@@ -1003,7 +964,6 @@ def average_what_is_used(model: nn.Module, shard: Tensor, rank: int, world_size:
             parameter.grad /= world_size
     ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
-
 
 # %% check="average-what-is-used" judges="values" points=4
 check(average_what_is_used, judges="values")
@@ -1060,7 +1020,6 @@ predict("the users come", ..., choices=choices)
 # its end until no bucket is left. Then all-reduce the users, wait for each flight, and give every parameter its
 # piece, or None where the sum of the users is 0.
 # </details>
-
 
 # %% exercise="replica" difficulty=5 minutes=20
 class Replica(nn.Module):
@@ -1126,7 +1085,6 @@ class Replica(nn.Module):
                 p.grad = piece.view_as(p) if users[index] else None
         ### END SOLUTION
 
-
 def replica(module: nn.Module, buckets: list[list[int]]) -> Replica:
     """A model like `module` whose ranks train as one, step after step.
 
@@ -1139,7 +1097,6 @@ def replica(module: nn.Module, buckets: list[list[int]]) -> Replica:
     over the ranks, or None where no rank has used the parameter.
     """
     return Replica(module, buckets)
-
 
 # %% check="replica" judges="values" points=5
 check(replica, judges="values")
@@ -1160,7 +1117,6 @@ reveal(
 # The awkward model, two ranks with different branches, three steps of two microbatches each. Rank 1 starts with
 # weights of its own, and no rank uses branch 1.
 
-
 # %% tags=["notebook-only"]
 def three_steps(rank, world_size):
     weights = make_weights(5, 4, seed=rank, dtype=double)
@@ -1174,7 +1130,6 @@ def three_steps(rank, world_size):
         optimizer.zero_grad()
     return [parameter.detach() for parameter in model.parameters()]
 
-
 first, second = spawn(three_steps, 2).results
 print("equal on both ranks:", all(torch.equal(a, b) for a, b in zip(first, second)))
 moved = [not torch.equal(a, b) for a, b in zip(first, make_weights(5, 4, dtype=double))]
@@ -1186,7 +1141,6 @@ print("trained (tied, frozen, branches 0 to 2):", moved)
 # too large. After the all-reduce every rank holds the same gradient, so each computes the same norm, and no message is
 # needed. But if you clip too early, while the gradients are local, each rank shortens its own by a different factor.
 
-
 # %%
 def norms_before_and_after(rank, world_size):
     model = MLP(make_weights(3, 4, dtype=double))
@@ -1197,7 +1151,6 @@ def norms_before_and_after(rank, world_size):
     # returns the norm that it found
     after = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.01)
     return round(before.item(), 4), round(after.item(), 4)
-
 
 for rank, (before, after) in enumerate(spawn(norms_before_and_after, 4).results):
     print(f"rank {rank}: norm of its own gradient {before}, of the mean {after}")
@@ -1219,7 +1172,6 @@ print(f"summed in bfloat16: {total.item():.3f}     in float32: {exact.item():.3f
 # So large runs compute gradients in bfloat16, but send and add them in **float32**, at twice the bytes. Here are both
 # on 8 ranks, with the gradients of a model in bfloat16: how far is each from the exact sum?
 
-
 # %%
 def sum_in(rank, world_size, dtype):
     model = MLP(make_weights(3, 64, dtype=torch.bfloat16))
@@ -1229,7 +1181,6 @@ def sum_in(rank, world_size, dtype):
     dist.all_reduce(flat)
     dist.all_reduce(exact)
     return flat.nbytes, ((flat.double() - exact).norm() / exact.norm()).item()
-
 
 for dtype in (torch.bfloat16, torch.float32):
     nbytes, error = spawn(sum_in, 8, dtype).results[0]
@@ -1252,12 +1203,10 @@ figures.norms(world_size=2)
 predict("equal to the serial run is", ..., choices=["batch norm", "layer norm"])
 predict("the other is off by", ...)
 
-
 # %% tags=["notebook-only"]
 def with_norm(norm, seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 6), norm, nn.GELU(), nn.Linear(6, 3)).double()
-
 
 # how far apart, as a fraction of the right gradient's length
 def off_by(model, ours, rows):
@@ -1267,11 +1216,9 @@ def off_by(model, ours, rows):
     got = torch.cat([gradient.flatten() for gradient in ours])
     return ((got - right).norm() / right.norm()).item()
 
-
 def gradients_with(rank, world_size, model):
     shard = shard_the_batch(rows, rank, world_size)
     return average_gradients(model, shard, rank, world_size)
-
 
 rows, errors = make_batch(8, 4, dtype=double), {}
 for name, norm in (("batch norm", nn.BatchNorm1d(6)), ("layer norm", nn.LayerNorm(6))):
@@ -1320,9 +1267,10 @@ predict("numbers to be summed, for 6 columns", ...)
 # divide all but the last number by the last, and `chunk(2)` gives the two means.
 # </details>
 
-
 # %% exercise="normalise-globally" difficulty=3 minutes=12
-def normalise_globally(x: Tensor, eps: float, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
+def normalise_globally(
+    x: Tensor, eps: float, rank: int, world_size: int
+) -> tuple[Tensor, Tensor]:
     """Batch norm's forward pass over the rows of all ranks, without weight and bias.
 
     x: (b, F), b >= 1 rows that may differ in number from rank to rank; left unchanged.
@@ -1337,7 +1285,6 @@ def normalise_globally(x: Tensor, eps: float, rank: int, world_size: int) -> tup
     var = mean_of_squares - mean.square()
     ### END SOLUTION
     return (x - mean) / torch.sqrt(var + eps), var
-
 
 # %% check="normalise-globally" judges="values" points=3
 check(normalise_globally, judges="values")
@@ -1385,9 +1332,10 @@ predict("something would complain", ...)
 # All-reduce it once. Divide all but the last by the last, and cut the result in two.
 # </details>
 
-
 # %% exercise="normalise-backward" difficulty=4 minutes=15
-def normalise_backward(g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: int, world_size: int) -> Tensor:
+def normalise_backward(
+    g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: int, world_size: int
+) -> Tensor:
     """The gradient with respect to `x` of normalise_globally, from the gradient `g`
     with respect to `x_hat`.
 
@@ -1402,7 +1350,6 @@ def normalise_backward(g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: 
     mean_g, mean_gx = (sums[:-1] / sums[-1]).chunk(2)
     ### END SOLUTION
     return (g - mean_g - x_hat * mean_gx) / torch.sqrt(var + eps)
-
 
 # %% check="normalise-backward" judges="values" points=3
 check(normalise_backward, judges="values")
@@ -1422,7 +1369,6 @@ reveal(
 # An `autograd.Function` ties a forward pass to its backward pass, so that `loss.backward()` calls yours. Here is the
 # model that was off before:
 
-
 # %% tags=["notebook-only"]
 class Synchronised(torch.autograd.Function):
     @staticmethod
@@ -1439,11 +1385,9 @@ class Synchronised(torch.autograd.Function):
         # one gradient for x, none for eps
         return normalise_backward(g, x_hat, var, context.eps, rank, world_size), None
 
-
 class SyncNorm(nn.BatchNorm1d):
     def forward(self, x):
         return Synchronised.apply(x, self.eps) * self.weight + self.bias
-
 
 right, synchronised = with_norm(nn.BatchNorm1d(6)), with_norm(SyncNorm(6))
 error = off_by(right, spawn(gradients_with, 4, synchronised).results[0], rows)
@@ -1460,7 +1404,6 @@ print("equal to the serial batch norm:", error < 1e-9)
 # we can look at what its options do. Here is a model with 8 layers of 64 kB each on 2 ranks, three steps with each
 # option. (A cap is in MiB; 0.15 of them are 157,286 bytes.)
 
-
 # %%
 def calls_of_ddp(rank, world_size, options):
     model = DistributedDataParallel(MLP(make_weights(8, 128)), **options)
@@ -1469,10 +1412,8 @@ def calls_of_ddp(rank, world_size, options):
         with region(f"step {step}"):
             loss_of(model(shard_the_batch(make_batch(8, 128), rank, world_size))).backward()
 
-
 def shown(event):
     return f"{event.op} of {event.bytes:,}" if event.op == "all_reduce" else event.op
-
 
 def show_calls(**options):
     run = spawn(calls_of_ddp, 2, options)
@@ -1484,7 +1425,6 @@ def show_calls(**options):
     for name, step in steps.items():
         calls = [event for event in mine if step.start <= event.start <= step.end]
         print(f"  {name}:", ", ".join(map(shown, calls)))
-
 
 # %% tags=["notebook-only"]
 show_calls()
@@ -1512,7 +1452,6 @@ show_calls(static_graph=True)
 #
 # A look at one gradient's memory shows the views: is it 64 kB of its own, or does it lie in the bucket of 512 kB?
 
-
 # %%
 def memory_of_a_gradient(rank, world_size, options):
     model = DistributedDataParallel(MLP(make_weights(8, 128)), **options)
@@ -1521,7 +1460,6 @@ def memory_of_a_gradient(rank, world_size, options):
         loss_of(model(make_batch(8, 128))).backward()
     return next(model.parameters()).grad.untyped_storage().nbytes()
 
-
 for options in ({}, {"gradient_as_bucket_view": True}):
     print(options, spawn(memory_of_a_gradient, 2, options).results[0])
 
@@ -1529,7 +1467,6 @@ for options in ({}, {"gradient_as_bucket_view": True}):
 # ### Which one is faster?
 # Yours, DDP and the naive version side by side, in one run: an MLP of 16 layers of 512 x 512 (16.8 MB of gradients),
 # 32 rows on each of 2 ranks, buckets of 4 MiB. Their steps take turns, and we compare medians.
-
 
 # %%
 def race(rank, world_size, layers=16, dim=512, rows=32, cap=4, rounds=9):
@@ -1558,7 +1495,6 @@ def race(rank, world_size, layers=16, dim=512, rows=32, cap=4, rounds=9):
             times[name].append(perf_counter() - start)
     return {name: median(every[3:]) for name, every in times.items()}
 
-
 # %% tags=["nbval-ignore-output"]
 took = spawn(race, 2).results[0]
 print(f"throughput, yours to torch's DDP: {took['torch'] / took['yours']:.2f}")
@@ -1580,7 +1516,6 @@ def torchs_ddp(model, shard, rank, world_size):
         model.zero_grad()
         with region(f"step {step}"):
             loss_of(model(shard)).backward()
-
 
 run, _ = on_cluster(16, torchs_ddp)
 last = [each for each in run.regions if each.name == "step 2"]
@@ -1606,7 +1541,6 @@ for name, took in {"computing alone": alone, "DDP": torchs, "yours": steps[25]}.
 # Data parallelism lets you estimate both for free: a local gradient has the noise of $b$ rows, their mean that of
 # $P\,b$ rows.
 
-
 # %%
 def noise_scale(rank, world_size, rows=16):
     model = MLP(make_weights(3, 16, dtype=double))
@@ -1620,7 +1554,6 @@ def noise_scale(rank, world_size, rows=16):
     small, large = local / world_size, mean
     variance = (small - large) / (1 / rows - 1 / (rows * world_size))
     return (variance / (large - variance / (rows * world_size))).item()
-
 
 critical = spawn(noise_scale, 8).results[0]
 print(f"critical batch of this toy at its start: about {critical:.0f} rows")
@@ -1720,15 +1653,15 @@ network = {"latency": 2e-4, "bandwidth": 40e9}
 # %% exercise="best-buckets" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
-
-def best_buckets(sizes: list[int], ready: list[float], latency: float, bandwidth: float) -> list[list[int]]:
+def best_buckets(
+    sizes: list[int], ready: list[float], latency: float, bandwidth: float
+) -> list[list[int]]:
     """The buckets, in the order in which they are sent; each is a list of indices.
 
     sizes: bytes of each parameter, in the order of model.parameters().
     ready: the second at which each gradient is there; the last parameter's comes first.
     latency, bandwidth: seconds for each all-reduce, and bytes per second.
     """
-
     ### BEGIN SOLUTION
     def plan(cap):
         buckets, filled = [], 0
@@ -1749,7 +1682,6 @@ def best_buckets(sizes: list[int], ready: list[float], latency: float, bandwidth
 
     return min((plan(mib * 2**20) for mib in range(1, 101)), key=end)
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: what to look at</summary>

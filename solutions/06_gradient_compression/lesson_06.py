@@ -80,7 +80,6 @@ sums = [(two + two).item(), (two / 2 + two / 2).item()]
 reveal("40,000 + 40,000 in float16", sums[0], why="Nothing above 65,504 fits. The mean would have fitted.")
 reveal("20,000 + 20,000 in float16", sums[1], why="Divide first, and the sum never grows larger than the mean.")
 
-
 # %% exercise="mean-in-half" difficulty=2 minutes=6
 def mean_in_half(gradient: Tensor, dtype: torch.dtype, rank: int, world_size: int) -> Tensor:
     """The mean of `gradient` over all ranks, summed in a 16-bit dtype.
@@ -95,7 +94,6 @@ def mean_in_half(gradient: Tensor, dtype: torch.dtype, rank: int, world_size: in
     dist.all_reduce(half)
     return half.to(gradient.dtype)
     ### END SOLUTION
-
 
 # %% check="mean-in-half" judges="values" points=2
 check(mean_in_half, judges="values")
@@ -125,7 +123,6 @@ predict("the sum of 1,000 roundings of 0.3", ...)
 # $\lfloor y \rfloor$. Each entry draws for itself. And each rank needs a seed of its own: if all ranks round up
 # together, nothing cancels.
 
-
 # %% exercise="stochastic-round" difficulty=2 minutes=6
 def stochastic_round(y: Tensor, seed: int) -> Tensor:
     """Whole numbers whose expected values are those of `y`; each entry is rounded up or
@@ -142,7 +139,6 @@ def stochastic_round(y: Tensor, seed: int) -> Tensor:
     u = torch.rand(y.shape, generator=generator)
     return below + (u < y - below)
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -190,7 +186,6 @@ reveal("the sum of 1,000 roundings of 0.3", nearest, why="Each one is 0. A bias 
 # %%
 predict("bytes of 1,000 numbers", ...)
 
-
 # %% exercise="quantise" difficulty=3 minutes=10
 def quantise(x: Tensor, block: int, levels: int, to_whole) -> tuple[Tensor, Tensor]:
     """(codes, scales): each block of x is about its codes times its scale.
@@ -210,7 +205,6 @@ def quantise(x: Tensor, block: int, levels: int, to_whole) -> tuple[Tensor, Tens
     codes = to_whole(blocks / divisors[:, None]).clamp(-levels, levels)
     return codes.to(torch.int8).flatten()[: len(x)], scales
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -234,11 +228,9 @@ check(quantise, judges="values")
 # Going back takes a line: repeat each scale for its block and multiply. So what do blocks buy? Here are 4,096 normal
 # numbers, four of them a hundred times as large as usual. The error is a fraction of the length of the rest.
 
-
 # %%
 def dequantise(codes: Tensor, scales: Tensor, block: int) -> Tensor:
     return codes.to(scales.dtype) * scales.repeat_interleave(block)[: len(codes)]
-
 
 generator = torch.Generator().manual_seed(0)
 spiky = torch.randn(4096, generator=generator)
@@ -291,9 +283,10 @@ reveal("100 + 100 in int8", overflown, why="200 is too large and wraps around: 2
 # %%
 predict("ranks at which int8 saves nothing", ...)
 
-
 # %% exercise="mean-of-gathered" difficulty=2 minutes=7
-def mean_of_gathered(payload: tuple[Tensor, ...], numel: int, decompress, rank: int, world_size: int) -> Tensor:
+def mean_of_gathered(
+    payload: tuple[Tensor, ...], numel: int, decompress, rank: int, world_size: int
+) -> Tensor:
     """The mean over all ranks of the gradients that their payloads stand for.
 
     payload: what this rank's compressor made of its gradient, one tensor or several;
@@ -311,7 +304,6 @@ def mean_of_gathered(payload: tuple[Tensor, ...], numel: int, decompress, rank: 
     ### BEGIN SOLUTION
     return sum(decompress(of_rank, numel) for of_rank in zip(*gathered)) / world_size
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -334,33 +326,26 @@ check(mean_of_gathered, judges="traffic")
 # %%
 BLOCK = 256
 
-
 def compress_int8(x):
     return quantise(x, BLOCK, 127, torch.round)
 
-
 def decompress_int8(payload, numel):
     return dequantise(*payload, BLOCK)
-
 
 def compress_int4(x):
     codes, scales = quantise(x, BLOCK, 7, torch.round)
     return pack_nibbles(codes), scales
 
-
 def decompress_int4(payload, numel):
     return dequantise(unpack_nibbles(payload[0], numel), payload[1], BLOCK)
-
 
 # %% tags=["notebook-only"]
 def exchange(rank, world_size, how, numel=4096):
     x = torch.randn(numel, generator=torch.Generator().manual_seed(rank))
     return how(x, rank=rank, world_size=world_size)
 
-
 def gathered_mean(x, compress, decompress, rank, world_size):
     return mean_of_gathered(compress(x), len(x), decompress, rank, world_size)
-
 
 def show_bytes(methods, ranks=4):
     for name, how in methods.items():
@@ -369,20 +354,16 @@ def show_bytes(methods, ranks=4):
         called = ", ".join(traffic.collectives[0])
         print(f"{name:15} {called:10} {handed_in:6,} bytes handed in, {traffic.implied(0):6,} sent")
 
-
 def dense(x, rank, world_size):
     dist.all_reduce(x)
     return x / world_size
 
-
-show_bytes(
-    {
-        "float32": dense,
-        "bfloat16": partial(mean_in_half, dtype=torch.bfloat16),
-        "int8": partial(gathered_mean, compress=compress_int8, decompress=decompress_int8),
-        "int4": partial(gathered_mean, compress=compress_int4, decompress=decompress_int4),
-    }
-)
+show_bytes({
+    "float32": dense,
+    "bfloat16": partial(mean_in_half, dtype=torch.bfloat16),
+    "int8": partial(gathered_mean, compress=compress_int8, decompress=decompress_int8),
+    "int4": partial(gathered_mean, compress=compress_int4, decompress=decompress_int4),
+})
 
 # %%
 equal = next(ranks for ranks in range(2, 100) if (ranks - 1) * 1 >= 2 * (ranks - 1) / ranks * 4)
@@ -406,7 +387,6 @@ reveal(
 # which direction a weight moves. (Bernstein and others, *signSGD*, 2018.) PyTorch has no tensors of bits. The kit's
 # `pack_bits(flags)` puts 8 flags into each byte, and `unpack_bits(packed, numel)` takes them out again.
 
-
 # %% exercise="majority" difficulty=2 minutes=7
 def majority(x: Tensor, rank: int, world_size: int) -> Tensor:
     """For each entry +1 if it is positive on more than half of the ranks, -1 if on
@@ -423,7 +403,6 @@ def majority(x: Tensor, rank: int, world_size: int) -> Tensor:
     return torch.sign(2 * votes - world_size)
     ### END SOLUTION
 
-
 # %% check="majority" judges="values" points=3
 check(majority, judges="values")
 
@@ -434,15 +413,12 @@ check(majority, judges="traffic")
 # As a compressor, signs need one more number, their usual size: the mean of $|x|$. Below are 48 entries of a made-up
 # gradient, most of them small and a few large, as in real ones, and what arrives of them.
 
-
 # %%
 def compress_sign(x):
     return pack_bits(x > 0), x.abs().mean().view(1)
 
-
 def decompress_sign(payload, numel):
     return (2 * unpack_bits(payload[0], numel).to(payload[1].dtype) - 1) * payload[1]
-
 
 sample = torch.randn(48, generator=torch.Generator().manual_seed(1)) ** 3
 arrives = {
@@ -469,7 +445,6 @@ figures.compressed(sample.tolist(), {name: x.tolist() for name, x in arrives.ite
 predict("bytes for k = 10", ...)
 predict("all-reduced values are", ..., choices=["the sum of the gradients", "sums of unrelated numbers"])
 
-
 # %% exercise="top-k-mean" difficulty=3 minutes=10
 def top_k_mean(x: Tensor, k: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     """(mean, sent): the mean over all ranks of what they send, and what this rank
@@ -492,7 +467,6 @@ def top_k_mean(x: Tensor, k: int, rank: int, world_size: int) -> tuple[Tensor, T
     sent = torch.zeros_like(x).index_add(0, *reversed(mine))
     ### END SOLUTION
     return mean, sent
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -533,7 +507,6 @@ reveal(
 # fixed **threshold**. But then each rank has a different number of them, and a gather wants equal sizes. So first
 # everybody gathers the counts, then pads to the largest:
 
-
 # %%
 def threshold_mean(x, threshold, rank, world_size):
     indices = (x.abs() > threshold).nonzero().flatten().to(torch.int32)
@@ -548,7 +521,6 @@ def threshold_mean(x, threshold, rank, world_size):
     for theirs, where in zip(all_values, all_places):
         mean.index_add_(0, where, theirs / world_size)  # the padding adds 0 at place 0
     return mean
-
 
 # %% tags=["notebook-only"]
 run = spawn(exchange, 4, partial(threshold_mean, threshold=2.5))
@@ -565,7 +537,6 @@ for rank in range(4):
 # What if all ranks choose **the same** $k$ entries? Then nobody has to send indices, and the values can be
 # **all-reduced** after all. Entries chosen at random will do, if all ranks draw them with the same seed, a new one in
 # each step. Each entry arrives in only $k$ of $n$ steps, so multiply by $n / k$, and the result is unbiased.
-
 
 # %% exercise="random-k-mean" difficulty=2 minutes=6
 def random_k_mean(x: Tensor, k: int, seed: int, rank: int, world_size: int) -> Tensor:
@@ -585,7 +556,6 @@ def random_k_mean(x: Tensor, k: int, seed: int, rank: int, world_size: int) -> T
     mean[indices] = values * (len(x) / k / world_size)
     return mean
     ### END SOLUTION
-
 
 # %% check="random-k-mean" judges="values" points=3
 check(random_k_mean, judges="values")
@@ -611,7 +581,6 @@ for k in (50, 500):
 # Two ranks, two weights, and top-1. Rank 0's loss is $\frac12 |w|^2 + 10 w_0 + w_1$, and rank 1's is
 # $\frac12 |w|^2 - 10 w_0 + w_1$. In the mean the tens cancel, and the best weights are $(0, -1)$. Start at $(0, 0)$:
 
-
 # %% tags=["notebook-only"]
 def tug_of_war(rank, world_size):
     w = torch.zeros(2)
@@ -620,7 +589,6 @@ def tug_of_war(rank, world_size):
         mean, sent = top_k_mean(gradient, 1, rank, world_size)
         w -= 0.01 * mean
     return [round(each, 2) for each in w.tolist()]
-
 
 spawn(tug_of_war, 2).results[0]
 
@@ -639,7 +607,6 @@ spawn(tug_of_war, 2).results[0]
 #
 # Each rank has a residual of its own. So subtract what **this rank** has sent, not the mean that everybody receives.
 
-
 # %% exercise="feedback-step" difficulty=3 minutes=8
 def feedback_step(
     gradient: Tensor, residual: Tensor, compressed_mean, rank: int, world_size: int
@@ -656,7 +623,6 @@ def feedback_step(
     mean, sent = compressed_mean(corrected, rank=rank, world_size=world_size)
     return mean, corrected - sent
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -676,7 +642,6 @@ def feedback_step(
 # %% check="feedback-step" judges="values" points=4
 check(feedback_step, judges="values")
 
-
 # %% tags=["notebook-only"]
 def with_feedback(rank, world_size):
     w, residual = torch.zeros(2), torch.zeros(2)
@@ -685,7 +650,6 @@ def with_feedback(rank, world_size):
         mean, residual = feedback_step(gradient, residual, partial(top_k_mean, k=1), rank, world_size)
         w -= 0.01 * mean
     return [round(each, 2) for each in w.tolist()]
-
 
 spawn(with_feedback, 2).results[0]
 
@@ -703,16 +667,13 @@ predict("without feedback the loss ends", ..., choices=["below 0.05", "between 0
 # %% tags=["notebook-only"]
 STEPS, SEEDS = 400, range(3)
 
-
 def flat_gradient(model):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
 
 def assign(model, flat):
     pieces = flat.split([parameter.numel() for parameter in model.parameters()])
     for parameter, piece in zip(model.parameters(), pieces):
         parameter.grad = piece.view_as(parameter)
-
 
 def train(rank, world_size, method, feedback, seed):
     """Returns this rank's losses, and how far what arrived is behind the true sum, in
@@ -740,17 +701,13 @@ def train(rank, world_size, method, feedback, seed):
         losses.append(loss.item())
     return losses, behind
 
-
 def train_often(rank, world_size, method, feedback):
     return [train(rank, world_size, method, feedback, seed) for seed in SEEDS]
-
 
 def whole(x, rank, world_size):
     return dense(x.clone(), rank, world_size), x
 
-
 found = {}
-
 
 def compare(name, method, feedback):
     found[name] = spawn(train_often, 2, method, feedback).results[0]
@@ -758,7 +715,6 @@ def compare(name, method, feedback):
     for step in (120, STEPS):
         middle, *ends = [sorted(each[step - 1] for each in losses)[at] for at in (1, 0, 2)]
         print(f"{name:17} after {step} steps: loss {middle:.3f} ({ends[0]:.3f} to {ends[1]:.3f})")
-
 
 top = partial(top_k_mean, k=21)
 compare("whole gradients", whole, feedback=False)
@@ -778,13 +734,11 @@ reveal(
 # %% [markdown]
 # Signs are biased, too. Do they need feedback as badly?
 
-
 # %% tags=["notebook-only"]
 def signs(x, rank, world_size):
     payload = compress_sign(x)
     sent = decompress_sign(payload, len(x))
     return mean_of_gathered(payload, len(x), decompress_sign, rank, world_size), sent
-
 
 compare("signs", signs, feedback=False)
 compare("signs, feedback", signs, feedback=True)
@@ -797,8 +751,8 @@ figures.over_steps(losses_of, "loss on rank 0: median and range of three runs", 
 # What do these runs show, and what don't they? Top 1 % without feedback stays far above the rest in all three. With
 # feedback it gets there, but later: after 120 steps its loss is still twice that of whole gradients, and after 400 it
 # has nearly caught up. Signs lose less: even without feedback they train, though more slowly, and with it you can't
-# tell them from whole gradients. So feedback decides whether top-k works, and for signs only how fast. This is one small
-# problem with a fixed batch and plain SGD. How much a large model loses, only training it can tell.
+# tell them from whole gradients. So feedback decides whether top-k works, and for signs only how fast. This is one
+# small problem with a fixed batch and plain SGD. How much a large model loses, only training it can tell.
 #
 # The **accumulated** error shows why: how far the sum of all that has arrived lags behind the sum of the true
 # gradients.
@@ -837,7 +791,6 @@ predict("times fewer numbers", ...)
 # %% [markdown]
 # ## PowerSGD
 
-
 # %% exercise="power-sgd" difficulty=4 minutes=15
 def power_sgd(
     gradient: Tensor, q: Tensor, residual: Tensor, rank: int, world_size: int
@@ -862,7 +815,6 @@ def power_sgd(
     approximation = p @ q.T
     return approximation, q, corrected - approximation
 
-
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -885,11 +837,9 @@ check(power_sgd, judges="values")
 # %% check="power-sgd" judges="traffic" points=2
 check(power_sgd, judges="traffic")
 
-
 # %% tags=["notebook-only"]
 def thin(rank, world_size, dim=1024, r=4):
     return power_sgd(torch.randn(dim, dim), torch.randn(dim, r), torch.zeros(dim, dim), rank, world_size)[0].shape
-
 
 traffic = spawn(thin, 2).traffic().collectives[0]["all_reduce"]
 
@@ -901,7 +851,6 @@ reveal("times fewer numbers", 1024 * 1024 * 4 / traffic.handed_in, why="$m n / (
 # How much of a real gradient does a matrix of rank $r$ hold? The gradient of the middle layer of our MLP, 32 x 32,
 # after ten steps with the same gradient (so that the iteration has converged), compared with the best that is possible,
 # from the singular values:
-
 
 # %% tags=["notebook-only"]
 def middle_layer(rank, world_size):
@@ -919,7 +868,6 @@ def middle_layer(rank, world_size):
         rows.append((r, errors[0], errors[-1], (singular[r:].norm() / singular.norm()).item()))
     return rows
 
-
 for r, first, last, best in spawn(middle_layer, 1).results[0]:
     print(f"rank {r}: error {first:.0%} after one step, {last:.0%} after ten, {best:.0%} is the least possible")
 
@@ -930,26 +878,22 @@ for r, first, last, best in spawn(middle_layer, 1).results[0]:
 # ### All of them, side by side
 # A 64 x 64 gradient in float32 on 4 real ranks, each method with what it hands in and what a ring makes of that:
 
-
 # %% tags=["notebook-only"]
 def thin_mean(x, rank, world_size, r=2):
     q = torch.randn(64, r, generator=torch.Generator().manual_seed(0))
     return power_sgd(x.view(64, 64), q, torch.zeros(64, 64), rank, world_size)[0]
 
-
-show_bytes(
-    {
-        "float32": dense,
-        "bfloat16": partial(mean_in_half, dtype=torch.bfloat16),
-        "int8": partial(gathered_mean, compress=compress_int8, decompress=decompress_int8),
-        "int4": partial(gathered_mean, compress=compress_int4, decompress=decompress_int4),
-        "majority": majority,
-        "top 1 %": partial(top_k_mean, k=41),
-        "above 2.5": partial(threshold_mean, threshold=2.5),
-        "random 1 %": partial(random_k_mean, k=41, seed=0),
-        "PowerSGD, r = 2": thin_mean,
-    }
-)
+show_bytes({
+    "float32": dense,
+    "bfloat16": partial(mean_in_half, dtype=torch.bfloat16),
+    "int8": partial(gathered_mean, compress=compress_int8, decompress=decompress_int8),
+    "int4": partial(gathered_mean, compress=compress_int4, decompress=decompress_int4),
+    "majority": majority,
+    "top 1 %": partial(top_k_mean, k=41),
+    "above 2.5": partial(threshold_mean, threshold=2.5),
+    "random 1 %": partial(random_k_mean, k=41, seed=0),
+    "PowerSGD, r = 2": thin_mean,
+})
 
 # %% [markdown]
 # # Part 5 · In the backward pass
@@ -968,7 +912,6 @@ show_bytes(
 # pass. `finish` waits, and writes into `bucket.flat` the gradients that the optimizer is to use. Here is the hook for
 # 16 bits:
 
-
 # %%
 def half_hook(bucket, world_size):
     half = (bucket.flat / world_size).to(torch.float16)
@@ -980,13 +923,11 @@ def half_hook(bucket, world_size):
 
     return finish
 
-
 # %% [markdown]
 # ## A hook for any compressor
 #
 # One hook for all compressors of parts 1 and 2, with error feedback. Each bucket has a residual of its own, which must
 # live from one step to the next.
-
 
 # %% exercise="compressed-hook" difficulty=4 minutes=15
 def compressed_hook(bucket, compress, decompress, residuals: dict, rank: int, world_size: int):
@@ -1020,7 +961,6 @@ def compressed_hook(bucket, compress, decompress, residuals: dict, rank: int, wo
 
     return finish
 
-
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -1051,18 +991,15 @@ check(compressed_hook, judges="time")
 # %% [markdown]
 # Top-k is a compressor now, too:
 
-
 # %%
 def compress_top(x, share=0.01):
     k = max(1, round(share * len(x)))
     indices = x.abs().topk(k).indices
     return x[indices], indices.to(torch.int32)
 
-
 def decompress_top(payload, numel):
     values, indices = payload
     return torch.zeros(numel, dtype=values.dtype, device=values.device).index_add(0, indices, values)
-
 
 COMPRESSORS = {
     "int8": (compress_int8, decompress_int8),
@@ -1074,7 +1011,6 @@ COMPRESSORS = {
 # PowerSGD doesn't fit into that hook, since it reduces twice. Here it is as a hook of its own. The sum of $P$ starts in
 # the backward pass. That of $Q$ can only start when $P$ is there, so it is not hidden. Biases aren't matrices, and
 # travel whole.
-
 
 # %%
 class PowerHook:
@@ -1114,10 +1050,8 @@ class PowerHook:
 
         return finish
 
-
 # %% [markdown]
 # All of them at work, in buckets of 4 kB, over 50 steps:
-
 
 # %% tags=["notebook-only"]
 def train_with(rank, world_size, hook, steps=50):
@@ -1130,7 +1064,6 @@ def train_with(rank, world_size, hook, steps=50):
         optimizer.step()
     return loss.item()
 
-
 def hook_of(name, rank, world_size):
     if name == "PowerSGD":
         return PowerHook(r=4)
@@ -1142,10 +1075,8 @@ def hook_of(name, rank, world_size):
     more = {"compress": compress, "decompress": decompress, "residuals": {}}
     return partial(compressed_hook, **more, rank=rank, world_size=world_size)
 
-
 def train_named(rank, world_size, name):
     return train_with(rank, world_size, hook_of(name, rank, world_size))
-
 
 METHODS = ("whole", *COMPRESSORS, "PowerSGD")
 for name in ("half", *METHODS):
@@ -1163,7 +1094,6 @@ for name in ("half", *METHODS):
 # %% tags=["notebook-only"]
 double = torch.float64
 
-
 def torchs(rank, world_size, state, hook, steps=3):
     model = DistributedDataParallel(MLP(make_weights(1, 16, dtype=double)))
     model.register_comm_hook(state, hook)
@@ -1174,26 +1104,21 @@ def torchs(rank, world_size, state, hook, steps=3):
         found.append(model.module.weights[0].grad.clone())
     return found
 
-
 def torchs_half(rank, world_size):
     return torchs(rank, world_size, None, fp16_compress_hook)
-
 
 # its first steps are ordinary ones: it must not start earlier
 def torchs_power(rank, world_size):
     state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=7)
     return torchs(rank, world_size, state, powerSGD_hook, steps=5)[2:]
 
-
 def local_gradient(step, rank):
     model = MLP(make_weights(1, 16, dtype=double))
     loss_of(model(make_batch(4, 16, seed=10 * step + rank, dtype=double))).backward()
     return model.weights[0].grad
 
-
 def our_half(rank, world_size):
     return [mean_in_half(local_gradient(step, rank), torch.float16, rank, world_size) for step in range(3)]
-
 
 def our_power(rank, world_size):
     import numpy
@@ -1206,7 +1131,6 @@ def our_power(rank, world_size):
         found.append(approximation)
     return found
 
-
 for name, theirs, ours in (("fp16", torchs_half, our_half), ("PowerSGD", torchs_power, our_power)):
     pairs = zip(spawn(theirs, 2).results[0], spawn(ours, 2).results[0])
     print(f"{name:8} same values:", [torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in pairs])
@@ -1215,12 +1139,10 @@ for name, theirs, ours in (("fp16", torchs_half, our_half), ("PowerSGD", torchs_
 # And the other way round: your hook, unchanged, inside torch's DDP. The adapter waits at once for what the hook has
 # started, so nothing overlaps. To overlap, it would have to return a future that isn't complete yet.
 
-
 # %% tags=["notebook-only"]
 class TorchBucket:
     def __init__(self, bucket):
         self.index, self.flat = bucket.index(), bucket.buffer()
-
 
 def for_torch(hook, bucket):
     mine = TorchBucket(bucket)
@@ -1228,7 +1150,6 @@ def for_torch(hook, bucket):
     done = torch.futures.Future()
     done.set_result(mine.flat)
     return done
-
 
 def one_step(rank, world_size, wrap):
     hook = hook_of("top 1 %", rank, world_size)
@@ -1243,7 +1164,6 @@ def one_step(rank, world_size, wrap):
         replica.backward(imitation(replica(inputs), targets))
     # the two put parameters into a bucket in different orders
     return flat_gradient(model).sort().values
-
 
 ours, theirs = [spawn(one_step, 2, wrap).results[0] for wrap in ("ours", "torch")]
 print("the same gradients:", torch.allclose(ours, theirs))
@@ -1262,7 +1182,6 @@ print("the same gradients:", torch.allclose(ours, theirs))
 # bandwidth the two are equal: the **break-even bandwidth**. On slower networks compression pays, on faster ones it
 # costs.
 
-
 # %% exercise="break-even" difficulty=2 minutes=6
 def break_even(dense_bytes: float, payload_bytes: float, codec_seconds: float, world_size: int) -> float:
     """The bandwidth in bytes/s below which gathering payloads is faster than a ring
@@ -1278,7 +1197,6 @@ def break_even(dense_bytes: float, payload_bytes: float, codec_seconds: float, w
     compressed = (world_size - 1) * payload_bytes
     return max(0.0, (dense - compressed) / codec_seconds)
     ### END SOLUTION
-
 
 # %% check="break-even" judges="values" points=3
 check(break_even, judges="values")
@@ -1296,10 +1214,8 @@ predict("break-even of top 1 %", ..., choices=["below 1 GB/s", "1 to 50 GB/s", "
 # %% tags=["notebook-only"]
 h100 = find_cluster("dgx-h100", 8).gpu
 
-
 def connected(link, name="8 GPUs, one per node"):
     return Cluster(name, nodes=8, gpus_per_node=1, gpu=h100, intra=link, inter=link)
-
 
 def exchange_once(rank, world_size, name, numel=32_000_000):
     gradient = torch.zeros(numel, dtype=torch.bfloat16)
@@ -1308,15 +1224,12 @@ def exchange_once(rank, world_size, name, numel=32_000_000):
     else:
         gathered_mean(gradient, *COMPRESSORS[name], rank, world_size)
 
-
 def simulated(program, name, cluster):
     # all ranks do the same, so one of them runs (lesson 05)
     return simulate(program, 8, name, cluster=cluster, alike=lambda rank: 0)
 
-
 def seconds(name, bandwidth, alpha=5e-6):
     return simulated(exchange_once, name, connected(Link(alpha, bandwidth))).elapsed
-
 
 nothing = {name: seconds(name, math.inf, alpha=0) for name in ("whole", *COMPRESSORS)}
 codec = nothing["top 1 %"] - nothing["whole"]
@@ -1342,7 +1255,6 @@ reveal(
 # pass, a bucket for each layer. What counts here is not how long the exchange takes, but how much longer the **step**
 # gets.
 
-
 # %% tags=["notebook-only"]
 def large_step(rank, world_size, name, layers=4, dim=4096, rows=4096):
     model = MLP(make_weights(layers, dim, dtype=torch.bfloat16))
@@ -1350,7 +1262,6 @@ def large_step(rank, world_size, name, layers=4, dim=4096, rows=4096):
     shard = torch.empty(rows, dim, dtype=torch.bfloat16)
     with region("step"):
         replica.backward(loss_of(replica(shard)))
-
 
 node = find_cluster("dgx-h100", 8)
 CLUSTERS = {
@@ -1394,7 +1305,6 @@ whole.timeline(within="step", ranks=[0], beside=top)
 # outside, and trains language models with $H = 500$ over ordinary internet connections. Here is the plain form, with
 # $H = 100$, on our student:
 
-
 # %% tags=["notebook-only"]
 def local_sgd(rank, world_size, every, steps=300):
     model, (inputs, targets) = make_student(), make_lessons(rank)
@@ -1409,7 +1319,6 @@ def local_sgd(rank, world_size, every, steps=300):
             nn.utils.vector_to_parameters(weights / world_size, model.parameters())
     inputs, targets = [torch.cat(both) for both in zip(*(make_lessons(each) for each in range(world_size)))]
     return imitation(model(inputs), targets).item()  # over the rows of all ranks
-
 
 for every in (1, 100):
     run = spawn(local_sgd, 2, every)
@@ -1463,20 +1372,17 @@ how_predictions_went()
 # %%
 TWO_HOUSES = Cluster("two houses", nodes=2, gpus_per_node=1, gpu=h100, intra=node.intra, inter=Link(50e-6, 1e6))
 
-
 def try_hook(make_hook):
     run = simulate(train_student, 2, make_hook, cluster=TWO_HOUSES, device="cpu")
     losses, weights = zip(*run.results)
     equal = torch.allclose(*weights, atol=1e-5)
     print(f"{run.elapsed * 1e3:6.1f} ms, loss {sum(losses) / 2:.3f}, replicas equal: {equal}")
 
-
 try_hook(partial(hook_of, "whole"))
 try_hook(partial(hook_of, "int8"))
 
 # %% exercise="slow-network-hook" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
-
 
 def slow_network_hook(rank: int, world_size: int):
     """A hook for DataParallel, made once on each rank, before the first step.
@@ -1507,7 +1413,6 @@ def slow_network_hook(rank: int, world_size: int):
 
     return hook
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>

@@ -99,7 +99,6 @@ figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
 predict("10 layers in pieces", ...)
 predict("9 layers in pieces", ...)
 
-
 # %% exercise="split-layers" difficulty=1 minutes=5
 def split_layers(weights: list, rank: int, world_size: int) -> list:
     """The layers of one rank: consecutive, in order, each layer on one rank.
@@ -113,7 +112,6 @@ def split_layers(weights: list, rank: int, world_size: int) -> list:
     start = rank * size + min(rank, more)
     return weights[start : start + size + (rank < more)]
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -150,7 +148,6 @@ reveal("9 layers in pieces", pieces[9], why="Here is the harm: the fourth rank h
 predict("messages of the naive forward pass", ...)
 predict("ranks that work while rank 2 computes", ...)
 
-
 # %% exercise="naive-forward" difficulty=1 minutes=7
 def naive_forward(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> Tensor | None:
     """Send the batch through all stages; return the output on the last rank, None
@@ -173,7 +170,6 @@ def naive_forward(batch: Tensor, weights: list[Tensor], rank: int, world_size: i
     ### END SOLUTION
     return y if rank == world_size - 1 else None
 
-
 # %% check="naive-forward" judges="values" points=2
 check(naive_forward, judges="values")
 
@@ -186,18 +182,15 @@ check(naive_forward, judges="traffic")
 # four virtual GPUs, and `simulate` adds up how long each operation would take there. On this one, 128 rows take 1 ms
 # through one layer, and messages take no time. All times that follow are exact, and the same on every machine.
 
-
 # %% tags=["notebook-only"]
 def gpus(ranks, link=FREE):
     """128 rows of 1,024 numbers take 1 ms in a layer; memory is infinitely fast."""
     gpu = Gpu(flops={"fp32": 2 * 128 * 1024**2 / 1e-3}, memory=80e9, bandwidth=float("inf"))
     return Cluster("128 rows a millisecond", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=link, inter=link)
 
-
 def forward_program(rank, world_size, forward, **options):
     layers = [torch.empty(1024, 1024)] * 2  # two layers on each rank
     forward(torch.empty(128, 1024), layers, rank=rank, world_size=world_size, **options)
-
 
 naive = simulate(forward_program, 4, naive_forward, cluster=gpus(4))
 naive.timeline()
@@ -227,7 +220,6 @@ reveal("ranks that work while rank 2 computes", 0, why="Ranks 0 and 1 are done, 
 # %%
 predict("slots with 4 microbatches", ...)
 
-
 # %% exercise="microbatch-forward" difficulty=2 minutes=10
 def microbatch_forward(
     batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
@@ -255,7 +247,6 @@ def microbatch_forward(
         ### END SOLUTION
         outputs.append(y)
     return torch.cat(outputs) if rank == world_size - 1 else None
-
 
 # %% check="microbatch-forward" judges="values" points=2
 check(microbatch_forward, judges="values")
@@ -291,7 +282,6 @@ reveal(
 #
 # Return both, and how many microbatches it takes to bring the share of the total time down to `most`.
 
-
 # %% exercise="bubble-shares" difficulty=2 minutes=7
 def bubble_shares(num_stages: int, num_microbatches: int, most: float) -> tuple[float, float, int]:
     """(bubble by total time, bubble by ideal time, the smallest M whose bubble by total
@@ -307,7 +297,6 @@ def bubble_shares(num_stages: int, num_microbatches: int, most: float) -> tuple[
         enough += 1
     return idle / (num_microbatches + idle), idle / num_microbatches, enough
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint for the last one</summary>
@@ -382,7 +371,6 @@ predict("their receivers, a list in order", ...)
 # `dist.recv` from the next rank, and `y.backward(...)` with it. (3) If there is a rank before: send it `x.grad`.
 # </details>
 
-
 # %% exercise="backward-across" difficulty=3 minutes=15
 def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
     """The gradients of this rank's layers: those of
@@ -419,7 +407,6 @@ def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size:
     ### END SOLUTION
     return [leaf.grad for leaf in leaves]
 
-
 # %% check="backward-across" judges="values" points=3
 check(backward_across, judges="values")
 
@@ -429,13 +416,11 @@ check(backward_across, judges="traffic")
 # %% [markdown]
 # Compared with the serial program, on real processes:
 
-
 # %% tags=["notebook-only"]
 def compare(rank, world_size):
     mine = backward_across(batch, split_layers(weights, rank, world_size), rank, world_size)
     right = split_layers(gradients, rank, world_size)
     return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(mine, right, strict=True))
-
 
 compared = spawn(compare, 4)
 compared.results
@@ -460,9 +445,10 @@ reveal("their receivers, a list in order", to, why="Each has the shape of the ba
 # %%
 predict("the three factors", ...)
 
-
 # %% exercise="accumulate-gradients" difficulty=2 minutes=10
-def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size: int) -> tuple[Tensor, list[Tensor]]:
+def accumulate_gradients(
+    batch: Tensor, weights: list[Tensor], micro_batch_size: int
+) -> tuple[Tensor, list[Tensor]]:
     """(loss, gradient of each weight) of the whole batch, by one forward and one
     backward() for each microbatch: the activations of only one are held at a time.
 
@@ -478,7 +464,6 @@ def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size:
         total += loss.detach()
         ### END SOLUTION
     return total, [leaf.grad for leaf in leaves]
-
 
 # %% check="accumulate-gradients" judges="values" points=2
 check(accumulate_gradients, judges="values")
@@ -498,7 +483,6 @@ reveal("the three factors", factors, why="Its rows divided by all rows: then eac
 # times too large. The losses agree almost to the last digit. That is why this lesson compares gradients, never loss
 # curves.
 
-
 # %%
 def train(factor, steps=5):
     leaves = [weight.clone().requires_grad_() for weight in weights]
@@ -509,7 +493,6 @@ def train(factor, steps=5):
         (factor * loss).backward()
         optimizer.step()
     return loss.item()
-
 
 print(f"right: {train(1):.5f}     8 times too large: {train(8):.5f}     before training: {loss:.5f}")
 
@@ -572,7 +555,6 @@ figures.schedule(second, "second", beside=first)
 predict("seconds of GPipe", ...)
 predict("the bubble's share of the total", ...)
 
-
 # %% exercise="gpipe" difficulty=1 minutes=5
 def gpipe(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
     """The steps of one rank: all forwards, in the order of the microbatches, then all
@@ -583,7 +565,6 @@ def gpipe(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
     ### BEGIN SOLUTION
     return [(kind, m) for kind in ("F", "B") for m in range(num_microbatches)]
     ### END SOLUTION
-
 
 # %% check="gpipe" judges="values" points=2
 check(gpipe, judges="values")
@@ -619,7 +600,6 @@ reveal("the bubble's share of the total", 1 - 24 / elapsed, why="3 of 11 slots."
 # %%
 predict("live microbatches of GPipe", ...)
 
-
 # %% exercise="live-microbatches" difficulty=2 minutes=7
 def live_microbatches(steps: list[tuple]) -> int:
     """The most microbatches that are live at one time on the rank that takes these
@@ -635,7 +615,6 @@ def live_microbatches(steps: list[tuple]) -> int:
         most = max(most, live)
         ### END SOLUTION
     return most
-
 
 # %% check="live-microbatches" judges="values" points=2
 check(live_microbatches, judges="values")
@@ -690,7 +669,6 @@ predict("the bubble of 1F1B is", ..., choices=["smaller", "the same", "larger"])
 # left; then come the last `ahead` entries of `backward`. (If `ahead` is 0, `backward[-ahead:]` would be all of them.)
 # </details>
 
-
 # %% exercise="one-f-one-b" difficulty=3 minutes=15
 def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
     """The steps of one rank in 1F1B: warm-up, then one forward and one backward in
@@ -711,7 +689,6 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
     steps += backward[num_microbatches - ahead :]
     ### END SOLUTION
     return steps
-
 
 # %% [markdown]
 # Look at yours before it is judged. If the first line reports a problem, the picture shows where it is.
@@ -759,14 +736,12 @@ reveal(
 # %%
 predict("two blocking sends end in", ..., choices=["an exchange", "a deadlock", "wrong values"])
 
-
 # %% tags=["raises-exception"]
 def steady_phase(rank, world_size):
     outgoing, incoming = torch.ones(2), torch.empty(2)
     # rank 0: the activation of F1. rank 1: the gradient of B0
     dist.send(outgoing, dst=1 - rank)
     dist.recv(incoming, src=1 - rank)
-
 
 spawn(steady_phase, 2)
 
@@ -791,7 +766,6 @@ reveal("two blocking sends end in", "a deadlock", why="Each waits in its send un
 # %%
 predict("in the buffer for microbatch 0", ..., choices=["microbatch 0", "microbatch 1", "an error"])
 
-
 # %% tags=["notebook-only"]
 def in_a_different_order(rank, world_size):
     if rank == 0:
@@ -802,7 +776,6 @@ def in_a_different_order(rank, world_size):
     for m in (1, 0):  # wants microbatch 1 first
         dist.recv(buffers[m], src=0)
     return buffers[0].item()
-
 
 found = spawn(in_a_different_order, 2).results[1]
 
@@ -825,7 +798,6 @@ reveal(
 # stuck, even with `isend`: each receive is queued behind a send. So an exchange is handed over as **one** call, a
 # list of `dist.P2POp`, and then neither waits for the other. This is the exchange that got stuck above:
 
-
 # %% tags=["notebook-only"]
 def exchange(rank, world_size):
     outgoing, incoming = torch.full((2,), float(rank)), torch.empty(2)
@@ -834,7 +806,6 @@ def exchange(rank, world_size):
     for handle in dist.batch_isend_irecv(pair):
         handle.wait()
     return incoming.tolist()
-
 
 spawn(exchange, 2).results
 
@@ -885,7 +856,6 @@ predict("messages that rank 3 sends, 16 microbatches", ...)
 # hole: keep what B needs, and describe the next send. Third hole: hand over once more, and do all the waiting.
 # </details>
 
-
 # %% exercise="run-schedule" difficulty=4 minutes=20
 def hand_over(outgoing: list, receive: list, sends: list) -> None:
     """Start all these P2POps, if there are any, as one call, and wait for the
@@ -901,7 +871,6 @@ def hand_over(outgoing: list, receive: list, sends: list) -> None:
         if receive:
             handles[-1].wait()
     ### END SOLUTION
-
 
 def run_schedule(
     batch: Tensor,
@@ -981,7 +950,6 @@ def run_schedule(
     ### END SOLUTION
     return total, [[leaf.grad for leaf in chunk] for chunk in leaves]
 
-
 # %% check="run-schedule" judges="values" points=4
 check(run_schedule, judges="values")
 
@@ -1000,10 +968,8 @@ check(run_schedule, judges="memory")
 # %% tags=["notebook-only"]
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 
-
 def announce(x, dst):
     dist.send(torch.tensor([x.dim(), DTYPES.index(x.dtype), *x.shape, *[0] * (8 - x.dim())]), dst)
-
 
 def expect_like(src):
     # of a fixed size, so that it can be received unseen
@@ -1012,14 +978,12 @@ def expect_like(src):
     dims, dtype, *shape = header.tolist()
     return torch.empty(shape[:dims], dtype=DTYPES[dtype])
 
-
 def two_stages(rank, world_size):
     if rank == 0:
         announce(torch.empty(4, 7, 3, dtype=torch.bfloat16), dst=1)
         return None
     buffer = expect_like(src=0)
     return tuple(buffer.shape), str(buffer.dtype)
-
 
 spawn(two_stages, 2).results[1]
 
@@ -1028,13 +992,11 @@ spawn(two_stages, 2).results[1]
 # GPipe and 1F1B once more, now with your own engine and all its tensors: 4 virtual GPUs, 8 layers, 16 microbatches of
 # 8 rows. For each, the time; and for each rank, the most bytes of activations and of messages that it holds.
 
-
 # %% tags=["notebook-only"]
 def training_step(rank, world_size, schedule, num_microbatches=16):
     layers = [torch.empty(1024, 1024)] * 2
     steps = schedule(rank, world_size, num_microbatches)
     run_schedule(torch.empty(128, 1024), [layers], steps, 128 // num_microbatches, rank, world_size)
-
 
 runs = {}
 for schedule in (gpipe, one_f_one_b):
@@ -1070,7 +1032,6 @@ reveal("messages that rank 3 sends, 16 microbatches", sent[3], why="Only gradien
 # %% tags=["notebook-only"]
 deep, wide = mlp.make_weights(num_layers=8, num_dim=64), mlp.make_batch(batch_size=16, num_dim=64)
 
-
 def with_torch(rank, world_size):
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
@@ -1083,18 +1044,15 @@ def with_torch(rank, world_size):
             schedule.step(*[wide] * (rank == 0), **{"target": wide} if rank == world_size - 1 else {})
     return [parameter.grad for parameter in stage.submod.parameters()]
 
-
 def with_yours(rank, world_size):
     steps = one_f_one_b(rank, world_size, num_microbatches=8)
     with region("step"):
         _, [grads] = run_schedule(wide, [split_layers(deep, rank, world_size)], steps, 2, rank, world_size)
     return grads
 
-
 def took(run):
     spans = [r for r in run.regions if r.name == "step"]
     return max(r.end for r in spans) - min(r.start for r in spans)
-
 
 theirs, yours = (simulate(program, 4, cluster=gpus(4), device="cpu") for program in (with_torch, with_yours))
 pairs = [pair for both in zip(theirs.results, yours.results) for pair in zip(*both)]
@@ -1111,7 +1069,6 @@ print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(y
 # gradients. The norm of all of them is the root of the sum of all stages' squares, which takes one all-reduce of a
 # single number. If each stage clipped by its own norm, the step would change its direction.
 
-
 # %% tags=["notebook-only"]
 def norm_of_all(rank, world_size):
     steps = one_f_one_b(rank, world_size, num_microbatches=8)
@@ -1120,7 +1077,6 @@ def norm_of_all(rank, world_size):
     own = squares.sqrt().item()
     dist.all_reduce(squares)
     return own, squares.sqrt().item()
-
 
 for rank, (own, of_all) in enumerate(spawn(norm_of_all, 4).results):
     print(f"stage {rank}: its own norm {own:.5f}, that of all {of_all:.5f}")
@@ -1131,7 +1087,6 @@ print(f"one process: {sum(gradient.square().sum() for gradient in of_one_process
 # The second is a **tied embedding**. Language models often use one table twice: in the first stage as the embedding, in
 # the last one as the output layer. Then both stages have a copy, and each computes a part of its gradient. Sum the two
 # parts before the optimizer steps, and the copies stay equal.
-
 
 # %% tags=["notebook-only"]
 def tied(rank, world_size):
@@ -1150,7 +1105,6 @@ def tied(rank, world_size):
     dist.all_reduce(table.grad)  # in a group of the first and the last stage
     return table.grad
 
-
 table = torch.eye(3, dtype=torch.float64).requires_grad_()
 mlp.loss_of(table[torch.tensor([0, 2, 2])] @ table.T).backward()
 print("as in one process:", [torch.allclose(gradient, table.grad) for gradient in spawn(tied, 2).results])
@@ -1160,13 +1114,11 @@ print("as in one process:", [torch.allclose(gradient, table.grad) for gradient i
 # the others holds up every microbatch: once the pipeline is full, one comes out each time the slowest stage is done. So
 # the last stage should get fewer layers. With 32 layers on 4 ranks, and an output layer that costs as much as two:
 
-
 # %% tags=["notebook-only"]
 def slots(layers, num_microbatches=16):
     slowest = max(count + 2 * (stage == 3) for stage, count in enumerate(layers))
     # the first microbatch; then one each time the slowest stage is done
     return sum(layers) + 2 + (num_microbatches - 1) * slowest
-
 
 for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
     print(f"{layers}: a forward pass of 16 microbatches takes as long as {slots(layers)} layers")
@@ -1219,7 +1171,6 @@ predict("times that a message's time adds", ...)
 # last. After it: append `dist.isend(y, dst=rank + 1)` to `sends`, except on the last rank.
 # </details>
 
-
 # %% exercise="overlapped-forward" difficulty=3 minutes=15
 def overlapped_forward(
     batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
@@ -1256,7 +1207,6 @@ def overlapped_forward(
         handle.wait()
     ### END SOLUTION
     return torch.cat(outputs) if rank == world_size - 1 else None
-
 
 # %% check="overlapped-forward" judges="values" points=2
 check(overlapped_forward, judges="values")
@@ -1300,7 +1250,6 @@ reveal(
 # %%
 predict("rank 1's layers", ...)
 
-
 # %% exercise="interleaved-layers" difficulty=2 minutes=6
 def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: int) -> list[list]:
     """For each chunk of this rank, the list of its layers; chunk c of rank r is stage
@@ -1314,7 +1263,6 @@ def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: in
     stages = [c * world_size + rank for c in range(num_chunks)]
     return [weights[stage * size : (stage + 1) * size] for stage in stages]
     ### END SOLUTION
-
 
 # %%
 of_ranks = [interleaved_layers(list(range(8)), 2, rank, 4) for rank in range(4)]
@@ -1373,7 +1321,6 @@ predict("the bubble of interleaved 1F1B", ...)
 # than there are.
 # </details>
 
-
 # %% exercise="interleaved" difficulty=4 minutes=20
 def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: int) -> list[tuple]:
     """The steps of one rank in interleaved 1F1B: ("F", microbatch, chunk) and
@@ -1402,7 +1349,6 @@ def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: i
     steps += backward[count - ahead :]
     ### END SOLUTION
     return steps
-
 
 # %%
 interleaved_of_4 = [interleaved(rank, 4, num_microbatches=8, num_chunks=2) for rank in range(4)]
@@ -1440,7 +1386,6 @@ reveal(
 # Is the long warm-up needed? As long as messages are free, it isn't. With one step more for each rank further from the
 # end, instead of two, the schedule takes the same time and holds less:
 
-
 # %% tags=["notebook-only"]
 def shorter_warm_up(rank, world_size, num_microbatches, num_chunks):
     steps = interleaved(rank, world_size, num_microbatches, num_chunks)
@@ -1448,7 +1393,6 @@ def shorter_warm_up(rank, world_size, num_microbatches, num_chunks):
     ahead = min((world_size - 1 - rank) + (num_chunks - 1) * world_size, len(forward))
     pairs = [step for pair in zip(forward[ahead:], backward) for step in pair]
     return forward[:ahead] + pairs + backward[len(forward) - ahead :]
-
 
 shorter = [shorter_warm_up(rank, 4, 8, 2) for rank in range(4)]
 for name, schedules in (("Megatron's", interleaved_of_4), ("shorter", shorter)):
@@ -1467,7 +1411,6 @@ for name, schedules in (("Megatron's", interleaved_of_4), ("shorter", shorter)):
 # boundaries instead of $P - 1$; more live activations on each rank; and smaller pieces to compute. Your `run_schedule`
 # runs this one too, unchanged:
 
-
 # %% tags=["notebook-only"]
 def interleaved_step(rank, world_size):
     layers = interleaved_layers(deep, 2, rank, world_size)
@@ -1475,7 +1418,6 @@ def interleaved_step(rank, world_size):
     _, right = mlp.serial_gradients(deep, wide)
     pairs = zip(sum(grads, []), sum(interleaved_layers(right, 2, rank, world_size), []), strict=True)
     return all(torch.allclose(a, b, atol=1e-7) for a, b in pairs)
-
 
 spawn(interleaved_step, 4).results
 
@@ -1495,10 +1437,8 @@ spawn(interleaved_step, 4).results
 # %%
 LAYERS, DIM, ROWS = 16, 8192, 16384
 
-
 def empty(*shape):
     return torch.empty(*shape, dtype=torch.bfloat16)
-
 
 def data_parallel(rank, world_size, rows=ROWS):
     weights, handles = [empty(DIM, DIM).requires_grad_() for _ in range(LAYERS)], []
@@ -1512,7 +1452,6 @@ def data_parallel(rank, world_size, rows=ROWS):
     for handle in handles:
         handle.wait()
 
-
 class SumForward(torch.autograd.Function):  # all-reduce forward, nothing backward
     @staticmethod
     def forward(ctx, x):
@@ -1522,7 +1461,6 @@ class SumForward(torch.autograd.Function):  # all-reduce forward, nothing backwa
     @staticmethod
     def backward(ctx, gradient):
         return gradient
-
 
 class SumBackward(torch.autograd.Function):  # nothing forward, all-reduce backward
     @staticmethod
@@ -1534,7 +1472,6 @@ class SumBackward(torch.autograd.Function):  # nothing forward, all-reduce backw
         dist.all_reduce(gradient := gradient.clone())
         return gradient
 
-
 def tensor_parallel(rank, world_size, rows=ROWS):
     shape = DIM, DIM // world_size
     pairs = [(empty(*shape).requires_grad_(), empty(*shape[::-1]).requires_grad_()) for _ in range(LAYERS // 2)]
@@ -1544,12 +1481,10 @@ def tensor_parallel(rank, world_size, rows=ROWS):
         x = torch.nn.functional.gelu(SumForward.apply(x @ rows_of_next))  # (rows, DIM)
     mlp.loss_of(x).backward()
 
-
 def pipeline_parallel(rank, world_size, rows=ROWS, num_microbatches=16):
     weights = [empty(DIM, DIM) for _ in range(LAYERS // world_size)]
     steps = one_f_one_b(rank, world_size, num_microbatches)
     run_schedule(empty(rows, DIM), [weights], steps, rows // num_microbatches, rank, world_size)
-
 
 # %% [markdown]
 # Each runs twice: in one machine, whose GPUs are connected by NVLink, and with one GPU in each of 8 machines, connected
@@ -1566,12 +1501,10 @@ one_node = find_cluster("dgx-h100", 8)
 eight_nodes = replace(one_node, name="8 nodes with one GPU each", nodes=8, gpus_per_node=1, nics=None)
 STRATEGIES = {"data": data_parallel, "tensor": tensor_parallel, "pipeline": pipeline_parallel}
 
-
 def most_sent(run):
     traffic = run.traffic()
     collectives = [sum(calls.implied for calls in rank.values()) for rank in traffic.collectives]
     return max(traffic.sent(rank)[1] + collectives[rank] for rank in range(run.world_size))
-
 
 alone = simulate(data_parallel, 1, cluster=one_node)
 print(f"one GPU alone: {alone.elapsed * 1e3:.2f} ms, {max(alone.memory().peak) / 1e9:.2f} GB\n")
@@ -1704,7 +1637,6 @@ seconds = {"F": 1.0, "B": 1.25, "W": 0.75}
 # %% exercise="split-backward" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
-
 def split_backward(
     rank: int, world_size: int, num_microbatches: int, most_live: int, seconds: dict[str, float]
 ) -> list[tuple]:
@@ -1722,7 +1654,6 @@ def split_backward(
         steps += [("B", m), ("W", m)]
     return steps
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: what to look at</summary>
