@@ -210,7 +210,7 @@ right("composes").body("""
 wrong, right = ANSWERS.to("tuning-table")
 wrong(
     "next-by-latency",
-    sentence="a table that compares each line with the next one by latency alone: a line that is nowhere lowest gets an entry",
+    sentence="each line compared with the next by latency alone: a line that is nowhere lowest gets an entry",
 ).body("""
     order = sorted(lines, key=lines.__getitem__)
     table = [(0.0, order[0])]

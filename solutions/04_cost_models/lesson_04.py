@@ -1114,8 +1114,8 @@ print("8192 x 8192 times itself:", ", ".join(f"{seconds * 1e3:.2f} ms" for secon
 # From 8 MB on, the achieved rates are within 5 %. At 0.5 MB both are a third to a half too slow: a model is as good as
 # the measurements that it was made from, and this size was not among them.
 #
-# The product takes half as long again as in part 2, where 794.5 TFLOP/s were called achieved, too. Those are the best of
-# many shapes, in a short run of nothing else. In training, the clock falls after minutes of load, to 79 % of that
+# The product takes half as long again as in part 2, where 794.5 TFLOP/s were called achieved, too. Those are the best
+# of many shapes, in a short run of nothing else. In training, the clock falls after minutes of load, to 79 % of that
 # on an H100, and this product has tiles at its edges that aren't full. So there are three numbers for one product: what
 # is promised, what a sprint achieves, and what a step can count on. Say which one you mean.
 
@@ -1263,8 +1263,8 @@ for tier in ("InfiniBand", "Ethernet"):
         print(f"so at most {4_000_000 // tokens:3,} GPUs for a batch of 4 million tokens")
 
 # %% [markdown]
-# Two tiers need far fewer tokens. `simulate` knows both ways and takes the faster one. Ask it how long the all-reduce of
-# these gradients takes on the whole cluster, and convert the time into tokens:
+# Two tiers need far fewer tokens. `simulate` knows both ways and takes the faster one. Ask it how long the all-reduce
+# of these gradients takes on the whole cluster, and convert the time into tokens:
 
 # %% tags=["notebook-only"]
 def gradients_reduced(rank, world_size):
