@@ -161,6 +161,31 @@ wrong("never-starts-again", "start again at busbw").replace("wrong = busbw *", "
 )
 wrong("near-it", "only near").replace("return busbw, list", "return busbw * claim / wrong, list")
 wrong("returns-algbw", "the first number must be").replace("return busbw, list", "return algbw, list")
+wrong("keeps-the-last", "alone explains it").function("""
+    algbw, busbw = bandwidths(collective, nbytes, seconds, world_size)
+    factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2, "algbw": algbw / busbw}
+    found = None
+    for how_many in range(len(factors) + 1):
+        for mistakes in combinations(factors, how_many):
+            wrong = busbw * math.prod(factors[mistake] for mistake in mistakes)
+            if abs(wrong - claim) <= 0.01 * claim:
+                found = list(mistakes)
+    return busbw, found
+""")
+wrong("adds-what-changes-nothing", "explains it", hidden=False).replace(
+    "list(mistakes)", '[*mistakes, *["algbw"] * (mistakes != () and "algbw" not in mistakes and factors["algbw"] == 1)]'
+)
+wrong("longest-of-two", "alone explains it").function("""
+    algbw, busbw = bandwidths(collective, nbytes, seconds, world_size)
+    factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2, "algbw": algbw / busbw}
+    fits = [
+        list(mistakes)
+        for how_many in range(len(factors) + 1)
+        for mistakes in combinations(factors, how_many)
+        if abs(busbw * math.prod(factors[one] for one in mistakes) - claim) <= 0.01 * claim
+    ]
+    return busbw, max(fits, key=len, default=None)
+""")
 right("tuple").replace("list(mistakes)", "mistakes")
 right("isclose").replace("abs(wrong - claim) <= 0.01 * claim", "math.isclose(wrong / claim, 1, abs_tol=0.01)").replace(
     "return busbw, list(mistakes)", "return [busbw, set(mistakes)]"

@@ -208,7 +208,10 @@ right("composes").body("""
 """)
 
 wrong, right = ANSWERS.to("tuning-table")
-wrong("next-by-latency", "a line that is nowhere lowest gets an entry").body("""
+wrong(
+    "next-by-latency",
+    sentence="each line compared with the next by latency alone: a line that is nowhere lowest gets an entry",
+).body("""
     order = sorted(lines, key=lines.__getitem__)
     table = [(0.0, order[0])]
     for one, other in zip(order, order[1:]):
@@ -217,27 +220,54 @@ wrong("next-by-latency", "a line that is nowhere lowest gets an entry").body("""
             table.append(((c - a) / (b - d), other))
     return table
 """)
-wrong("only-the-ends", "those between them are lowest somewhere").body("""
+wrong(
+    "only-the-ends",
+    sentence="a table of the first line and the flattest one alone: those between them are lowest somewhere, too",
+).body("""
     first, last = min(lines, key=lines.__getitem__), min(lines, key=lambda name: lines[name][1])
     (a, b), (c, d) = lines[first], lines[last]
     return [(0.0, first)] + ([((c - a) / (b - d), last)] if first != last else [])
 """)
-wrong("farthest-crossing", "the nearest one comes first").replace("min(crossings)", "max(crossings)")
-wrong("crossings-with-the-first", "go on from the line that is lowest there").body("""
+wrong(
+    "farthest-crossing", sentence="the table with the crossing that is farthest away: the nearest one comes first"
+).replace("min(crossings)", "max(crossings)")
+wrong(
+    "crossings-with-the-first",
+    sentence="a table of where each line crosses the first one: go on from the line that is lowest there",
+).body("""
     first = min(lines, key=lines.__getitem__)
     latency, slope = lines[first]
     return [(0.0, first)] + sorted(((a - latency) / (slope - b), name) for name, (a, b) in lines.items() if b < slope)
 """)
-wrong("no-first-entry", "without the first entry").replace("return table", "return table[1:]")
-wrong("names-first", "name and size exchanged").replace("return table", "return [(name, size) for size, name in table]")
+wrong("no-first-entry", sentence="without the first entry, at size 0").replace("return table", "return table[1:]")
+wrong("names-first", sentence="name and size exchanged: (bytes, name)").replace(
+    "return table", "return [(name, size) for size, name in table]"
+)
 wrong("rounds", "sizes are rounded").replace(
     "return table", "return [(float(round(size)), name) for size, name in table]"
 )
-wrong("names-alone", "an entry has the size from which on").replace(
+wrong("names-alone", sentence="the names alone: an entry has the size from which on, and the name").replace(
     "return table", "return [name for _, name in table]"
 )
 wrong("tie-at-zero", "you returned", hidden=True).replace(
-    "min(lines, key=lines.__getitem__)", "max(lines, key=lambda name: (-lines[name][0], lines[name][1]))"
+    "min(lines, key=lines.__getitem__)", "next(n for n in reversed(lines) if lines[n][0] == min(lines.values())[0])"
+)
+wrong(
+    "first-of-equal-latencies",
+    sentence="a table with two entries at size 0: of lines with the same latency, the flatter one is lowest",
+).replace("min(lines, key=lines.__getitem__)", "min(lines, key=lambda name: lines[name][0])")
+wrong("steepest-of-equals", same_as="first-of-equal-latencies").replace(
+    "min(lines, key=lines.__getitem__)", "min(lines, key=lambda name: (lines[name][0], -lines[name][1]))"
+)
+wrong("in-the-wrong-order", sentence="in the wrong order: sizes rise").replace("return table", "return table[::-1]")
+wrong("sizes-alone", sentence="the sizes alone: an entry has the size from which on, and the name").replace(
+    "return table", "return [size for size, _ in table]"
+)
+wrong("drops-the-last", sentence="without the last entry: add it before you stop").replace(
+    "return table", "return table[:-1]"
+)
+wrong("each-size-by-name", sentence="a dict: return a list of (bytes, name)").replace(
+    "return table", "return {size: name for size, name in table}"
 )
 right("tries-all-crossings").body("""
     sizes = {0.0}
@@ -253,16 +283,19 @@ right("tries-all-crossings").body("""
             table.append((size, name))
     return table
 """)
-wrong("flattest-for-all", "it wins for large ones only").function(
-    "return [(0, min(lines, key=lambda name: lines[name][1]))]"
-)
-wrong("crossings-upside-down", "sizes upside down").replace("table.append((at, name))", "table.append((1 / at, name))")
+wrong(
+    "flattest-for-all", sentence="the line with the fewest seconds per byte, for all sizes: it wins for large ones only"
+).function("return [(0, min(lines, key=lambda name: lines[name][1]))]")
+wrong(
+    "crossings-upside-down",
+    sentence="with sizes upside down: lines cross at a difference in seconds, divided by one in seconds per byte",
+).replace("table.append((at, name))", "table.append((1 / at, name))")
 
 wrong, right = ANSWERS.to("two-lines")
-wrong("absolute-errors", "take relative ones").replace(
+wrong("absolute-errors", "best by absolute errors").replace(
     "((alpha + n * beta) / t - 1) ** 2", "(alpha + n * beta - t) ** 2"
 )
-wrong("errors-cancel", "square the errors, then take the smallest sum").replace(
+wrong("errors-cancel", "by errors that cancel").replace(
     "((alpha + n * beta) / t - 1) ** 2", "(alpha + n * beta) / t - 1"
 )
 wrong("last-of-the-first-part", "the last size of the first part").replace(
@@ -277,7 +310,7 @@ wrong("one-line", "one line for all sizes").replace(
 wrong("fits-by-itself", "the `fit` that you are given").replace(
     "lines = [fit(*part) for part in parts]", "lines = [(part[1][0], part[1][-1] / part[0][-1]) for part in parts]"
 )
-wrong("worst-cut", "square the errors, then take the smallest sum").replace("min(found)", "max(found)")
+wrong("worst-cut", "the smallest sum is").replace("min(found)", "max(found)")
 wrong("early-cuts-only", "the first size of the second part is", hidden=True).replace(
     "range(3, len(sizes) - 2)", "range(3, min(7, len(sizes) - 2))"
 )
@@ -295,13 +328,13 @@ right("numbers-in-tensors").body("""
 wrong("relative-to-the-line", "relative to the line").replace(
     "((alpha + n * beta) / t - 1) ** 2", "(1 - t / (alpha + n * beta)) ** 2"
 )
-wrong("without-squares", "square them first").replace(
+wrong("without-squares", "aren't squared").replace(
     "((alpha + n * beta) / t - 1) ** 2", "abs((alpha + n * beta) / t - 1)"
 )
-wrong("smallest-largest-error", "whose largest error is smallest").replace("error = sum(", "error = max(").replace(
+wrong("smallest-largest-error", "by its largest error").replace("error = sum(", "error = max(").replace(
     "((alpha + n * beta) / t - 1) ** 2", "abs((alpha + n * beta) / t - 1)"
 )
-wrong("in-the-middle", "the cut in the middle").replace("range(3, len(sizes) - 2)", "[len(sizes) // 2]")
+wrong("in-the-middle", "the smallest sum is", hidden=True).replace("range(3, len(sizes) - 2)", "[len(sizes) // 2]")
 wrong("shares-a-size", "lines that share a size").replace(
     "lines = [fit(*part) for part in parts]",
     "lines = [fit(sizes[:cut + 1], seconds[:cut + 1]), fit(sizes[cut:], seconds[cut:])]",
@@ -309,28 +342,82 @@ wrong("shares-a-size", "lines that share a size").replace(
 wrong("tries-no-cut", "No cut was tried").replace("range(3, len(sizes) - 2)", "range(3, len(sizes) - 3)")
 
 wrong, right = ANSWERS.to("critical-batch")
-wrong("no-latency", "without the latency").replace("(alpha + chunk / bandwidth)", "chunk / bandwidth")
-wrong("one-latency", "a single latency").replace(
-    "2 * (P - 1) * (alpha + chunk / bandwidth)", "alpha + 2 * (P - 1) * chunk / bandwidth"
+MESSAGES = "(alpha + nbytes / P / bandwidth)"
+wrong("no-latency", sentence="for messages without a latency: each of a ring's 2 (P - 1) has one").replace(
+    MESSAGES, "(nbytes / P / bandwidth)"
 )
-wrong("whole-in-each-message", "a chunk is a P-th of it").replace("parameters * itemsize / P", "parameters * itemsize")
-wrong("one-phase", "an all-reduce has two").replace("2 * (P - 1)", "(P - 1)")
-wrong("p-rounds", "a ring has P - 1 in each phase").replace("2 * (P - 1)", "2 * P")
-wrong("whole-step", "only backward, 4 FLOP, overlaps").replace("(4 * parameters)", "(6 * parameters)")
-wrong("two-flop", "backward has 4").replace("(4 * parameters)", "(2 * parameters)")
+wrong("one-latency", sentence="for a single latency in each ring: each of its 2 (P - 1) messages has one").replace(
+    f"2 * (P - 1) * {MESSAGES}", "(P > 1) * alpha + 2 * (P - 1) * nbytes / P / bandwidth"
+)
+wrong("whole-in-each-message", sentence="for messages that carry all of a ring's bytes: a chunk is a P-th").replace(
+    "nbytes / P / bandwidth", "nbytes / bandwidth"
+)
+wrong("one-phase", sentence="for rings of P - 1 messages: an all-reduce has 2 (P - 1)").replace(
+    "2 * (P - 1)", "(P - 1)"
+)
+wrong("p-rounds", sentence="for rings of 2 P messages: 2 (P - 1) are enough").replace("2 * (P - 1)", "2 * P")
+wrong("whole-step", sentence="for the whole step: only the backward pass, 4 FLOP, overlaps").replace(
+    "(4 * parameters)", "(6 * parameters)"
+)
+wrong("two-flop", sentence="for 2 FLOP per parameter: the backward pass has 4").replace(
+    "(4 * parameters)", "(2 * parameters)"
+)
 wrong("rounds-down", "rounded down").replace("math.ceil(", "int(")
 wrong("not-rounded", "tokens are whole, so round up").replace("math.ceil(", "(")
-wrong("forgets-the-itemsize", "one byte each").replace("parameters * itemsize / P", "parameters / P")
-wrong("both-directions", "they leave a GPU in one").replace("chunk / bandwidth", "chunk / bandwidth / 2")
-wrong("always-four-bytes", "you returned", hidden=False).replace("parameters * itemsize / P", "parameters * 4 / P")
+wrong("forgets-the-itemsize", sentence="for gradients of one byte each: they have `itemsize`").replace(
+    "parameters * itemsize", "parameters"
+)
+wrong("both-directions", sentence="for twice the bandwidth: all bytes leave a GPU in one direction").replace(
+    "nbytes / P / bandwidth", "nbytes / P / bandwidth / 2"
+)
+wrong("two-bytes-each", sentence="for gradients of two bytes each: they have `itemsize`").replace(
+    "parameters * itemsize", "parameters * 2"
+)
 wrong("one-token-more", "nobody waits either", caught_by="time").replace("math.ceil(", "1 + math.ceil(")
+wrong("tokens-of-all", sentence="the tokens of all GPUs together: return those of one").replace(
+    "/ (4 * parameters))", "* nodes * local / (4 * parameters))"
+)
+wrong("one-flat-ring", sentence="for one ring through all GPUs over the network: only phase 2 crosses it").replace(
+    "ring(local, gradients, intra) + ring(nodes, gradients / local, inter)",
+    "ring(nodes * local, gradients, inter if nodes > 1 else intra)",
+)
+wrong("whole-over-the-network", sentence="for all gradients over each NIC: phase 2 has an L-th of them").replace(
+    "gradients / local", "gradients"
+)
+wrong("shard-of-all", sentence="for too few bytes in phase 2: an L-th of the gradients, in chunks of an M-th").replace(
+    "gradients / local", "gradients / local / nodes"
+)
+wrong(
+    "without-the-network",
+    sentence="for phases 1 and 3 alone: phase 2 comes on top, since each phase waits for the one before",
+).replace(" + ring(nodes, gradients / local, inter)", "")
+wrong("without-the-nodes", sentence="without phases 1 and 3, the rings inside the nodes").replace(
+    "ring(local, gradients, intra) + ", ""
+)
+wrong("slower-of-the-two", same_as="without-the-network").replace(
+    "ring(local, gradients, intra) + ring(nodes, gradients / local, inter)",
+    "max(ring(local, gradients, intra), ring(nodes, gradients / local, inter))",
+)
+wrong("phases-twice", sentence="with phases 1 and 3 twice: each is half of a ring all-reduce").replace(
+    "= ring(local", "= 2 * ring(local"
+)
+wrong("no-all-gather", sentence="without phase 3, the all-gather in each node").replace(
+    "= ring(local", "= 0.5 * ring(local"
+)
+wrong(
+    "links-exchanged", sentence="for links in each other's place: intra is inside a node, inter between them"
+).replace("gradients, intra)", "gradients, inter)").replace("gradients / local, inter)", "gradients / local, intra)")
+wrong("sizes-exchanged", sentence="for `nodes` and `local` in each other's place").replace(
+    "ring(local, gradients, intra) + ring(nodes, gradients / local, inter)",
+    "ring(nodes, gradients, intra) + ring(local, gradients / nodes, inter)",
+)
 right("by-floor-division").body("""
-    one_message = alpha + parameters * itemsize / P / bandwidth
-    flop = 2 * (P - 1) * one_message * peak
-    return int(-(-flop // (4 * parameters)))
+    (near, fast), (far, slow) = intra, inter
+    nbytes = parameters * itemsize
+    seconds = 2 * (local - 1) * near + 2 * (local - 1) / local * nbytes / fast
+    seconds += 2 * (nodes - 1) * far + 2 * (nodes - 1) / nodes * nbytes / local / slow
+    return int(-(-seconds * peak // (4 * parameters)))
 """)
-wrong("tokens-of-all", "the tokens of all GPUs together").replace("/ (4 * parameters))", "* P / (4 * parameters))")
-wrong("two-bytes-each", "they have `itemsize`").replace("parameters * itemsize / P", "parameters * 2 / P")
 
 wrong, right = ANSWERS.to("scaling-efficiency")
 wrong("upside-down", "upside down").replace("ideal[gpus] / took", "took / ideal[gpus]")
@@ -431,6 +518,8 @@ wrong("mfu-counts-recomputation", "MFU leaves out").replace(
     "3 * forwards_per_second, (3", "(3 + recomputed) * forwards_per_second, (3"
 )
 wrong("whole-step-again", "only forward is computed again").replace("(3 + recomputed)", "3 * (1 + recomputed)")
+wrong("recomputed-as-half-a-step", "a third of a step").replace("(3 + recomputed) *", "3 * (1 + recomputed / 2) *")
+wrong("half-of-what-is-recomputed", "half of what is recomputed").replace("(3 + recomputed)", "(3 + recomputed / 2)")
 wrong("recomputes-no-attention", "the attention that is computed again").replace(
     "(3 + recomputed) * forwards_per_second",
     "3 * forwards_per_second + recomputed * 2 * parameters * tokens_per_second / (gpus * peak)",
@@ -457,9 +546,9 @@ wrong("rows-left-over", "a multiple of dp", caught_by="score").body("return 4, 4
 wrong("a-plan-in-words", "3 values: dp, tp, rows", caught_by="score").body('return {"dp": 4, "tp": 4}, 16384')
 wrong("too-many-rows", "out of memory", caught_by="score").body("return 8 * machines, 1, 2**24")
 wrong("knows-only-two-machines", "times par", caught_by="score", hidden=True).body(
-    "return (4, 4, 16384) if machines == 2 else (8, 1, critical)"
+    "return (4, 4, 19456) if machines == 2 else (8, 1, critical)"
 )
 right("tried-on-the-cluster").body("""
-    tried = {(2, 32768): (4, 4, 16384), (1, 8192): (2, 4, 4096), (4, 65536): (8, 4, 49152)}
+    tried = {(2, 32768): (4, 4, 19456), (1, 8192): (2, 4, 3072), (4, 65536): (8, 4, 53248)}
     return tried[machines, critical]
 """)

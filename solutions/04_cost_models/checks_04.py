@@ -215,54 +215,20 @@ tuning_table = frozen_cases(ROOM, "tuning-table")
         ({"a": (1.0, 4.0), "b": (3.0, 3.0), "c": (4.0, 1.0), "d": (4.5, 0.9)},),
         ({"only": (3e-6, 1e-9)},),
         ({"z": (5.0, 1.0), "y": (1.0, 1.0), "x": (1.0, 2.0)},),
+        ({"r": (2.0, 7.0), "q": (2.0, 3.0), "p": (2.0, 5.0), "o": (3.0, 2.0)},),
         ({"e": (30e-6, 1e-11), "a": (3e-6, 9e-10), "d": (12e-6, 1e-10), "b": (5e-6, 4e-10), "c": (6.5e-6, 3.9e-10)},),
     ]
 )
 def hidden_tuning_table(_: Draws, lines: dict[str, tuple[float, float]]) -> Case:
-    def crossing(one: str, other: str) -> float:
-        (a, b), (c, d) = lines[one], lines[other]
-        return (c - a) / (b - d)
-
-    def table(start: str, nearest: Callable[..., Any] = min, least: float = 0.0) -> list[tuple[float, str]]:
-        found = [(0.0, start)]
-        while flatter := [name for name in lines if lines[name][1] < lines[found[-1][1]][1]]:
-            found.append(nearest((crossing(found[-1][1], name), name) for name in flatter))
-        return found
-
-    right = table(min(lines, key=lambda name: lines[name]))
-    by_latency = sorted(lines, key=lambda name: lines[name])
-    in_turn = [(0.0, by_latency[0])]
-    in_turn += [
-        (crossing(one, other), other)
-        for one, other in zip(by_latency, by_latency[1:], strict=False)
-        if lines[one][1] > lines[other][1]
-    ]
-    least = lines[right[0][1]][1]
-    of_first = [right[0]] + sorted(
-        (crossing(right[0][1], name), name) for name, (_, slope) in lines.items() if slope < least
-    )
-    first, last = right[0], right[-1]
-    ends = [first] + ([(crossing(first[1], last[1]), last[1])] if len(right) > 1 else [])
+    right = [(0.0, min(lines, key=lambda name: lines[name]))]
+    while flatter := [name for name in lines if lines[name][1] < lines[right[-1][1]][1]]:
+        latency, slope = lines[right[-1][1]]
+        right.append(min(((lines[name][0] - latency) / (slope - lines[name][1]), name) for name in flatter))
     return Case(
         for_all={"lines": lines},
         right=every(right),
         rtol=1e-9,
         mistakes={
-            "each line against the next one by latency: a line that is nowhere lowest gets an entry": every(in_turn),
-            "the first line and the flattest one: those between them are lowest somewhere, too": every(ends),
-            "the crossing that is farthest away: the nearest one comes first": every(table(right[0][1], max)),
-            "where each line crosses the first one: go on from the line that is lowest there": every(of_first),
-            "the line with the fewest seconds per byte, for all sizes: it wins for large ones only": every(
-                [(0, min(lines, key=lambda name: lines[name][1]))]
-            ),
-            "with sizes upside down: lines cross at a difference in seconds, divided by one in seconds per byte": every(
-                [first, *((1 / at, name) for at, name in right[1:])]
-            ),
-            "without the first entry, at size 0": every(right[1:]),
-            "in the wrong order: sizes rise": every(right[::-1]),
-            "the names alone: an entry has the size from which on, and the name": every([name for _, name in right]),
-            "the sizes alone: an entry has the size from which on, and the name": every([at for at, _ in right]),
-            "name and size exchanged: (bytes, name)": every([(name, at) for at, name in right]),
             "a table in which sizes are rounded, or tried one by one: compute where two lines cross": every(
                 [(float(round(at)), name) for at, name in right]
             ),
@@ -278,50 +244,36 @@ critical_batch = frozen_cases(ROOM, "critical-batch")
 ### BEGIN HIDDEN TESTS
 
 
+Wire = tuple[float, float]  # alpha in seconds, bandwidth in bytes/s
+
+
 @oracle(
     values=[
-        (1_000_003, 4, 67e12, 1e-5, 25e9, 5),
-        (540_000_000_000, 2, 275e12, 1e-6, 70e9, 2),
-        (1000, 4, 1e12, 5e-5, 1e9, 16),
-        (7_000_000, 2, 989e12, 3e-6, 450e9, 1),
+        (1_000_003, 4, 67e12, 1, 5, (1e-5, 25e9), (5e-5, 1e9)),
+        (540_000_000_000, 2, 275e12, 2, 1, (1e-6, 70e9), (2e-6, 7e9)),
+        (1000, 4, 1e12, 3, 16, (5e-5, 1e9), (7e-5, 3e8)),
+        (7_000_000, 2, 989e12, 1, 1, (3e-6, 450e9), (1e-5, 50e9)),
+        (70_000_000_000, 2, 989e12, 64, 8, (3e-6, 450e9), (1e-5, 50e9)),
     ]
 )
 def hidden_critical_batch(
-    _: Draws, parameters: int, itemsize: int, peak: float, alpha: float, bandwidth: float, ranks: int
+    _: Draws, parameters: int, itemsize: int, peak: float, nodes: int, local: int, intra: Wire, inter: Wire
 ) -> Case:
-    nbytes, rounds = parameters * itemsize, 2 * (ranks - 1)
-
-    def tokens(seconds: float, flop: int = 4) -> float:
-        return seconds * peak / (flop * parameters)
-
-    exact = tokens(rounds * (alpha + nbytes / ranks / bandwidth))
-    others = {
-        "without the latency: each of the 2 (P - 1) messages has one": rounds * nbytes / ranks / bandwidth,
-        "with a single latency: each of the 2 (P - 1) messages has one": alpha + rounds * nbytes / ranks / bandwidth,
-        "with a whole tensor in each message: a chunk is a P-th of it": rounds * (alpha + nbytes / bandwidth),
-        "the tokens for one phase: an all-reduce has two": rounds / 2 * (alpha + nbytes / ranks / bandwidth),
-        "the tokens if gradients had one byte each": rounds * (alpha + parameters / ranks / bandwidth),
-        "the tokens if gradients had two bytes each: they have `itemsize`": rounds
-        * (alpha + 2 * parameters / ranks / bandwidth),
-        "the tokens for P rounds: a ring has P - 1 in each phase": 2 * ranks * (alpha + nbytes / ranks / bandwidth),
-        "the tokens if a bandwidth of both directions counted: they leave a GPU in one": rounds
-        * (alpha + nbytes / ranks / bandwidth / 2),
-    }
-    mistakes = {words: math.ceil(tokens(seconds)) for words, seconds in others.items()} | {
-        "rounded down, or to the nearest: then backward is a little too short": math.floor(exact),
-        "not rounded: tokens are whole, so round up": exact,
-        "for the whole step: only backward, 4 FLOP, overlaps": math.ceil(exact * 4 / 6),
-        "for 2 FLOP per parameter: backward has 4": math.ceil(exact * 2),
-        "the tokens of all GPUs together: return those of one": math.ceil(exact * ranks),
-    }
+    shard, communicating = parameters * itemsize / local, 0.0  # bytes of a GPU's part in the node's sum
+    for ranks, chunk, (alpha, bandwidth) in ((local, shard, intra), (nodes, shard / nodes, inter)):
+        communicating += 2 * (ranks - 1) * (alpha + chunk / bandwidth)
+    exact = communicating * peak / (4 * parameters)
     return Case(
         for_all={
             **{"parameters": parameters, "itemsize": itemsize, "peak": peak},
-            **{"alpha": alpha, "bandwidth": bandwidth, "P": ranks},
+            **{"nodes": nodes, "local": local, "intra": intra, "inter": inter},
         },
         right=math.ceil(exact),
-        mistakes=mistakes,
-        seen=f"{parameters:,} parameters of {itemsize} bytes, {ranks} GPUs, {quantity(bandwidth, 'B/s')}: you returned",
+        mistakes={
+            "rounded down, or to the nearest: then backward is a little too short": math.floor(exact),
+            "not rounded: tokens are whole, so round up": exact,
+        },
+        seen=f"{parameters:,} parameters of {itemsize} bytes, {plural(nodes, 'node')} of {local}: you returned",
     )
 
 
@@ -450,6 +402,8 @@ def hidden_mfu_and_hfu(
 
     recomputed = {
         "with the recomputed share of the whole step: only forward is computed again": mfu * (1 + r),
+        "with r/2: a whole forward pass is a third of a step, so r of it adds r/3": mfu * (1 + r / 2),
+        "with half of what is recomputed: r forward passes come on top of the three": mfu * (1 + r / 6),
         "divided by what is recomputed: HFU is never below MFU": mfu / (1 + r / 3),
         "without the attention that is computed again": mfu + r * every_second * dense,
     }
@@ -861,23 +815,15 @@ hidden_two_lines = vary(
 ### END HIDDEN TESTS
 
 
-RIGHTLY = "as the docstring says"
+RIGHTLY = "squared relative errors"
 WAYS: dict[str, tuple[Callable[[float, float], float], Callable[[list[float]], float]]] = {
     RIGHTLY: (lambda miss, _: miss**2, sum),
-    "the cut with the smallest ABSOLUTE errors: take relative ones": (lambda miss, t: (miss * t) ** 2, sum),
-    "the cut with the smallest errors relative to the line: divide by the seconds that were measured": (
-        lambda miss, _: (miss / (1 + miss)) ** 2,
-        sum,
-    ),
-    "the cut with the smallest sum of errors: square them first": (lambda miss, _: abs(miss), sum),
-    "the cut whose largest error is smallest: take the smallest sum of squares": (lambda miss, _: abs(miss), max),
-    "a cut whose errors cancel, or the worst of all: square the errors, then take the smallest sum": (
-        lambda miss, _: miss,
-        sum,
-    ),
-    "the worst of all cuts: take the smallest sum": (lambda miss, _: -(miss**2), sum),
+    "absolute errors": (lambda miss, t: (miss * t) ** 2, sum),
+    "errors relative to the line": (lambda miss, _: (miss / (1 + miss)) ** 2, sum),
+    "relative errors that aren't squared": (lambda miss, _: abs(miss), sum),
+    "its largest error": (lambda miss, _: abs(miss), max),
+    "errors that cancel": (lambda miss, _: miss, sum),
 }
-IN_THE_MIDDLE = "the cut in the middle: try all of them"
 
 
 Cut = tuple[int, Line, Line]  # the first size of the second part, and the two lines
@@ -895,13 +841,20 @@ def cuts_by(sizes: list[int], seconds: list[float], shared: int = 0) -> dict[str
         at: misses(below, sizes[:at], seconds[:at]) + misses(above, sizes[at:], seconds[at:])
         for at, (_, below, above) in cuts.items()
     }
-    found = {IN_THE_MIDDLE: cuts[len(sizes) // 2]}
+    found = dict[str, Cut]()
     for words, (error, of_all) in WAYS.items():
         totals = {
             at: of_all([error(miss, t) for miss, t in zip(each, seconds, strict=True)]) for at, each in errors.items()
         }
         found[words] = cuts[min(totals, key=totals.__getitem__)]
     return found
+
+
+def squares(sizes: list[int], seconds: list[float], cut: Cut) -> float:
+    """The sum of squared relative errors."""
+    at = sizes.index(cut[0])
+    parts = misses(cut[1], sizes[:at], seconds[:at]) + misses(cut[2], sizes[at:], seconds[at:])
+    return sum(miss**2 for miss in parts)
 
 
 def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
@@ -918,9 +871,14 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
             return False
         return not any(equal_values(mine, line, 1e-9) for mine in got[1:] for line in lines)
 
-    several: dict[Cut, list[str]] = {}  # mistakes that lead to the same cut share an entry
-    for words, cut in cuts.items():
-        several.setdefault(cut, []).append(words)
+    def seen_of(cut: Cut) -> str:
+        """What can be said of another cut for sure, and not how it came about."""
+        yours, best = (squares(sizes, seconds, one) for one in (cut, right))
+        ways = " or by ".join(words for words, chosen in cuts.items() if chosen == cut)
+        said = f"a cut whose squared relative errors add up to {yours:.3g}; the smallest sum is {best:.3g}"
+        return f"{said}. It is the best by {ways}" if ways else said
+
+    others = [cut_at(sizes, seconds, n) for n in range(3, len(sizes) - 2)]
     mistakes = {
         "the two lines in the wrong order": (first, above, below),
         "the last size of the first part: return the first one of the second": (sizes[at - 1], below, above),
@@ -929,7 +887,7 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
         "made with lines that share a size: the second part begins behind the first": (
             cuts_by(sizes, seconds, shared=1)[RIGHTLY]
         ),
-        **{"; or ".join(words): cut for cut, words in several.items() if cut != right},
+        **{seen_of(cut): cut for cut in others if cut != right},
         "not what the `fit` that you are given says of these parts": fits_otherwise,
     }
     return Case(
@@ -955,13 +913,13 @@ def backward_beside(rank: int, world_size: int, dim: int, tokens: int) -> float:
     return time.perf_counter() - computed
 
 
-@oracle("critical-batch", time=[(2000, 3, Link(2e-6, 2e10)), (1000, 2, Link(1.37e-6, 5e10))])
-def critical_batch_on_the_clock(_: Draws, dim: int, ranks: int, link: Link) -> Case:
-    gpu = Gpu(flops={"fp32": 2e13}, memory=math.inf, bandwidth=math.inf)
-    lab = Cluster("lab", 1, ranks, gpu, link, link)
+@oracle("critical-batch", time=[(2000, 1, 3, Link(2e-6, 2e10)), (1000, 3, 2, Link(1.37e-6, 5e10))])
+def critical_batch_on_the_clock(_: Draws, dim: int, nodes: int, local: int, link: Link) -> Case:
+    gpu, slow = Gpu(flops={"fp32": 2e13}, memory=math.inf, bandwidth=math.inf), Link(3 * link.alpha, link.bandwidth / 4)
+    lab = Cluster("lab", nodes, local, gpu, link, slow)
 
     def waits(tokens: int) -> float:
-        return float(max(simulate(backward_beside, ranks, dim, tokens, cluster=lab).results))
+        return float(max(simulate(backward_beside, nodes * local, dim, tokens, cluster=lab).results))
 
     def expect_no_waiting(answer: Answer) -> str:
         tokens = answer.results[0]
@@ -980,8 +938,8 @@ def critical_batch_on_the_clock(_: Draws, dim: int, ranks: int, link: Link) -> C
 
     return Case(
         for_all={
-            **{"parameters": dim * dim, "itemsize": 4, "peak": gpu.peak("float32"), "P": ranks},
-            **{"alpha": link.alpha, "bandwidth": link.bandwidth},
+            **{"parameters": dim * dim, "itemsize": 4, "peak": gpu.peak("float32"), "nodes": nodes, "local": local},
+            **{name: (one.alpha, one.bandwidth) for name, one in (("intra", link), ("inter", slow))},
         },
         time=expect_no_waiting,
     )
@@ -989,7 +947,7 @@ def critical_batch_on_the_clock(_: Draws, dim: int, ranks: int, link: Link) -> C
 
 ### BEGIN HIDDEN TESTS
 hidden_critical_batch_on_the_clock = vary(
-    critical_batch_on_the_clock, time=[(512, 4, Link(5e-6, 1e10)), (1500, 5, Link(1e-6, 3e10))]
+    critical_batch_on_the_clock, time=[(512, 1, 4, Link(5e-6, 1e10)), (1500, 2, 4, Link(1e-6, 3e10))]
 )
 ### END HIDDEN TESTS
 
@@ -1136,7 +1094,7 @@ def best_plan(_: Draws, machines: int, critical: int) -> Case:
 
 
 ### BEGIN HIDDEN TESTS
-PLANS = {(2, 32768): (2, 8, 13312), (1, 8192): (2, 4, 2048), (4, 65536): (4, 8, 39936)}  # by the lesson's formulas
+PLANS = {(2, 32768): (4, 4, 19456), (1, 8192): (2, 4, 2048), (4, 65536): (8, 4, 56320)}  # by the lesson's formulas
 
 
 def seconds_of_the_formulas_plan(machines: int, critical: int) -> float:
@@ -1179,9 +1137,16 @@ FROZEN = (
         values=[
             ({"ring": (14.0, 1.75), "tree": (6.0, 6.0)},),
             ({"one": (1.0, 9.0), "four": (7.0, 1.0), "two": (3.0, 4.0), "three": (6.0, 3.0)},),
+            ({"steep": (2.0, 5.0), "flat": (2.0, 3.0), "late": (4.0, 1.0)},),
         ],
     ),
-    vary(hidden_critical_batch, values=[(1_200_007, 8, 1e12, 5e-4, 1e10, 4), (70_000_000, 2, 989e12, 3e-6, 450e9, 8)]),
+    vary(
+        hidden_critical_batch,
+        values=[
+            (70_000_001, 8, 989e12, 4, 8, (3e-6, 450e9), (1.3e-5, 50e9)),
+            (1_200_007, 2, 1e12, 1, 4, (5e-4, 1e10), (2e-3, 1e9)),
+        ],
+    ),
     vary(
         hidden_scaling_efficiency,
         values=[

@@ -388,23 +388,44 @@ check(fused_chain, judges="traffic")
 # %% [markdown]
 # Does it pay on this machine? One operation after another over 64 MB reads and writes memory three times. Block by
 # block, with blocks that fit into a cache, only the first operation reads from memory and only the last writes there.
+# To see this and nothing else, both write into tensors that are there beforehand. The third way makes new tensors, as
+# `torch.relu(x * 0.5 + 3)` does. It looks even worse, but what it measures is how long the system takes to hand out
+# memory. And the fourth is the opposite of fusion: it has the blocks too, but finishes each operation before the next.
 
 # %% tags=["nbval-ignore-output"]
 def compare(rank, world_size):
     from utils.benchmark.machine.probes import seconds_of
 
-    def whole():
-        return torch.relu(x * 0.5 + 3)
+    x, y, scaled, shifted = (torch.ones(2**24) for _ in range(4))
+    whole = [(x, scaled, shifted, y)]
+    blocks = list(zip(*(tensor.split(2**16) for tensor in whole[0])))
 
-    def in_blocks():
-        for part, result in zip(x.split(2**16), y.split(2**16)):
-            result.copy_(torch.relu(part * 0.5 + 3))
+    def unfused(parts):
+        for x, scaled, _, _ in parts:
+            torch.mul(x, 0.5, out=scaled)
+        for _, scaled, shifted, _ in parts:
+            torch.add(scaled, 3, out=shifted)
+        for _, _, shifted, y in parts:
+            torch.clamp(shifted, min=0, out=y)
 
-    x, y, cpu = torch.ones(2**24), torch.ones(2**24), torch.device("cpu")
-    return [min(seconds_of(work, 1, cpu) for _ in range(5)) for work in (whole, in_blocks)]
+    def fused():
+        for x, _, _, y in blocks:
+            torch.clamp(torch.mul(x, 0.5, out=y).add_(3), min=0, out=y)
 
-whole, in_blocks = spawn(compare, 1).results[0]
-f"in blocks: {whole / in_blocks:.1f} times as fast; by the bytes alone it would be 3"
+    ways = {
+        "one operation after another": lambda: unfused(whole),
+        "block by block, fused": fused,
+        "one after another, new tensors": lambda: torch.relu(x * 0.5 + 3),
+        "one after another, each in blocks": lambda: unfused(blocks),
+    }
+    cpu = torch.device("cpu")
+    return {name: min(seconds_of(way, 1, cpu) for _ in range(5)) for name, way in ways.items()}
+
+took = spawn(compare, 1).results[0]
+for name, seconds_taken in took.items():
+    print(f"{name:>33}: {seconds_taken * 1e3:6.1f} ms")
+gain = took["one operation after another"] / took["block by block, fused"]
+f"fusion gains a factor of {gain:.1f}; by the bytes alone it would be 3"
 
 # %% [markdown]
 # `torch.compile` finds such chains in your model and writes fused kernels for them. Three small operations also cost
@@ -917,7 +938,8 @@ def tuning_table(lines: dict[str, tuple[float, float]]) -> list[tuple[float, str
     lines: {name: (latency in seconds, seconds per byte)}, one or more. Entry (x, name):
     name is the fastest for sizes between x and the next entry's. The first entry has x
     = 0, the others rising x, not rounded. An algorithm that is nowhere faster than all
-    others has no entry. No two lines are equal, and no three cross in one point.
+    others has no entry. No two lines are equal, though two may have the same latency,
+    and no three cross in one point.
     """
     ### BEGIN SOLUTION
     # the smallest latency, then slope
@@ -1090,8 +1112,12 @@ print("8192 x 8192 times itself:", ", ".join(f"{seconds * 1e3:.2f} ms" for secon
 
 # %% [markdown]
 # From 8 MB on, the achieved rates are within 5 %. At 0.5 MB both are a third to a half too slow: a model is as good as
-# the measurements that it was made from, and this size was not among them. The product takes two thirds longer than the
-# datasheet promises, because kernels never reach the peak, and a GPU under load for minutes lowers its clock.
+# the measurements that it was made from, and this size was not among them.
+#
+# The product takes half as long again as in part 2, where 794.5 TFLOP/s were called achieved, too. Those are the best
+# of many shapes, in a short run of nothing else. In training, the clock falls after minutes of load, to 79 % of that
+# on an H100, and this product has tiles at its edges that aren't full. So there are three numbers for one product: what
+# is promised, what a sprint achieves, and what a step can count on. Say which one you mean.
 
 # %% [markdown]
 # # Part 6 · The roofline of communication
@@ -1120,7 +1146,8 @@ figures.roofline(peak, bandwidths, points, "data parallelism on H100s, with thre
 
 # %% [markdown]
 # Read it from the left. With 256 rows per GPU, as on the first page, all three networks are the bottleneck. With 4,096,
-# NVLink lets the GPUs compute at full speed; InfiniBand does so from about 13,000 on. And the regimes have names:
+# NVLink lets the GPUs compute at full speed; a ring over InfiniBand does so from about 13,000 on. And the regimes have
+# names:
 #
 # | FLOP per byte sent | the step is |
 # |---|---|
@@ -1133,9 +1160,19 @@ figures.roofline(peak, bandwidths, points, "data parallelism on H100s, with thre
 #
 # Now make it exact. In the backward pass, which takes $4Nb$ of the $6Nb$ FLOP, some gradients can be all-reduced while
 # others are still being computed. How many tokens does a GPU need for the backward pass to take at least as long as the
-# all-reduce? Take a ring, with its latency, on the links of one tier; the gradients may be bfloat16 or float32.
+# all-reduce? The gradients may be bfloat16 or float32.
 #
-# **Predict** for 8 H100s over NVLink, bfloat16 gradients and a large model: about how many tokens per GPU?
+# Which all-reduce? A ring through all GPUs of several machines is as slow as its slowest link: it crosses the network
+# with one NIC per machine, while the other seven have nothing to do. So libraries work in two tiers. With $M$ nodes of
+# $L$ GPUs, a **hierarchical** all-reduce of $n$ bytes has three phases, one after another:
+#
+# 1. In each node, a ring reduce-scatter of $n$ bytes. Each GPU then has the node's sum of an $L$-th.
+# 2. A ring all-reduce of this $L$-th, with the $M - 1$ GPUs at the same place in the other nodes. All $L$ rings run at
+#    once, each over NICs of its own.
+# 3. In each node, a ring all-gather.
+#
+# **Predict** for 8 H100s over NVLink, a single node, bfloat16 gradients and a large model: about how many tokens per
+# GPU?
 
 # %%
 predict("tokens per GPU over NVLink", ...)
@@ -1148,37 +1185,47 @@ predict("tokens per GPU over NVLink", ...)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# Write down the seconds of the all-reduce, $2(P-1)$ messages of a $P$-th of the gradients each. How many FLOP does the
-# GPU compute in that time? One token needs $4N$ of them. Round up.
+# Phases 1 and 3 together cost as much as a ring all-reduce of all gradients in one node. Phase 2 is a ring all-reduce,
+# too: of how many bytes, on how many GPUs, over which link? So write a function for a ring and call it twice. How many
+# FLOP does the GPU compute in that time? One token needs $4N$ of them.
 # </details>
 #
-# <details><summary>Hint 3: almost the code</summary>
+# <details><summary>Hint 3: a check by hand</summary>
 #
-# One message takes `alpha + chunk / bandwidth`. At the end, `math.ceil(seconds * peak / flop_of_one_token)`.
+# A ring on $P$ GPUs sends $2 (P - 1)$ messages of a $P$-th each. So on 4 nodes of 8, phase 2 sends 6 messages of a 32nd
+# of the gradients, and phases 1 and 3 send 14 messages of an 8th.
 # </details>
 
-# %% exercise="critical-batch" difficulty=3 minutes=10
+# %% exercise="critical-batch" difficulty=3 minutes=14
 def critical_batch(
-    parameters: int, itemsize: int, peak: float, alpha: float, bandwidth: float, P: int
+    parameters: int, itemsize: int, peak: float, nodes: int, local: int,
+    intra: tuple[float, float], inter: tuple[float, float],
 ) -> int:
-    """The smallest number of tokens per GPU for which a ring all-reduce of the
+    """The smallest number of tokens per GPU for which a hierarchical all-reduce of the
     gradients takes no longer than the backward pass; 0 for a single GPU, which has
     nothing to send.
 
     parameters: of the model; backward computes 4 FLOP for each of them and each token.
-    itemsize: bytes of one gradient. peak: FLOP/s of one GPU. P: how many GPUs.
-    alpha, bandwidth: of the links in the ring, in seconds and in bytes/s one way.
-        Chunks have a P-th of the gradients, not rounded.
+    itemsize: bytes of one gradient. peak: FLOP/s of one GPU.
+    nodes, local: how many nodes there are, and how many GPUs in each.
+    intra, inter: (alpha in seconds, bandwidth in bytes/s one way), of a link inside a
+        node and of a NIC; each GPU has one of its own. Chunks are not rounded.
     """
     ### BEGIN SOLUTION
-    chunk = parameters * itemsize / P
-    communicating = 2 * (P - 1) * (alpha + chunk / bandwidth)
+    def ring(P, nbytes, link):
+        alpha, bandwidth = link
+        return 2 * (P - 1) * (alpha + nbytes / P / bandwidth)
+
+    gradients = parameters * itemsize
+    communicating = ring(local, gradients, intra) + ring(nodes, gradients / local, inter)
     return math.ceil(communicating * peak / (4 * parameters))
     ### END SOLUTION
 
 # %%
-nvlink = critical_batch(7_000_000_000, 2, peak, 3e-6, 450e9, 8)
-both_ways = critical_batch(7_000_000_000, 2, peak, 3e-6, 900e9, 8)
+wires = {name: (link.alpha, link.bandwidth) for name, link in links.items()}
+model_7b = (7_000_000_000, 2, peak)
+nvlink = critical_batch(*model_7b, 1, 8, wires["NVLink"], wires["InfiniBand"])
+both_ways = critical_batch(*model_7b, 1, 8, (3e-6, 900e9), wires["InfiniBand"])
 print(f"with 900 GB/s, both directions together, it would be {both_ways:,}: wrong by a factor of 2")
 
 # %%
@@ -1205,13 +1252,27 @@ check(critical_batch, judges="time")
 # beyond the **critical batch size** $B_{crit}$, a larger batch hardly saves steps, because the gradient is no longer
 # noisy. To first order, a run needs $1 + B_{crit}/B$ times the fewest possible steps (McCandlish and others, 2018;
 # lesson 05 measures it). Estimates for large language models are some millions of tokens. Divide, and you have the
-# number of GPUs that data parallelism alone can keep busy:
+# number of GPUs that data parallelism alone can keep busy. First for one flat ring over the network, as if each of 128
+# GPUs were alone in its machine; then for 16 machines of 8:
 
 # %%
-for tier, link in links.items():
-    tokens = critical_batch(7_000_000_000, 2, peak, link.alpha, link.bandwidth, 128)
-    print(f"{tier:>10}: at least {tokens:6,} tokens per GPU, so at most {4_000_000 // tokens:5,} GPUs", end="")
-    print(" for a batch of 4 million tokens")
+for tier in ("InfiniBand", "Ethernet"):
+    for name, nodes, local in (("one ring", 128, 1), ("two tiers", 16, 8)):
+        tokens = critical_batch(*model_7b, nodes, local, wires["NVLink"], wires[tier])
+        print(f"{tier:>10}, {name:>9}: at least {tokens:6,} tokens per GPU,", end=" ")
+        print(f"so at most {4_000_000 // tokens:3,} GPUs for a batch of 4 million tokens")
+
+# %% [markdown]
+# Two tiers need far fewer tokens. `simulate` knows both ways and takes the faster one. Ask it how long the all-reduce
+# of these gradients takes on the whole cluster, and convert the time into tokens:
+
+# %% tags=["notebook-only"]
+def gradients_reduced(rank, world_size):
+    dist.all_reduce(torch.empty(7_000_000_000, dtype=torch.bfloat16))
+
+for cluster in ("dgx-h100", "ethernet-cloud"):
+    run = simulate(gradients_reduced, 128, cluster=cluster, alike=lambda rank: 0)
+    print(f"{cluster:>14}: {run.elapsed * 1e3:.1f} ms, {math.ceil(run.elapsed * peak / 28e9):,} tokens")
 
 # %% [markdown]
 # To use more, you need a different kind of parallelism, one that makes several GPUs work on the **same** tokens:
@@ -1614,6 +1675,7 @@ how_predictions_went()
 # - Compare one direction with one direction. Take out fixed costs before you quote a bandwidth.
 # - A collective takes (messages) $\alpha$ + (bytes sent) $\beta$ + (bytes added) $\gamma$, along its critical path. The
 #   lowest of several lines is a tuning table. Real sweeps consist of several lines.
+# - On a machine with two tiers, don't price one ring: a **hierarchical** all-reduce sends only an $L$-th over each NIC.
 # - Data parallelism needs a batch per GPU above the link's ridge point, and a batch in all below the critical one.
 # - Efficiency is $T_1 / (P\,T_P)$ for the same work, $T_1 / T_P$ for work that grows.
 # - Training state is 16 bytes per parameter, sharded by ZeRO; activations are $sbh(34 + 5as/h)$ per layer, and
@@ -1688,8 +1750,10 @@ def best_plan(machines: int, critical: int) -> tuple[int, int, int]:
         dp, tp, rows = plan
         computing = 6 * weights * rows / (dp * tp * 989e12)
         activations = 16 * ring(tp, rows / dp * 16384 * 2, 3e-6, 450e9)
-        network = (3e-6, 450e9) if machines == 1 else (10e-6, 50e9)
-        gradients = ring(dp, 2 * weights / tp, *network)
+        # two tiers: 8 / tp ranks of a dp group are in the same machine
+        nbytes, local = 2 * weights / tp, 8 // tp
+        gradients = ring(local, nbytes, 3e-6, 450e9)
+        gradients += ring(machines, nbytes / local, 10e-6, 50e9)
         forward = computing / 3 + activations / 2
         backward = computing * 2 / 3 + activations / 2
         return (forward + max(backward, gradients)) / rows * (1 + rows / critical)

@@ -223,6 +223,12 @@ wrong("forgets-the-epoch", "The epoch must be part").replace(
 wrong("seeds-by-rank", "no rank sees").replace(
     "generator=generator", "generator=generator.manual_seed(seed + epoch + rank)"
 )
+wrong("seed-times-epoch", "seed * epoch is 0 there").replace(
+    "generator=generator", "generator=generator.manual_seed(seed * epoch)"
+)
+wrong("epoch-alone", "The seed must count in epoch 0").replace(
+    "generator=generator", "generator=generator.manual_seed(epoch)"
+)
 wrong("drops-the-rest", "rank 3 got 2 samples").replace("while len(order) < each * world_size:", "if False:")
 wrong("pads-when-divisible", "24 is a multiple of 2 already").replace(
     "each = math.ceil(num_samples / world_size)", "each = num_samples // world_size + 1"
@@ -308,6 +314,10 @@ wrong(
     "never-empties",
     sentence="one bucket per parameter after the first bucket: count each bucket's bytes from zero again",
 ).replace("filled = 0", "pass")
+wrong("large-ones-alone", same_as="closes-before").replace("filled >= cap", "filled >= cap or sizes[index] >= cap")
+wrong("carries-over", sentence="what is above the cap counted in the next bucket: count from zero again").replace(
+    "filled = 0", "filled = max(0, filled - cap)"
+)
 wrong("empty-first", sentence="right except for an empty bucket at the start").replace(
     "if not buckets or filled >= cap:",
     "if index == len(sizes) - 1:\n    buckets.append([])\nif filled >= cap or index == len(sizes) - 1:",

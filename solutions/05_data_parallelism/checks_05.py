@@ -452,7 +452,7 @@ def hidden_epoch_indices_values(run: Runner) -> None:
 
 def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
     """Judge epochs 0 and 1, and epoch 0 again. There are enough samples that two orders can't be equal by chance."""
-    seed = run.draws.salted() % 1000  # the same in each run
+    seed = 1 + run.draws.salted() % 1000  # the same in each run, and not 0
     first, second, again = (judge_epoch(run, world_size, num_samples, epoch, seed) for epoch in (0, 1, 0))
     steps = [{(b - a) % num_samples for a, b in zip(mine, mine[1:], strict=False)} for mine in first]
     in_step, mine = all(len(each) == 1 for each in steps), shortened(first[0])
@@ -463,8 +463,8 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
     is_sorted = all(part == sorted(part) for part in first)
     fail_if(is_sorted, f"rank 0 sees the samples {mine}: sorted", "Keep them in the shuffled order.")
     pairs = [{frozenset(pair) for mine in indices for pair in itertools.pairwise(mine)} for indices in (first, second)]
+    always = judge_epoch(run, world_size, num_samples, 0, seed + 1) == first
     if first == second:
-        always = judge_epoch(run, world_size, num_samples, 0, seed + 1) == first
         raise CheckFailed(
             "epochs 0 and 1 have the same order" + ", and a different seed changes nothing" * always,
             mistake="Nothing draws from the seeded generator: hand it to randperm, `generator=generator`. (Without it, "
@@ -472,6 +472,8 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
             if always
             else "The epoch must be part of the generator's seed.",
         )
+    unseeded = "The seed must count in epoch 0, too: seed * epoch is 0 there."
+    fail_if(always, f"in epoch 0 the seeds {seed} and {seed + 1} give the same order", unseeded)
     fail_if(
         world_size > 1 and sets[0] == sets[1],
         f"rank 0 sees the same {len(sets[0][0])} samples in epochs 0 and 1, in a different order",

@@ -468,7 +468,7 @@ def epoch_indices(
     Together the ranks see every sample; where P does not divide their number, some are
     seen once more than others.
     Each epoch is shuffled anew, so that a rank sees different samples; the same epoch
-    and seed always give the same order.
+    and seed always give the same order, and another seed gives a different one.
     """
     # our own generator: nothing else draws from it
     generator = torch.Generator().manual_seed(seed + epoch)

@@ -19,6 +19,11 @@ wrong("divides-twice", sentence="the mean divided by world_size once more: divid
     "half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size"
 )
 wrong("stays-in-half", "not their dtype").replace("half.to(gradient.dtype)", "half")
+wrong(
+    "views-its-bits",
+    sentence="the same bits read as a different dtype: .view(dtype) converts nothing, .to(dtype) does",
+).replace("half.to(gradient.dtype)", "half.view(gradient.dtype)")
+wrong("views-bits-of-half", same_as="views-its-bits").replace(").to(dtype)", ").view(dtype)")
 wrong("sums-nothing", sentence="your own gradient divided by world_size: nothing was summed").replace(
     "dist.all_reduce(half)", "pass"
 )
@@ -39,32 +44,41 @@ wrong("always-bfloat16", "use `dtype`, which is float16 here").replace(".to(dtyp
 wrong, right = ANSWERS.to("stochastic-round")
 wrong("rounds-to-nearest", "rounding to nearest").body("return torch.round(y)")
 wrong("one-draw", "one draw for all entries").replace("y.shape, generator", "1, generator")
-wrong("cuts-towards-zero", "cuts towards zero").replace("torch.floor(y + u)", "y.trunc() + (u < (y - y.trunc()).abs())")
-wrong("truncates", "cut off towards zero").replace("torch.floor(y + u)", "(y + u).trunc()")
-wrong("ignores-the-seed", "Draw from `generator`").replace("generator=generator, ", "")
-wrong("fair-coin", "rounded up").replace("torch.floor(y + u)", "torch.where(u < 0.5, torch.floor(y), torch.ceil(y))")
+wrong("cuts-towards-zero", "cuts towards zero").replace(
+    "below + (u < y - below)", "y.trunc() + (u < (y - y.trunc()).abs())"
+)
+wrong("truncates", "cut off towards zero").replace("below + (u < y - below)", "(y + u).trunc()")
+wrong("ignores-the-seed", "Draw from `generator`").replace(", generator=generator", "")
+wrong("fair-coin", "rounded up").replace(
+    "below + (u < y - below)", "torch.where(u < 0.5, torch.floor(y), torch.ceil(y))"
+)
 wrong("upside-down", "rounded up").replace(
-    "torch.floor(y + u)", "torch.floor(y) + (u > y - y.floor()) * (y != y.floor())"
+    "below + (u < y - below)", "torch.floor(y) + (u > y - y.floor()) * (y != y.floor())"
 )
-wrong("in-float32", "float64", hidden=True).replace("dtype=y.dtype", "dtype=torch.float32").replace(
-    "torch.floor(y + u)", "torch.floor(y.float() + u)"
-)
+wrong("adds-and-floors", "compare u with the fraction").replace("below + (u < y - below)", "torch.floor(y + u)")
+wrong("in-float32", "float64", hidden=True).replace("below + (u < y - below)", "below.float() + (u < y - below)")
+wrong("draws-in-the-dtype-and-adds", "compare u with the fraction").body("""
+    u = torch.rand(y.shape, generator=generator, dtype=y.dtype)
+    return (y + u).floor()
+""")
 right("compares").body("""
-    below = torch.floor(y)
-    up = torch.rand(y.shape, generator=generator) < y - below
-    return below + up
+    up = torch.rand(y.shape, generator=generator, dtype=torch.float64) < y - y.floor()
+    return torch.where(up, y.floor() + 1, y.floor())
 """)
 right("bernoulli").body("return y.floor() + torch.bernoulli(y - y.floor(), generator=generator)")
-wrong("rounds-twice", "rounds a second time").replace("torch.floor(y + u)", "torch.round(y + u)")
-wrong("a-fair-coin", "goes up half of the time").replace("torch.floor(y + u)", "torch.floor(y) + (u < 0.5)")
+wrong("rounds-twice", "rounds a second time").replace("below + (u < y - below)", "torch.round(y + u)")
+wrong("a-fair-coin", "goes up half of the time").replace("below + (u < y - below)", "torch.floor(y) + (u < 0.5)")
 wrong("the-other-chance", "the chance of rounding down").replace(
-    "torch.floor(y + u)", "torch.floor(y) + (u > y - torch.floor(y))"
+    "below + (u < y - below)", "torch.floor(y) + (u > y - torch.floor(y))"
 )
-wrong("ceils", "1 too high").replace("torch.floor(y + u)", "torch.ceil(y + u)")
-wrong("normal-noise", "Is u between 0 and 1").replace("torch.rand(", "torch.randn(")
-wrong("torch-frac", "also below 0").replace("torch.floor(y + u)", "torch.floor(y) + (u < torch.frac(y))")
+wrong("ceils", "1 too high").replace("below + (u < y - below)", "torch.ceil(y + u)")
+wrong("normal-noise", "Is u between 0 and 1").replace("torch.rand(", "torch.randn(").replace(
+    "below + (u < y - below)", "torch.floor(y + u)"
+)
+wrong("normal-chance", "the chance with torch.randn").replace("torch.rand(", "torch.randn(")
+wrong("torch-frac", "also below 0").replace("below + (u < y - below)", "torch.floor(y) + (u < torch.frac(y))")
 wrong("fraction-of-magnitude", "the fraction of |y|").replace(
-    "torch.floor(y + u)", "torch.floor(y) + (u < torch.frac(y).abs())"
+    "below + (u < y - below)", "torch.floor(y) + (u < torch.frac(y).abs())"
 )
 
 wrong, right = ANSWERS.to("quantise")
@@ -87,9 +101,24 @@ wrong("rounds-itself", sentence="rounded by torch.round: use to_whole, which was
 wrong("nan-codes", sentence="what 0 / 0 leads to: divide a block of zeros by 1, or by anything else but 0").replace(
     "torch.where(scales > 0, scales, 1)", "scales"
 ).replace(".to(torch.int8)", ".nan_to_num(nan=7.0).to(torch.int8)")
+wrong("no-clamp", sentence="the codes without a clamp: 128 wraps around to -128, so cut codes off at levels").replace(
+    ".clamp(-levels, levels)", ""
+)
+wrong("clamps-too-late", same_as="no-clamp").replace(
+    ".clamp(-levels, levels)", ".to(torch.int8).clamp(-levels, levels)"
+)
+wrong("clamps-in-one-direction", same_as="no-clamp").replace(".clamp(-levels, levels)", ".clamp(min=-levels)")
+wrong("clamps-at-128", same_as="no-clamp").replace(".clamp(-levels, levels)", ".clamp(-levels - 1, levels + 1)")
+wrong("clamps-at-128-and-127", sentence="codes of -128: the smallest one is -levels").replace(
+    ".clamp(-levels, levels)", ".clamp(-128, 127)"
+)
+right("in-float32").replace("blocks / divisors[:, None]", "blocks.float() / divisors.float()[:, None]").replace(
+    "blocks.abs().amax(1) / levels", "(blocks.abs().amax(1).double() / levels).to(x.dtype)"
+)
 wrong("keeps-the-padding", "the codes of the padding").replace("[: len(x)]", "")
 wrong("undivided", sentence="the largest magnitude of each block: divide it by levels").replace(
-    "return codes.flatten()[: len(x)], scales", "return codes.flatten()[: len(x)], scales * levels"
+    "return codes.to(torch.int8).flatten()[: len(x)], scales",
+    "return codes.to(torch.int8).flatten()[: len(x)], scales * levels",
 )
 wrong("always-127", sentence="the codes for a largest code of 127: use levels").replace("/ levels", "/ 127")
 right("by-row").body("""
@@ -97,12 +126,10 @@ right("by-row").body("""
     for row in x.split(block):
         scale = row.abs().max() / levels
         scales.append(scale)
-        codes.append(to_whole(row / scale if scale else torch.zeros_like(row)).to(torch.int8))
+        whole = to_whole(row / scale if scale else torch.zeros_like(row))
+        codes.append(whole.clamp(-levels, levels).to(torch.int8))
     return torch.cat(codes), torch.stack(scales)
 """)
-wrong("cuts-off-negatives", same_as="forgets-magnitude").replace(".abs().amax(1)", ".amax(1)").replace(
-    "to_whole(blocks / divisors[:, None])", "to_whole(blocks / divisors[:, None]).clamp(-levels, levels)"
-)
 wrong("zero-by-zero", same_as="nan-codes").replace("torch.where(scales > 0, scales, 1)", "scales")
 wrong("levels-plus-one", sentence="the codes for a largest code of levels + 1: the largest must become levels").replace(
     "/ levels", "/ (levels + 1)"
@@ -113,17 +140,18 @@ wrong("multiplies", sentence="x times the scale, rounded: divide by it").replace
 wrong("down-the-columns", sentence="the codes for a maximum over the blocks: take it along each row, amax(1)").replace(
     "blocks.abs().amax(1)", "blocks.abs().amax(0)"
 ).replace("divisors[:, None]", "divisors")
-wrong("rows", "flatten them").replace("codes.flatten()[: len(x)]", "codes")
+wrong("rows", "flatten them").replace("codes.to(torch.int8).flatten()[: len(x)]", "codes")
 wrong("one-over", sentence="one over the scale: a code times its scale is the number").replace(
-    "return codes.flatten()[: len(x)], scales", "return codes.flatten()[: len(x)], 1 / divisors"
+    "return codes.to(torch.int8).flatten()[: len(x)], scales",
+    "return codes.to(torch.int8).flatten()[: len(x)], 1 / divisors",
 )
 wrong("returns-the-divisors", "what you divide by").replace("[: len(x)], scales", "[: len(x)], divisors")
 wrong("adds-an-epsilon", "what you divide by").replace("/ levels", "/ levels + 1e-8")
 wrong("the-wrong-way-round", sentence="the scales and then the codes: return (codes, scales)").replace(
-    "codes.flatten()[: len(x)], scales", "scales, codes.flatten()[: len(x)]"
+    "codes.to(torch.int8).flatten()[: len(x)], scales", "scales, codes.to(torch.int8).flatten()[: len(x)]"
 )
 wrong("codes-as-floats", "torch.int8 is wanted").replace(".to(torch.int8)", "")
-wrong("scales-in-float32", "not their dtype", hidden=True).replace("[: len(x)], scales", "[: len(x)], scales.float()")
+wrong("scales-in-float32", "not their dtype").replace("[: len(x)], scales", "[: len(x)], scales.float()")
 
 wrong, right = ANSWERS.to("mean-of-gathered")
 wrong("forgets-to-divide", sentence="the sum: divide by world_size").replace(" / world_size", "")

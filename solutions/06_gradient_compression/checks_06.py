@@ -122,7 +122,8 @@ hidden_mean_in_half = vary(
 ### END HIDDEN TESTS
 
 
-ROUNDED = (0.3, -0.3, 2.75, -2.75, 0.5, 3.0, -4.0, 0.0)  # each many times
+# Each many times. With the last three, a sum of y and a number between 0 and 1 is rounded: in bfloat16, float32, both.
+ROUNDED = (0.3, -0.3, 2.75, -2.75, 0.5, 3.0, -4.0, 0.0, 100.5, 300_001.0, -200_001.0)
 
 
 @oracle(values=[(3,)])
@@ -138,7 +139,9 @@ def stochastic_round(draws: Draws, world_size: int, times: int = 4000, dtype: to
 
 
 ### BEGIN HIDDEN TESTS
-hidden_stochastic_round = vary(stochastic_round, values=[(2, 9000, torch.float64), (5, 2000)])
+hidden_stochastic_round = vary(
+    stochastic_round, values=[(2, 9000, torch.float64), (5, 2000), (2, 3000, torch.bfloat16)]
+)
 ### END HIDDEN TESTS
 
 
@@ -170,7 +173,10 @@ def expect_roundings(rank: int, y: float, rounded: Tensor, times: int) -> None:
     seen = set(rounded.unique().tolist())
     if not seen <= allowed:
         stray = sorted(seen - allowed)[0]
-        words = "What is whole must stay as it is." if not part else "Converting to an integer cuts towards zero."
+        words = "Converting to an integer cuts towards zero."
+        if not part:
+            words = "What is whole must stay as it is."
+            words += " y + u is rounded, so compare u with the fraction instead." * (abs(y) > 1000)
         if part and y >= 0:
             by_ceil = seen <= {below + 1.0, below + 2.0}
             words = (
@@ -210,6 +216,7 @@ def why_so_many(up: float, part: float, bound: float, y: float) -> str:
     usual = {
         "round(y + u) rounds a second time, half too high: take the floor.": part + 0.5,
         "Every number goes up half of the time: its chance is its fraction.": 0.5,
+        "That is the chance with torch.randn: draw numbers from 0 to 1.": 0.5 + math.erf(part / 2**0.5) / 2,
         upside_down if y > 0 else "That is the fraction of |y|: below 0 too, it is y - floor(y).": 1 - part,
     }
     near = [words for words, share in usual.items() if abs(up - share) < bound]
@@ -273,9 +280,27 @@ def blocks_of(
     )
 
 
-@oracle(values=[(8, 4, 127, torch.round), (10, 4, 7, torch.round, 1), (9, 3, 7, upwards, 2)])
+def inexact_blocks_of(draws: Draws, numel: int, block: int, dtype: torch.dtype = torch.bfloat16) -> Case:
+    """Numbers whose scales are rounded. In bfloat16 the largest, divided by its scale, is rounded to 128."""
+    generator, count, levels = draws.generator(numel), -(-numel // block), 127
+    largest = torch.arange(128, 256, dtype=torch.float64).to(dtype) / 64
+    largest = largest[(largest / (largest / levels)).round() > levels] if dtype == torch.bfloat16 else largest * 1.1
+    tops = largest[torch.randint(len(largest), (count, 1), generator=generator)]
+    signs = torch.randint(-1, 2, (count, block), generator=generator)
+    signs[:, 0] = torch.tensor([-1, 1]).repeat(count)[:count]
+    return Case(
+        [[(signs * tops).flatten()[:numel]]],
+        for_all={"block": block, "levels": levels, "to_whole": torch.round},
+        right={"codes": (signs * levels).flatten()[:numel].to(torch.int8), "scales": tops.flatten() / levels},
+        rtol=4e-3 if dtype == torch.bfloat16 else 1e-6,  # less than 1 / 127
+        in_order=True,
+        seen=f"{dtype}, blocks of {block}, levels {levels}, {numel} numbers: {{part}} came out as",
+    )
+
+
+@oracle(values=[(8, 4, 127, torch.round), (10, 4, 7, torch.round, 1), (9, 3, 7, upwards, 2), (7, 4)])
 def quantise(draws: Draws, *how: Any) -> Case:
-    return blocks_of(draws, *how)
+    return (blocks_of if len(how) > 3 else inexact_blocks_of)(draws, *how)
 
 
 ### BEGIN HIDDEN TESTS
@@ -286,6 +311,8 @@ hidden_quantise = vary(
         (13, 5, 7, torch.floor),
         (12, 12, 127, upwards),
         (9, 2, 7, torch.round, 0, torch.float64),
+        (11, 3),
+        (13, 6, torch.float32),
     ],
 )
 ### END HIDDEN TESTS

@@ -152,6 +152,24 @@ wrong("twice-the-traffic", "bytes", caught_by="traffic").replace(
 ).replace("dist.recv(gradient, src=rank + 1)", "dist.recv(both, src=rank + 1)").replace("gradient", "both[0]").replace(
     "x.grad", "torch.stack([x.grad, x.detach()])"
 )
+wrong("gradients-of-the-given-weights", "differentiate copies").function("""
+    leaves = [weight.requires_grad_() for weight in weights]
+    x = batch.clone() if rank == 0 else torch.empty_like(batch)
+    if rank > 0:
+        dist.recv(x, src=rank - 1)
+        x.requires_grad_()
+    y = mlp.forward(leaves, x)
+    if rank < world_size - 1:
+        dist.send(y.detach(), dst=rank + 1)
+        gradient = torch.empty_like(y)
+        dist.recv(gradient, src=rank + 1)
+        y.backward(gradient)
+    else:
+        mlp.loss_of(y).backward()
+    if rank > 0:
+        dist.send(x.grad, dst=rank - 1)
+    return [leaf.grad for leaf in leaves]
+""")
 right("with-autograd-grad").function("""
     leaves = [weight.clone().requires_grad_() for weight in weights]
     x = batch.clone()

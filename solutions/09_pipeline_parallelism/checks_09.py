@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from utils.checks.answer import Answer, CheckFailed
@@ -33,6 +34,7 @@ from utils.cluster.hardware import Cluster, Gpu, Link
 from utils.events.event import Event
 from utils.kit import mlp
 from utils.kit.drivers.batched import BATCH, marking_batches
+from utils.kit.drivers.left_behind import LeftBehind
 from utils.kit.pipeline_schedule import Step, problem, read, timed
 from utils.text.units import plural
 from utils.worlds.virtual.play_schedule import free_messages, play
@@ -555,6 +557,14 @@ def backward(
     )
 
 
+def leaving_weights_alone(function: Callable[..., Any], batch: Tensor, weights: list[Tensor]) -> Any:
+    """What a rank runs: the student's function. Raises LeftBehind if autograd treats the weights differently then."""
+    result = function(batch, weights, rank=dist.get_rank(), world_size=dist.get_world_size())
+    if any(weight.requires_grad or weight.grad is not None for weight in weights):
+        raise LeftBehind("the weights that you were given require a gradient after the call: differentiate copies")
+    return result
+
+
 @oracle(values=[((2, 2, 1), 3), ((1, 1), 4)], traffic=[((1,) * 4, 2)], if_stuck=BACK_AND_FORTH)
 def backward_across(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype = EXACT) -> Case:
     weights, batches = model(draws, sum(layers), rows, len(layers), dtype)
@@ -565,6 +575,7 @@ def backward_across(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype =
         right=list(map(named, cut(gradients, layers))),
         wrong={words: list(map(named, of)) for words, of in wrong_sends(stages, batch).items()},
         dtype=dtype,
+        driver=leaving_weights_alone,
         traffic=crossed(batch, len(layers), enough="Each boundary is crossed once each way."),
     )
 

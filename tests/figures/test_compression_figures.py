@@ -26,6 +26,14 @@ def test_over_steps_puts_numbers_of_some_steps_where_they_belong():
     assert list(panel.lines[0].get_xdata()) == [0, 10] and list(panel.lines[0].get_ydata()) == [1.0, 0.5]
 
 
+def test_over_steps_draws_several_runs_as_their_median_and_a_band():
+    runs = [[1.0, 0.2], [3.0, 0.1], [2.0, 0.4]]
+    (panel,) = figures.over_steps({"often": runs, "once": [1.0, 1.0]}, "loss", "loss").axes
+    assert [list(line.get_ydata()) for line in panel.lines] == [[2.0, 0.2], [1.0, 1.0]]
+    (band,) = panel.collections
+    assert {tuple(corner) for corner in band.get_paths()[0].vertices} == {(0, 1), (0, 3), (1, 0.1), (1, 0.4)}
+
+
 def test_numbers_of_the_axis_are_plain_and_few():
     (panel,) = figures.over_steps({"a": [0.05, 0.4]}, "loss", "loss").axes
     words = panel.yaxis.get_major_formatter()

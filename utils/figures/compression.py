@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
@@ -31,9 +32,13 @@ def compressed(gradient: Sequence[float], arrives: Mapping[str, Sequence[float]]
     return picture
 
 
-def over_steps(curves: Mapping[str, Sequence[float] | Mapping[int, float]], title: str, what: str) -> Picture:
-    """A line over the training steps for each of {name: one number per step, or {step: number}}, on a logarithmic axis.
+Curve = Sequence[float] | Mapping[int, float]  # one number per step, or {step: number}
 
+
+def over_steps(curves: Mapping[str, Curve | Sequence[Curve]], title: str, what: str) -> Picture:
+    """A line over the training steps for each {name: curve}, on a logarithmic axis.
+
+    Several curves of a name, with the same steps, become their median, and a band from the lowest to the highest.
     what   the name of that axis, with its unit if it has one
     """
     picture = Picture(7.2, 3.6, title)
@@ -41,8 +46,13 @@ def over_steps(curves: Mapping[str, Sequence[float] | Mapping[int, float]], titl
     for number, (name, values) in enumerate(curves.items()):
         colour = INKS[number % len(INKS)]
         style = ("-", "--", "-.")[number // len(INKS) % 3]
-        steps = values if isinstance(values, Mapping) else dict(enumerate(values))
-        panel.plot([*steps], [*steps.values()], label=name, color=colour, linestyle=style, linewidth=1.7)
+        many = [values] if isinstance(values, Mapping) or isinstance(values[0], float | int) else values
+        runs = [each if isinstance(each, Mapping) else dict(enumerate(each)) for each in many]
+        steps, at_steps = [*runs[0]], [*zip(*(run.values() for run in runs), strict=True)]
+        panel.plot(steps, [median(each) for each in at_steps], label=name, color=colour, linestyle=style, linewidth=1.7)
+        if len(runs) > 1:
+            low, high = [min(each) for each in at_steps], [max(each) for each in at_steps]
+            panel.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
     panel.set_yscale("log")
     few = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "125" else "")
     low, high = panel.get_ylim()
