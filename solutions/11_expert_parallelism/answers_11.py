@@ -318,9 +318,9 @@ wrong(
     "experts[token, choice] * capacity + positions[token, choice]",
     "positions[token, choice] * len(w_up_local) * size + experts[token, choice]",
 )
-wrong(
-    "expert-times-experts", sentence="the layer with buffers that overlap or leave gaps: each takes `capacity` rows"
-).replace("experts[token, choice] * capacity +", "experts[token, choice] * num_local +")
+wrong("expert-times-experts", "out of bounds").replace(
+    "experts[token, choice] * capacity +", "experts[token, choice] * num_local +"
+)
 wrong(
     "shares-of-the-kept", sentence="the layer with gates that are made to add up to 1: a dropped choice's share is lost"
 ).replace(

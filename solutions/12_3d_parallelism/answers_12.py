@@ -361,9 +361,10 @@ right("batched").replace(
 )
 
 wrong, right = ANSWERS.to("ring-attention-backward")
-wrong("never-home", sentence="the gradient of another rank's keys: one more hop brings it home to its owner").replace(
-    "dkv = passed_on(dkv)\nreturn", "return"
-)
+wrong(
+    "never-home",
+    sentence="the gradient of another rank's keys: in each round add first, then pass on, after the last round too",
+).replace("dkv = passed_on(dkv)\nreturn", "return")
 wrong(
     "own-part-only", sentence="what this rank's own queries contribute: others have looked at these keys, too"
 ).replace(
@@ -403,11 +404,10 @@ wrong(
     "positions_of[cp_rank], positions_of[(cp_rank - step) % cp_size]",
     "positions_of[(cp_rank - step) % cp_size], positions_of[cp_rank]",
 )
-wrong(
-    "passed-on-before-adding",
-    sentence="the gradients one hop behind the keys: pass on in each round after adding, not before",
-).replace("kv, dkv = passed_on(kv), passed_on(dkv)", "kv = passed_on(kv)").replace(
-    "dkv += torch.stack(part[1:])", "dkv = passed_on(dkv) + torch.stack(part[1:])"
+wrong("passed-on-before-adding", same_as="never-home").replace(
+    "kv, dkv = passed_on(kv), passed_on(dkv)", "kv = passed_on(kv)"
+).replace("dkv += torch.stack(part[1:])", "dkv = passed_on(dkv) + torch.stack(part[1:])").replace(
+    "dkv = passed_on(dkv)\nreturn", "return"
 )
 wrong("dq-travels", sentence="dq of another rank's queries, too: q stays here, and so does its gradient").replace(
     "kv, dkv = passed_on(kv), passed_on(dkv)", "kv, dkv, dq = passed_on(kv), passed_on(dkv), passed_on(dq)"

@@ -126,8 +126,8 @@ def grid_of(sizes: Sequence[int]) -> Tensor:
 
 def groups_along(sizes: Sequence[int], *axes: int) -> Members:
     """All groups along some axes of a grid."""
-    last = tuple(range(-len(axes), 0))
-    found: Members = grid_of(sizes).movedim(axes, last).flatten(-len(axes)).flatten(0, -2).tolist()
+    grid = grid_of(sizes).movedim(axes, tuple(range(-len(axes), 0)))
+    found: Members = grid.reshape(-1, math.prod(sizes[axis] for axis in axes)).tolist()
     return sorted(found)
 
 
@@ -881,7 +881,7 @@ FROZEN = (
     vary(best_grid, par=par_of_grid),
     vary(
         hidden_program_groups,
-        values=[({"dp": 2, "pp": 3, "cp": 2, "tp": 2},), ({"pp": 2, "dp": 3, "tp": 2, "cp": 1},)],
+        values=[({"dp": 2, "pp": 3, "cp": 2, "tp": 2},), ({"pp": 4, "dp": 1, "tp": 2, "cp": 1},)],
     ),
     vary(hidden_batch_rows, values=[(20, 4, 2, 0, 2), (20, 4, 13, 0, 2)]),
     vary(
