@@ -54,6 +54,15 @@ wrong(
     gates = torch.zeros_like(scores).scatter(1, chosen, best)
     return gates if softmax_first else torch.where(gates == 0, 0, gates.softmax(-1))
 """)
+wrong(
+    "by-a-threshold", sentence="more than k gates: where scores tie, a comparison with the k-th largest keeps all"
+).body("""
+    scores = x.float() @ w_gate.float()
+    mask = scores >= scores.topk(k).values[:, -1:]
+    if softmax_first:
+        return scores.softmax(-1) * mask
+    return scores.masked_fill(~mask, float("-inf")).softmax(-1)
+""")
 right("by-a-mask").body("""
     scores = torch.einsum("td,de->te", x.to(torch.float32), w_gate.to(torch.float32))
     mask = torch.zeros_like(scores, dtype=torch.bool).scatter(1, scores.argsort(descending=True)[:, :k], True)
@@ -297,6 +306,20 @@ wrong(
 ).replace(
     "return torch.zeros_like(x).index_add",
     "return torch.where((positions < 0).all(1, keepdim=True), x, 0).index_add",
+)
+wrong(
+    "minus-one-as-an-index",
+    sentence="the layer with -1 as an index: a dropped choice then uses the last row of the buffer before its expert's",
+).replace("(positions >= 0).nonzero(as_tuple=True)", "torch.ones_like(positions).nonzero(as_tuple=True)")
+wrong(
+    "place-by-place",
+    sentence="the layer with the buffers laid out place by place: each expert's rows lie together",
+).replace(
+    "experts[token, choice] * capacity + positions[token, choice]",
+    "positions[token, choice] * len(w_up_local) * size + experts[token, choice]",
+)
+wrong("expert-times-experts", "out of bounds").replace(
+    "experts[token, choice] * capacity +", "experts[token, choice] * num_local +"
 )
 wrong(
     "shares-of-the-kept", sentence="the layer with gates that are made to add up to 1: a dropped choice's share is lost"

@@ -19,14 +19,24 @@ from torch import Tensor
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.compare import Mistakes
 from utils.checks.frozen_cases import frozen_cases, frozen_par
-from utils.checks.gradients import CLOSE, OVERFLOW, driven, expect_passes, in_groups, output_first, overflows, serial
+from utils.checks.gradients import (
+    CLOSE,
+    OVERFLOW,
+    driven,
+    expect_passes,
+    in_groups,
+    output_first,
+    overflows,
+    serial,
+    unpacked,
+)
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, every, oracle, vary
 from utils.checks.runner import simulate
 from utils.checks.scores import Measure
 from utils.checks.traffic import expect_calls
 from utils.cluster.presets import find_cluster
-from utils.kit.drivers.backward import my_group
+from utils.kit.drivers.backward import DriveResult, my_group
 from utils.kit.drivers.grouped import call_in_group
 from utils.kit.drivers.left_behind import leaving_no_groups
 from utils.kit.expert_placement import DIM, HIDDEN, placed_layer, routing_statistic
@@ -117,15 +127,21 @@ def close(value: Tensor, got: Any) -> bool:
     return torch.allclose(got, value, atol=1e-2)
 
 
-@oracle(values=[(5, 4, 6, 2, True), (5, 4, 6, 2, False), (40, 16, 8, 2, False, BF16)])
-def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dtype: Dtype = F32) -> Case:
-    x, w_gate = normal(draws, T, D, dtype=dtype), normal(draws, D, E, seed=1, dtype=dtype)
+@oracle(
+    values=[(5, 4, 6, 2, True), (5, 4, 6, 2, False), (40, 16, 8, 2, False, BF16), (3, 4, 6, 2, False, F32, True)],
+)
+def router(
+    draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dtype: Dtype = F32, ties: bool = False
+) -> Case:
+    """ties: all scores are equal; which k are chosen doesn't count."""
+    x, w_gate = normal(draws, T, D, dtype=dtype) * (not ties), normal(draws, D, E, seed=1, dtype=dtype)
     grad = normal(draws, T, E, seed=2, dtype=F32)
 
     def gates(x: Tensor, w_gate: Tensor) -> Tensor:
         return gates_of(x.double() @ w_gate.double(), k, softmax_first).to(F32)
 
     y, gradients = serial(gates, grad, x=x, w_gate=w_gate)
+    y = y.sort(-1, descending=True).values if ties else y
     mistakes: dict[str, Mistakes] = {"output": {}}
     if dtype == BF16:
         mistakes["output"] = {  # not known by their numbers, which depend on the processor
@@ -134,16 +150,32 @@ def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dt
             ),
             "in bfloat16: the gates are float32, whatever x is": is_bfloat16,
         }
-    right = {"output": y} if dtype == BF16 else {"output": y, **gradients}
+    alone = ties or dtype == BF16  # no gradients
+    right = {"output": y} if alone else {"output": y, **gradients}
     given = {"x": x, "w_gate": w_gate}
     same = {"k": k, "softmax_first": softmax_first}
-    return driven(1, given, None if dtype == BF16 else grad, right, mistakes, for_all=same, rtol=1e-5)
+    case = driven(1, given, None if alone else grad, right, mistakes, for_all=same, rtol=1e-5)
+    return replace(case, unpack=sorted_gates, seen=TIED) if ties else case
+
+
+TIED = "all scores of a token are equal, and the gates that you chose are, sorted,"
+
+
+def sorted_gates(result: DriveResult, rank: int) -> dict[str, Any]:
+    gates = unpacked(result, rank)[""]
+    return {"": gates.sort(-1, descending=True).values if isinstance(gates, Tensor) and gates.ndim else gates}
 
 
 ### BEGIN HIDDEN TESTS
 hidden_router = vary(
     router,
-    values=[(7, 3, 5, 3, False), (6, 5, 4, 1, True), (3, 4, 4, 4, False), (60, 32, 6, 1, True, BF16)],
+    values=[
+        (7, 3, 5, 3, False),
+        (6, 5, 4, 1, True),
+        (3, 4, 4, 4, False),
+        (60, 32, 6, 1, True, BF16),
+        (4, 3, 5, 3, True, F32, True),
+    ],
 )
 ### END HIDDEN TESTS
 

@@ -60,7 +60,11 @@ wrong("only-its-own", "new_group", varies=True).body("""
                 mine[name] = dist.new_group(ranks)
     return mine
 """)
-wrong("keeps-the-last", "on a different rank the answer holds none").replace("if rank in ranks:", "if True:")
+wrong("keeps-the-last", "that this rank isn't in: keep a group").replace("if rank in ranks:", "if True:")
+wrong("first-members-alone", "no group of this name on this rank").replace("if rank in ranks:", "if rank == ranks[0]:")
+wrong("groups-of-axes-as-lists", "no group of this name on this rank").replace(
+    "mine[name] = group", "mine[name] = ranks"
+)
 wrong("everybody", "all ranks: give the members").replace("dist.new_group(ranks)", "dist.new_group()")
 wrong("never-kept", "no group of this name").replace("mine[name] = group", "pass")
 wrong("two-axes-only", "the group", hidden=True).replace("return mine", "return dict(list(mine.items())[:2])")
@@ -122,6 +126,9 @@ wrong(
 ).replace("group=dp_group)", "group=dp_group)\nx /= num_microbatches")
 wrong("divided-by-the-world", same_as="divided-by-m-twice").replace(
     "op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nx /= dist.get_world_size()"
+)
+wrong("mean-over-the-world", sentence="the mean over all ranks: only those along dp have the same weights").replace(
+    "op=dist.ReduceOp.AVG, group=dp_group)", "op=dist.ReduceOp.AVG) if x is not loss else None"
 )
 wrong("added-along-tp", sentence="added up along tp too: these ranks have different columns and rows").replace(
     "return loss, gradients", "for x in gradients:\n    dist.all_reduce(x, group=tp_group)\nreturn loss, gradients"
@@ -345,15 +352,19 @@ wrong("two-messages", "travel together", caught_by="traffic").replace(
     "for there, here in zip(kv, incoming):\n    sending = dist.isend(there, dst=after)\n"
     "    dist.recv(here, src=before)\n    sending.wait()",
 )
+wrong(
+    "positions-swapped", sentence="with the positions of queries and keys swapped: those of the queries come first"
+).replace("positions_of[cp_rank], theirs)", "theirs, positions_of[cp_rank])")
 right("batched").replace(
     "sending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\nsending.wait()",
     "for work in [dist.isend(kv, dst=after), dist.irecv(incoming, src=before)]:\n    work.wait()",
 )
 
 wrong, right = ANSWERS.to("ring-attention-backward")
-wrong("never-home", sentence="the gradient of another rank's keys: one more hop brings it home to its owner").replace(
-    "dkv = passed_on(dkv)\nreturn", "return"
-)
+wrong(
+    "never-home",
+    sentence="the gradient of another rank's keys: in each round add first, then pass on, after the last round too",
+).replace("dkv = passed_on(dkv)\nreturn", "return")
 wrong(
     "own-part-only", sentence="what this rank's own queries contribute: others have looked at these keys, too"
 ).replace(
@@ -386,6 +397,20 @@ wrong(
 ).replace("cp_rank - step", "cp_rank - step - 1")
 wrong("last-visitor", sentence="what the last rank to have these keys contributes: add to what has arrived").replace(
     "dkv += torch", "dkv = torch"
+)
+wrong(
+    "positions-swapped", sentence="with the positions of queries and keys swapped: those of the queries come first"
+).replace(
+    "positions_of[cp_rank], positions_of[(cp_rank - step) % cp_size]",
+    "positions_of[(cp_rank - step) % cp_size], positions_of[cp_rank]",
+)
+wrong("passed-on-before-adding", same_as="never-home").replace(
+    "kv, dkv = passed_on(kv), passed_on(dkv)", "kv = passed_on(kv)"
+).replace("dkv += torch.stack(part[1:])", "dkv = passed_on(dkv) + torch.stack(part[1:])").replace(
+    "dkv = passed_on(dkv)\nreturn", "return"
+)
+wrong("dq-travels", sentence="dq of another rank's queries, too: q stays here, and so does its gradient").replace(
+    "kv, dkv = passed_on(kv), passed_on(dkv)", "kv, dkv, dq = passed_on(kv), passed_on(dkv), passed_on(dq)"
 )
 wrong("averages", sentence="divided by P: each rank adds its part, and nothing is averaged").replace(
     "return dq, *dkv", "return dq, *(dkv / cp_size)"
@@ -431,6 +456,9 @@ wrong("never-back", sentence="all tokens of some heads: exchange them back").rep
 )
 wrong("world-instead-of-group", sentence="without cp_group: the exchange is then among all ranks").replace(
     "group=cp_group", "group=None"
+)
+wrong("dimensions-exchanged", "shape").replace(
+    "torch.cat(exchange(x.chunk(cp_size, dim=1)), dim=2)", "torch.cat(exchange(x.chunk(cp_size, dim=2)), dim=1)"
 )
 wrong("some-heads", same_as="never-back").replace("return torch.cat(exchange(parts), dim=1)", "return out.clone()")
 right("one-exchange").body("""
@@ -481,6 +509,9 @@ wrong(
 wrong("divided-by-the-world", sentence="divided by the number of all ranks: the mean is that along dp").replace(
     "op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nfinished[name] /= dist.get_world_size()"
 )
+wrong("mean-over-the-world", sentence="the mean over all ranks: only those along dp have the same weights").replace(
+    "op=dist.ReduceOp.AVG, group=dp_group)", "op=dist.ReduceOp.AVG)"
+)
 wrong("part-of-a-name", same_as="tp-sum-for-all").replace("if name in partial:", "if any(x in name for x in partial):")
 right("two-loops").body("""
     finished = {name: gradient.clone() for name, gradient in gradients.items()}
@@ -518,6 +549,31 @@ wrong(
     sentence="the norm with replicated gradients counted too little: each of P ranks counts a P-th of the squares",
 ).replace("/ dist.get_world_size(tp_group)", "/ dist.get_world_size(tp_group) ** 2")
 wrong("no-root", sentence="the square of the norm").replace("total.sqrt().item()", "total.item()")
+wrong(
+    "over-the-world", sentence="the norm with all data ranks counted: they have the same gradients, so leave dp out"
+).replace("for group in (tp_group, pp_group):\n    dist.all_reduce(total, group=group)", "dist.all_reduce(total)")
+wrong(
+    "norms-added", sentence="the sum of the norms of the tensors: add up squares, and take one root at the end"
+).replace("square = gradient.double().square().sum()", "square = gradient.double().norm()").replace(
+    "total.sqrt().item()", "total.item()"
+)
+wrong(
+    "root-before-the-sum", sentence="the sum of the ranks' norms: add up squares first, and take the root last"
+).replace("for group in", "total = total.sqrt()\nfor group in").replace("total.sqrt().item()", "total.item()")
+wrong("norms-under-the-root", sentence="the root of the sum of norms: what adds up are squares").replace(
+    "square = gradient.double().square().sum()", "square = gradient.double().norm()"
+)
+wrong(
+    "global-rank-0-counts",
+    sentence="the norm with replicated gradients counted by rank 0 of the world alone: each stage has its own",
+).body("""
+    for name, gradient in gradients.items():
+        if name not in elsewhere and (name not in replicated or dist.get_rank() == 0):
+            total += gradient.double().square().sum()
+    for group in (tp_group, pp_group):
+        dist.all_reduce(total, group=group)
+    return total.sqrt().item()
+""")
 wrong("sends-gradients", "Only sums of squares", caught_by="traffic").replace(
     "total = torch.zeros", "dist.all_reduce(torch.zeros(20), group=pp_group)\ntotal = torch.zeros"
 )
@@ -564,7 +620,6 @@ wrong(
 wrong(
     "times-the-world",
     sentence="multiplied by the number of all ranks: the gradients are averaged over dp_group alone",
-    hidden=True,
 ).replace("dist.get_world_size(dp_group)", "dist.get_world_size()")
 wrong("own-mean-reported", sentence="this rank's own mean").replace(
     "return local, total / count", "return local, losses.mean()"
@@ -654,6 +709,36 @@ right("by-chunk").body("""
     epoch, place = divmod(step, num_samples // batch_size)
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
     return order[place * batch_size :][:batch_size].chunk(dp_size)[dp_rank].tolist()
+""")
+
+wrong, right = ANSWERS.to("program-groups")
+wrong(
+    "mean-over-dp", sentence="the groups along dp alone: ranks along cp have the same weights and other tokens"
+).replace('("dp", "cp")', '("dp",)')
+wrong("mean-over-everything", sentence="one group of all ranks: those along pp and tp have different weights").replace(
+    '("dp", "cp")', "tuple(sizes)"
+)
+wrong("ends-without-the-middle", sentence="the ends alone: a stage in between is in a group by itself").replace(
+    "ends += [[rank] for rank in ranks[1:-1]]", "pass"
+)
+wrong(
+    "middle-together", sentence="the ends, but with the stages in between in one group: each of them is alone"
+).replace("ends += [[rank] for rank in ranks[1:-1]]", "ends += [ranks[1:-1]] if ranks[1:-1] else []")
+wrong("whole-pipelines", sentence="whole pipelines: only the first and the last stage have the table").replace(
+    "ends.append(sorted({ranks[0], ranks[-1]}))", "ends.append(ranks)"
+).replace("ends += [[rank] for rank in ranks[1:-1]]", "pass")
+wrong("first-pipeline", sentence="the ends of one pipeline: each pipeline has two").replace(
+    'in groups["pp"]:', 'in groups["pp"][:1]:'
+)
+wrong("one-stage-twice", "the groups 'ends'", hidden=True).replace(
+    "sorted({ranks[0], ranks[-1]})", "[ranks[0], ranks[-1]]"
+)
+right("by-name").body("""
+    wanted = {"pp": ("pp",), "cp": ("cp",), "tp": ("tp",), "mean": ("cp", "dp")}
+    groups = {name: along(sizes, axes) for name, axes in wanted.items()}
+    pairs = [ranks if len(ranks) < 3 else [ranks[0], ranks[-1]] for ranks in groups["pp"]]
+    inside = [[rank] for ranks in groups["pp"] for rank in ranks[1:-1]]
+    return groups | {"ends": sorted(pairs + inside)}
 """)
 
 wrong, right = ANSWERS.to("pieces-to-read")

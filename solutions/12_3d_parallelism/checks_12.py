@@ -83,19 +83,21 @@ def process_groups(_: Draws, members: dict[str, list[list[int]]], world_size: in
 
     ranks = range(world_size)
     right = {name: [(of(rank, name), sum(of(rank, name))) for rank in ranks] for name in members}
-    unused = {name: [(of(rank, name), -1) for rank in ranks] for name in members}
     return Case(
         [[members] * world_size],
         right=right,
         seen="rank {rank}: the group {part!r} and the sum of its ranks are",
-        mistakes={
-            name: {
-                "no group of this name that a rank could use: return a dict {name: group}": ([], -1),
+        mistakes=dict.fromkeys(
+            members,
+            {
+                "no group of this name on this rank: return a dict {name: group}": ([], -1),
+                "a group of this name that this rank isn't in: keep a group if the rank is one of its members": (
+                    [-1],
+                    -1,
+                ),
                 "all ranks: give the members to dist.new_group": (list(ranks), -1),
-                "the right group, but on a different rank the answer holds none that this rank is in": unused[name],
-            }
-            for name in members
-        },
+            },
+        ),
         driver=use_groups,
     )
 
@@ -122,10 +124,11 @@ def grid_of(sizes: Sequence[int]) -> Tensor:
     return torch.arange(math.prod(sizes)).view(*sizes)
 
 
-def groups_along(sizes: Sequence[int], axis: int) -> Members:
-    """All groups along one axis of a grid."""
-    found: Members = grid_of(sizes).movedim(axis, -1).reshape(-1, sizes[axis]).tolist()
-    return found
+def groups_along(sizes: Sequence[int], *axes: int) -> Members:
+    """All groups along some axes of a grid."""
+    grid = grid_of(sizes).movedim(axes, tuple(range(-len(axes), 0)))
+    found: Members = grid.reshape(-1, math.prod(sizes[axis] for axis in axes)).tolist()
+    return sorted(found)
 
 
 def coordinates(sizes: Sequence[int]) -> list[list[int]]:
@@ -654,22 +657,25 @@ def expect_finished(answer: Answer, sizes: Sizes, places: list[list[int]], embed
 
 
 @oracle(
-    values=[((2, 2),), ((3, 1),)], traffic=[((2, 2),)], if_stuck="all ranks of a group must make the same calls in it."
+    values=[((2, 2, 2),), ((1, 3, 1),)],
+    traffic=[((1, 2, 2),)],
+    if_stuck="all ranks of a group must make the same calls in it.",
 )
-def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
-    pp, tp = sizes
+def grid_norm(draws: Draws, sizes: Sizes) -> Case:
+    _, pp, tp = sizes
     places = coordinates(sizes)
     matrices = draws.different_integers(pp * tp, (2, 2), DOUBLE)
     norms = draws.different_integers(pp, 3, DOUBLE, 1)
     table = draws.integers((3, 2), DOUBLE, 2) + 7
     given = [
-        {"matrix": matrices[rank], "norm": norms[stage]} | ({"table": table} if on_stage("table", stage, pp) else {})
-        for rank, (stage, _) in enumerate(places)
+        {"matrix": matrices[stage * tp + part], "norm": norms[stage]}
+        | ({"table": table} if on_stage("table", stage, pp) else {})
+        for _, stage, part in places
     ]
-    elsewhere = [["table"] if pp > 1 and stage == pp - 1 else [] for stage, _ in places]
+    elsewhere = [["table"] if pp > 1 and stage == pp - 1 else [] for _, stage, _ in places]
     return Case(
         [given, [["norm", "table"]] * len(places), elsewhere],
-        for_all={"groups": {"pp_group": groups_along(sizes, 0), "tp_group": groups_along(sizes, 1)}},
+        for_all={"groups": {"pp_group": groups_along(sizes, 1), "tp_group": groups_along(sizes, 2)}},
         right=math.sqrt(sum(float(x.square().sum()) for x in [*matrices, *norms, table])),
         rtol=CLOSE,
         driver=in_groups,
@@ -679,7 +685,9 @@ def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
 
 
 ### BEGIN HIDDEN TESTS
-hidden_grid_norm = vary(grid_norm, values=[((1, 4),), ((4, 2),), ((1, 1),)], traffic=[((3, 2),)])
+hidden_grid_norm = vary(
+    grid_norm, values=[((1, 1, 4),), ((1, 4, 2),), ((3, 1, 2),), ((1, 1, 1),)], traffic=[((1, 3, 2),)]
+)
 ### END HIDDEN TESTS
 
 
@@ -693,7 +701,7 @@ def expect_few_bytes(answer: Answer) -> str:
     return "one number or two per rank."
 
 
-@oracle(values=[([3, 5, 1],), ([4, 0],)], traffic=[([3, 5, 1],)])
+@oracle(values=[([3, 5, 1],), ([4, 0, 2, 5], [[0, 2], [1, 3]])], traffic=[([3, 5, 1],)])
 def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -> Case:
     groups = groups or [list(range(len(counts)))]
     losses = [(draws.integers(count, DOUBLE, seed=rank) + 5 + rank) for rank, count in enumerate(counts)]
@@ -732,6 +740,45 @@ hidden_token_mean = vary(
     values=[([2, 7, 1, 4], [[0, 2], [1, 3]]), ([3],), ([0, 1, 1, 2, 9],)],
     traffic=[([2, 7, 1, 4], [[0, 2], [1, 3]])],
 )
+### END HIDDEN TESTS
+
+
+def with_along(function: Callable[..., Any], sizes: dict[str, int]) -> Any:
+    """Call the function with the sizes of a grid, and with what axis_groups should be."""
+
+    def along(sizes: dict[str, int], axes: Sequence[str]) -> Members:
+        return groups_along([*sizes.values()], *(number for number, name in enumerate(sizes) if name in axes))
+
+    return function(sizes, along)
+
+
+program_groups = frozen_cases(ROOM, "program-groups", driver=with_along)
+
+
+### BEGIN HIDDEN TESTS
+NAMES = {"pp": ("pp",), "cp": ("cp",), "tp": ("tp",), "mean": ("dp", "cp")}
+
+
+@oracle(
+    values=[
+        ({"pp": 3, "dp": 2, "cp": 1, "tp": 2},),
+        ({"dp": 2, "cp": 3, "pp": 1, "tp": 1},),
+        ({"cp": 2, "tp": 2, "dp": 2, "pp": 2},),
+        ({"dp": 1, "pp": 5, "cp": 2, "tp": 1},),
+    ]
+)
+def hidden_program_groups(_: Draws, sizes: dict[str, int]) -> Case:
+    right = {name: ranks_that_agree(sizes, axes) for name, axes in NAMES.items()}
+    of_ends = [[[ranks[0], *ranks[1:][-1:]], *([rank] for rank in ranks[1:-1])] for ranks in right["pp"]]
+    right["ends"] = sorted(group for of_pipeline in of_ends for group in of_pipeline)
+    return Case(
+        [[sizes]],
+        right={name: every(groups) for name, groups in right.items()},
+        seen=" x ".join(f"{name} {size}" for name, size in sizes.items()) + ": the groups {part!r} are",
+        driver=with_along,
+    )
+
+
 ### END HIDDEN TESTS
 
 
@@ -832,6 +879,10 @@ def step_seconds(answer: Any, model: Model, batch: int, cluster: Cluster) -> flo
 ### BEGIN HIDDEN TESTS
 FROZEN = (
     vary(best_grid, par=par_of_grid),
+    vary(
+        hidden_program_groups,
+        values=[({"dp": 2, "pp": 3, "cp": 2, "tp": 2},), ({"pp": 4, "dp": 1, "tp": 2, "cp": 1},)],
+    ),
     vary(hidden_batch_rows, values=[(20, 4, 2, 0, 2), (20, 4, 13, 0, 2)]),
     vary(
         hidden_pieces_to_read,

@@ -33,7 +33,12 @@ from utils import RankError, figures, region, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import find_cluster
 from utils.kit import grid_transformer, mlp, transformer
-from utils.kit.attention_blocks import attention_block, attention_block_backward, causal_attention, flash_block
+from utils.kit.attention_blocks import (
+    attention_block,
+    attention_block_backward,
+    causal_attention,
+    flash_block,
+)
 from utils.kit.pipelined import pipelined
 from utils.kit.plans import Model, Plan, bytes_of, problem_of, seconds_of
 from utils.kit.predictions import how_predictions_went, predict, reveal
@@ -60,7 +65,12 @@ double = torch.float64
 
 # %%
 parameters = 12 * 96 * 12288**2
-for name, ways in {"data, 1536 ways": 1, "tensor, 8 ways": 8, "pipeline, 96 ways": 96, "both together": 768}.items():
+for name, ways in {
+    "data, 1536 ways": 1,
+    "tensor, 8 ways": 8,
+    "pipeline, 96 ways": 96,
+    "both together": 768,
+}.items():
     print(f"{name:>17}: {16 * parameters / ways / 1e9:7,.0f} GB on each GPU")
 
 # %% [markdown]
@@ -137,9 +147,21 @@ for axis, groups in along.items():
     print(f"{axis}: {len(groups):>2} groups, the first is {groups[0]}")
 
 # %%
-reveal("groups along tp", len(along["tp"]), why="One for each pair of the other coordinates: 4 x 2.")
-reveal("groups along dp", len(along["dp"]), why="2 x 8: one for each stage and each slice of a layer.")
-reveal("the rank after rank 0 along dp", along["dp"][0][1], why="A whole replica of 2 x 8 ranks lies in between.")
+reveal(
+    "groups along tp",
+    len(along["tp"]),
+    why="One for each pair of the other coordinates: 4 x 2.",
+)
+reveal(
+    "groups along dp",
+    len(along["dp"]),
+    why="2 x 8: one for each stage and each slice of a layer.",
+)
+reveal(
+    "the rank after rank 0 along dp",
+    along["dp"][0][1],
+    why="A whole replica of 2 x 8 ranks lies in between.",
+)
 
 # %% [markdown]
 # **Expert parallelism** needs no new machinery. Attention is replicated over all of `dp`. Experts are spread over a
@@ -196,7 +218,9 @@ except RankError as error:
 # </details>
 
 # %% exercise="process-groups" difficulty=3 minutes=10
-def process_groups(members: dict[str, list[list[int]]], rank: int) -> dict[str, dist.ProcessGroup]:
+def process_groups(
+    members: dict[str, list[list[int]]], rank: int
+) -> dict[str, dist.ProcessGroup]:
     """{name: the process group of this name that `rank` is in}. All ranks call it.
 
     members: {name: the ranks of each group with this name}, the same on every rank;
@@ -232,7 +256,9 @@ def beside_device_mesh(rank, world_size, sizes):
     mine = groups_of(rank, sizes)
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     ranks = dist.get_process_group_ranks
-    return all(ranks(mine[axis]) == ranks(mesh.get_group(axis)) for axis in sizes), mesh.get_coordinate()
+    return all(
+        ranks(mine[axis]) == ranks(mesh.get_group(axis)) for axis in sizes
+    ), mesh.get_coordinate()
 
 spawn(beside_device_mesh, 8, {"dp": 2, "pp": 2, "tp": 2}).results
 
@@ -247,11 +273,17 @@ spawn(beside_device_mesh, 8, {"dp": 2, "pp": 2, "tp": 2}).results
 # how many times as long the slowest takes.
 
 # %%
-predict("the fastest order, outermost axis first", ..., choices=["dp pp tp", "tp dp pp", "tp pp dp", "pp tp dp"])
+predict(
+    "the fastest order, outermost axis first",
+    ...,
+    choices=["dp pp tp", "tp dp pp", "tp pp dp", "pp tp dp"],
+)
 predict("slowest order over fastest", ...)
 
 # %% tags=["notebook-only"]
-def only_communication(rank, world_size, sizes, layers=3, width=8192, microbatches=6, tokens=4096):
+def only_communication(
+    rank, world_size, sizes, layers=3, width=8192, microbatches=6, tokens=4096
+):
     groups = groups_of(rank, sizes)
     x = torch.empty(tokens, width, dtype=torch.bfloat16)
     gradients = torch.empty(12 * layers * width**2 // sizes["tp"], dtype=torch.bfloat16)
@@ -269,7 +301,9 @@ def only_communication(rank, world_size, sizes, layers=3, width=8192, microbatch
 
 sizes, took = {"dp": 2, "pp": 2, "tp": 8}, {}
 for order in ("dp pp tp", "tp dp pp", "tp pp dp", "pp tp dp"):
-    took[order] = simulate(only_communication, 32, {axis: sizes[axis] for axis in order.split()}).elapsed
+    took[order] = simulate(
+        only_communication, 32, {axis: sizes[axis] for axis in order.split()}
+    ).elapsed
     print(f"{order}: {took[order] * 1e3:6.1f} ms")
 
 # %%
@@ -313,8 +347,15 @@ reveal(
 # %%
 def cut_weights(weights, place, sizes):
     """The weights of one rank: of its stage's layers in turn some columns, some rows."""
-    mine = [weights[n] for n in range(len(weights)) if n * sizes["pp"] // len(weights) == place["pp"]]
-    return [w.chunk(sizes["tp"], dim=1 - n % 2)[place["tp"]].clone() for n, w in enumerate(mine)]
+    mine = [
+        weights[n]
+        for n in range(len(weights))
+        if n * sizes["pp"] // len(weights) == place["pp"]
+    ]
+    return [
+        w.chunk(sizes["tp"], dim=1 - n % 2)[place["tp"]].clone()
+        for n, w in enumerate(mine)
+    ]
 
 sizes = {"dp": 2, "pp": 2, "tp": 2}
 weights = mlp.make_weights(num_layers=8, num_dim=8, dtype=double)
@@ -356,7 +397,12 @@ predict("messages that a rank of the last stage sends", ...)
 
 # %% exercise="grid-step" difficulty=4 minutes=20
 def grid_step(
-    batch: Tensor, weights: list[Tensor], num_microbatches: int, dp_group, pp_group, tp_group
+    batch: Tensor,
+    weights: list[Tensor],
+    num_microbatches: int,
+    dp_group,
+    pp_group,
+    tp_group,
 ) -> tuple[Tensor | None, list[Tensor]]:
     """(loss, gradients of this rank's weights), those of the whole batch. Loss: None
     except on the last stage.
@@ -408,29 +454,47 @@ predict("fastest of the pure grids", ..., choices=["dp 8", "pp 8", "tp 8"])
 # %% tags=["notebook-only"]
 def step_program(rank, world_size, sizes, layers=16, count=4, dim=4096, rows=4096):
     groups = groups_of(rank, sizes)
-    shapes = [(dim, dim // sizes["tp"]), (dim // sizes["tp"], dim)] * (layers // sizes["pp"] // 2)
+    shapes = [(dim, dim // sizes["tp"]), (dim // sizes["tp"], dim)] * (
+        layers // sizes["pp"] // 2
+    )
     weights = [torch.empty(shape, dtype=torch.bfloat16) for shape in shapes]
     batch = torch.empty(rows, dim, dtype=torch.bfloat16)
     with region("step"):
         grid_step(batch, weights, count, *(groups[axis] for axis in sizes))
 
 def bytes_along(run, sizes):
-    """{axis: bytes that rank 0 hands in to calls along it}"""
+    """{axis: bytes that rank 0 hands in to calls along it}, none to itself alone"""
+    axis_of = {
+        tuple(axis_groups(sizes, (axis,))[0]): axis for axis in sizes if sizes[axis] > 1
+    }
     found = dict.fromkeys(sizes, 0)
     for event in run.events:
-        if event.rank == 0 and event.op == "all_reduce":
-            found["dp" if event.members in {tuple(g) for g in axis_groups(sizes, ("dp",))} else "tp"] += event.bytes
+        if event.rank == 0 and event.op == "all_reduce" and event.members in axis_of:
+            found[axis_of[event.members]] += event.bytes
         elif event.rank == 0 and event.op == "send":
             found["pp"] += event.bytes
     return found
 
 runs = {}
-print(f"{'dp x pp x tp':>12}  {'dp':>9} {'pp':>9} {'tp':>9}  {'holds':>9}  {'takes':>9}")
-for dp, pp, tp in ((8, 1, 1), (1, 8, 1), (1, 1, 8), (4, 2, 1), (4, 1, 2), (2, 2, 2), (2, 1, 4), (1, 2, 4)):
+print(
+    f"{'dp x pp x tp':>12}  {'dp':>9} {'pp':>9} {'tp':>9}  {'holds':>9}  {'takes':>9}"
+)
+for dp, pp, tp in (
+    (8, 1, 1),
+    (1, 8, 1),
+    (1, 1, 8),
+    (4, 2, 1),
+    (4, 1, 2),
+    (2, 2, 2),
+    (2, 1, 4),
+    (1, 2, 4),
+):
     sizes = {"dp": dp, "pp": pp, "tp": tp}
     run = runs[dp, pp, tp] = simulate(step_program, 8, sizes)
     sent = " ".join(f"{n / 1e6:6.0f} MB" for n in bytes_along(run, sizes).values())
-    print(f"{f'{dp} x {pp} x {tp}':>12}  {sent}  {max(run.memory().peak) / 1e6:6.0f} MB  {run.elapsed * 1e3:6.2f} ms")
+    print(
+        f"{f'{dp} x {pp} x {tp}':>12}  {sent}  {max(run.memory().peak) / 1e6:6.0f} MB  {run.elapsed * 1e3:6.2f} ms"
+    )
 
 # %% tags=["notebook-only"]
 pure = {"dp 8": runs[8, 1, 1], "pp 8": runs[1, 8, 1], "tp 8": runs[1, 1, 8]}
@@ -503,11 +567,14 @@ reveal(
 # </details>
 
 # %% exercise="merge-attention" difficulty=3 minutes=12
-def merge_attention(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+def merge_attention(
+    out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
+) -> tuple[Tensor, Tensor]:
     """(out, lse) of attention to the keys of both blocks, from those of each block.
 
     out_a, out_b: (B, heads, S, d). lse_a, lse_b: (B, heads, S), of any size; -inf where
     a query may look at no key of that block (its out is 0), but for no query in both.
+    All four are left unchanged.
     """
     ### BEGIN SOLUTION
     lse = torch.logaddexp(lse_a, lse_b)
@@ -529,7 +596,11 @@ q, k, v = torch.randn(3, 1, 2, 8, 4, generator=generator, dtype=double)
 positions = torch.arange(8)
 out, lse = attention_block(q, k[:, :, 5:], v[:, :, 5:], positions, positions[5:])
 for part in (slice(0, 2), slice(2, 5)):
-    out, lse = merge_attention(out, lse, *attention_block(q, k[:, :, part], v[:, :, part], positions, positions[part]))
+    out, lse = merge_attention(
+        out,
+        lse,
+        *attention_block(q, k[:, :, part], v[:, :, part], positions, positions[part]),
+    )
 print("three blocks, last one first:", torch.allclose(out, causal_attention(q, k, v)))
 
 # %% [markdown]
@@ -575,10 +646,12 @@ def ring_attention(
 
     q, k, v: (B, heads, S/P, d), this rank's tokens. positions_of: for each rank of the
     group the positions of its tokens, (S/P,). merge: merge_attention. P - 1 messages of
-    k and v per rank.
+    k and v per rank. Inputs are left unchanged.
     """
     cp_rank, cp_size = dist.get_rank(cp_group), dist.get_world_size(cp_group)
-    after, before = (dist.get_global_rank(cp_group, (cp_rank + step) % cp_size) for step in (1, -1))
+    after, before = (
+        dist.get_global_rank(cp_group, (cp_rank + step) % cp_size) for step in (1, -1)
+    )
     kv = torch.stack([k, v])  # travels as one tensor: kv[0] are keys, kv[1] values
     out, lse = attention_block(q, k, v, positions_of[cp_rank], positions_of[cp_rank])
     for step in range(cp_size - 1):
@@ -691,7 +764,8 @@ def zigzag_block(
     q, k, v: (B, heads, 2 n, d), cut zigzag: n tokens of an early chunk, then n of a
     late one. queries_of, keys_of: the ranks in the cp group that q comes from, and k
     and v. attend: as flash_block(q, k, v, causal=False), for any numbers of queries and
-    keys. Queries that see none of the keys have out 0 and lse -inf.
+    keys. Queries that see none of the keys have out 0 and lse -inf. Inputs are left
+    unchanged.
     """
     n = q.shape[2] // 2
     ### BEGIN SOLUTION
@@ -718,15 +792,22 @@ def counting(q, k, v, causal=False):
     return flash_block(q, k, v, causal)
 
 q, k, v = torch.randn(3, 1, 2, 64, 4, generator=generator, dtype=double)
-whole, cut = causal_attention(q, k, v), [zigzag_positions(64, rank, 4) for rank in range(4)]
+whole, cut = (
+    causal_attention(q, k, v),
+    [zigzag_positions(64, rank, 4) for rank in range(4)],
+)
 for rank, own in enumerate(cut):
     computed.clear()
     for hop in range(4):
         keys_of = (rank - hop) % 4
         theirs = cut[keys_of]
-        block = zigzag_block(q[:, :, own], k[:, :, theirs], v[:, :, theirs], rank, keys_of, counting)
+        block = zigzag_block(
+            q[:, :, own], k[:, :, theirs], v[:, :, theirs], rank, keys_of, counting
+        )
         out, lse = merge_attention(out, lse, *block) if hop else block
-    print(f"rank {rank}: {sum(computed)} scores per head, correct: {torch.allclose(out, whole[:, :, own])}")
+    print(
+        f"rank {rank}: {sum(computed)} scores per head, correct: {torch.allclose(out, whole[:, :, own])}"
+    )
 
 # %% [markdown]
 # ## Ring attention, backward
@@ -735,6 +816,11 @@ for rank, own in enumerate(cut):
 # `out` and `lse`, which know about all keys. The gradient of q belongs to the rank's own queries, so it stays where it
 # is and is added up. The gradients of k and v belong to keys that are **passing through**. So they travel along with
 # these keys, and every rank adds its part.
+#
+# ```python
+# # q, out, lse, grad: of the queries; k, v: of the block of keys
+# dq, dk, dv = attention_block_backward(q, k, v, out, lse, grad, q_positions, k_positions)
+# ```
 #
 # **Predict**: when the last block has been computed, where are a rank's own dk and dv? How many messages does a rank
 # send in the backward pass on 4 ranks, if keys with values, and their gradients, are one message each?
@@ -764,15 +850,25 @@ predict("messages backward, 4 ranks", ...)
 
 # %% exercise="ring-attention-backward" difficulty=4 minutes=18
 def ring_attention_backward(
-    q: Tensor, k: Tensor, v: Tensor, positions_of: list[Tensor], out: Tensor, lse: Tensor, grad: Tensor, cp_group
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions_of: list[Tensor],
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    cp_group,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv): the gradients with respect to this rank's q, k and v.
 
     q, k, v, positions_of, out, lse: as in ring_attention. grad: with respect to this
-    rank's out. P - 1 messages of k and v, P of their gradients; none if P is 1.
+    rank's out. P - 1 messages of k and v, P of their gradients; none if P is 1. Inputs
+    are left unchanged.
     """
     cp_rank, cp_size = dist.get_rank(cp_group), dist.get_world_size(cp_group)
-    after, before = (dist.get_global_rank(cp_group, (cp_rank + step) % cp_size) for step in (1, -1))
+    after, before = (
+        dist.get_global_rank(cp_group, (cp_rank + step) % cp_size) for step in (1, -1)
+    )
 
     def passed_on(x: Tensor) -> Tensor:
         """x goes to the next rank; returns what comes from the one before."""
@@ -820,12 +916,16 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         q, k, v, out, lse = ctx.saved_tensors
-        grads = ring_attention_backward(q, k, v, ctx.positions_of, out, lse, grad.contiguous(), ctx.cp_group)
+        grads = ring_attention_backward(
+            q, k, v, ctx.positions_of, out, lse, grad.contiguous(), ctx.cp_group
+        )
         return *grads, None, None
 
 # %% tags=["notebook-only"]
 def whole_tensors(tokens):
-    return torch.randn(4, 1, 2, tokens, 4, generator=torch.Generator().manual_seed(1), dtype=double)
+    return torch.randn(
+        4, 1, 2, tokens, 4, generator=torch.Generator().manual_seed(1), dtype=double
+    )
 
 def with_the_ring(rank, world_size, tokens=24):
     positions_of = [zigzag_positions(tokens, r, world_size) for r in range(world_size)]
@@ -839,7 +939,10 @@ run = spawn(with_the_ring, 4)
 leaves = [x.clone().requires_grad_() for x in qkv]
 causal_attention(*leaves).backward(grad)
 for name, number in (("dq", 0), ("dk", 1), ("dv", 2)):
-    right = all(torch.allclose(grads[number], leaves[number].grad[:, :, at]) for at, grads in run.results)
+    right = all(
+        torch.allclose(grads[number], leaves[number].grad[:, :, at])
+        for at, grads in run.results
+    )
     print(f"{name} agrees with one process: {right}")
 of_backward = [event for event in run.events if event.rank == 0 and event.op == "send"]
 
@@ -885,6 +988,7 @@ def ulysses_attention(q: Tensor, k: Tensor, v: Tensor, cp_group) -> Tensor:
 
     q, k, v: (B, heads, S/P, d), chunk cp_rank of the sequence; P divides heads. Returns
     (B, heads, S/P, d). Only all-to-alls: q, k and v there, the result back, once each.
+    Inputs are left unchanged.
     """
     cp_size = dist.get_world_size(cp_group)
 
@@ -928,16 +1032,26 @@ def gathered_attention(q, k, v, cp_group):
         dist.all_gather(parts, x, group=cp_group)
         whole.append(torch.cat(parts, dim=2))
     tokens = torch.arange(q.shape[2] * size)
-    return attention_block(q, *whole, tokens.chunk(size)[dist.get_rank(cp_group)], tokens)[0]
+    return attention_block(
+        q, *whole, tokens.chunk(size)[dist.get_rank(cp_group)], tokens
+    )[0]
 
 def one_layer(rank, world_size, way, tokens, heads=16, width=128):
-    q, k, v = (torch.empty(1, heads, tokens // world_size, width, dtype=torch.bfloat16) for _ in range(3))
+    q, k, v = (
+        torch.empty(1, heads, tokens // world_size, width, dtype=torch.bfloat16)
+        for _ in range(3)
+    )
     with region("attention"):
         if way == "ring":
-            at = [torch.empty(tokens // world_size, dtype=torch.int64) for _ in range(world_size)]
+            at = [
+                torch.empty(tokens // world_size, dtype=torch.int64)
+                for _ in range(world_size)
+            ]
             ring_attention(q, k, v, at, merge_attention, dist.group.WORLD)
         else:
-            {"all-gather": gathered_attention, "all-to-all": ulysses_attention}[way](q, k, v, dist.group.WORLD)
+            {"all-gather": gathered_attention, "all-to-all": ulysses_attention}[way](
+                q, k, v, dist.group.WORLD
+            )
 
 predict("way with the least memory", ..., choices=["ring", "all-gather", "all-to-all"])
 predict("way that sends least", ..., choices=["ring", "all-gather", "all-to-all"])
@@ -945,15 +1059,26 @@ predict("way that sends least", ..., choices=["ring", "all-gather", "all-to-all"
 # %% tags=["notebook-only"]
 def sent_by_a_rank(run):
     traffic = run.traffic()
-    return traffic.sent(0)[1] + sum(calls.implied for calls in traffic.collectives[0].values())
+    return traffic.sent(0)[1] + sum(
+        calls.implied for calls in traffic.collectives[0].values()
+    )
 
-ways = {way: simulate(one_layer, 8, way, 32_768) for way in ("ring", "all-gather", "all-to-all")}
+ways = {
+    way: simulate(one_layer, 8, way, 32_768)
+    for way in ("ring", "all-gather", "all-to-all")
+}
 for way, run in ways.items():
     sent, held = sent_by_a_rank(run) / 1e6, max(run.memory().peak) / 1e9
-    print(f"{way:>10}: sends {sent:5.0f} MB, holds {held:5.2f} GB, takes {run.elapsed * 1e3:6.2f} ms")
+    print(
+        f"{way:>10}: sends {sent:5.0f} MB, holds {held:5.2f} GB, takes {run.elapsed * 1e3:6.2f} ms"
+    )
 
 # %%
-reveal("way with the least memory", min(ways, key=lambda w: max(ways[w].memory().peak)), why="Two blocks at a time.")
+reveal(
+    "way with the least memory",
+    min(ways, key=lambda w: max(ways[w].memory().peak)),
+    why="Two blocks at a time.",
+)
 reveal(
     "way that sends least",
     min(ways, key=lambda w: sent_by_a_rank(ways[w])),
@@ -1006,7 +1131,12 @@ predict("the embedding table", ..., choices=groups_to_choose)
 
 # %% exercise="finish-gradients" difficulty=3 minutes=12
 def finish_gradients(
-    gradients: dict[str, Tensor], partial: list[str], tied: list[str], dp_group, tp_group, embedding_group
+    gradients: dict[str, Tensor],
+    partial: list[str],
+    tied: list[str],
+    dp_group,
+    tp_group,
+    embedding_group,
 ) -> dict[str, Tensor]:
     """{name: the finished gradient}, the same on all ranks that have the same weight.
 
@@ -1033,9 +1163,21 @@ check(finish_gradients, judges="values")
 check(finish_gradients, judges="traffic")
 
 # %%
-reveal("a matrix that is cut along tp", groups_to_choose[0], why="Its columns met all tokens of the group.")
-reveal("LayerNorm's weight", groups_to_choose[1], why="Each tp rank has applied it to its own tokens only.")
-reveal("the embedding table", groups_to_choose[2], why="It is used for looking up, and once more for the scores.")
+reveal(
+    "a matrix that is cut along tp",
+    groups_to_choose[0],
+    why="Its columns met all tokens of the group.",
+)
+reveal(
+    "LayerNorm's weight",
+    groups_to_choose[1],
+    why="Each tp rank has applied it to its own tokens only.",
+)
+reveal(
+    "the embedding table",
+    groups_to_choose[2],
+    why="It is used for looking up, and once more for the scores.",
+)
 
 # %% [markdown]
 # ## The norm of all gradients
@@ -1066,12 +1208,18 @@ reveal("the embedding table", groups_to_choose[2], why="It is used for looking u
 # </details>
 
 # %% exercise="grid-norm" difficulty=3 minutes=12
-def grid_norm(gradients: dict[str, Tensor], replicated: list[str], elsewhere: list[str], pp_group, tp_group) -> float:
+def grid_norm(
+    gradients: dict[str, Tensor],
+    replicated: list[str],
+    elsewhere: list[str],
+    pp_group,
+    tp_group,
+) -> float:
     """The norm of the whole model's gradient, the same on every rank.
 
-    gradients: finished, of this rank's weights. replicated: names of those that all
-    ranks of tp_group have in full; the others are cut along tp. elsewhere: names that
-    another stage counts.
+    gradients: finished, of this rank's weights; left unchanged. replicated: names of
+    those that all ranks of tp_group have in full; the others are cut along tp.
+    elsewhere: names that another stage counts.
     """
     total = torch.zeros((), dtype=torch.float64)
     ### BEGIN SOLUTION
@@ -1107,8 +1255,8 @@ def token_mean(losses: Tensor, dp_group) -> tuple[Tensor, Tensor]:
     """(loss to go backward from, mean loss over all tokens of all ranks): scalars.
 
     losses: (n,), one for each of this rank's tokens; n differs between ranks, and may
-    be 0. Gradients of the first one, averaged over the ranks of the group, are those of
-    the mean.
+    be 0; left unchanged. Gradients of the first one, averaged over the ranks of the
+    group, are those of the mean.
     """
     ### BEGIN SOLUTION
     both = torch.stack([losses.detach().sum(), torch.tensor(float(len(losses)), dtype=losses.dtype)])
@@ -1152,8 +1300,13 @@ def dropout_seed(place, sizes, axes, step):
     return number
 
 sizes = {"dp": 2, "pp": 2, "tp": 2}
-for where, axes in (("inside a sharded region", ("dp", "pp", "tp")), ("between them, without sp", ("dp", "pp"))):
-    seeds = [dropout_seed(place_of(rank, sizes), sizes, axes, step=5) for rank in range(8)]
+for where, axes in (
+    ("inside a sharded region", ("dp", "pp", "tp")),
+    ("between them, without sp", ("dp", "pp")),
+):
+    seeds = [
+        dropout_seed(place_of(rank, sizes), sizes, axes, step=5) for rank in range(8)
+    ]
     print(f"{where:>25}: {seeds}")
 
 # %% [markdown]
@@ -1178,7 +1331,9 @@ for where, axes in (("inside a sharded region", ("dp", "pp", "tp")), ("between t
 predict("the epoch of step 13", ...)
 
 # %% exercise="batch-rows" difficulty=2 minutes=8
-def batch_rows(step: int, batch_size: int, num_samples: int, seed: int, dp_rank: int, dp_size: int) -> list[int]:
+def batch_rows(
+    step: int, batch_size: int, num_samples: int, seed: int, dp_rank: int, dp_size: int
+) -> list[int]:
     """The samples of this data rank in step `step`, counted from 0 over all epochs.
 
     An epoch has num_samples // batch_size steps; samples left over are not used in it.
@@ -1202,7 +1357,11 @@ whole = batch_rows(13, 4, 20, 0, 0, 1)
 [batch_rows(13, 4, 20, 0, dp_rank, 2) for dp_rank in range(2)], whole
 
 # %%
-reveal("the epoch of step 13", 13 // (20 // 4), why="Five steps in each epoch; the first one is number 0.")
+reveal(
+    "the epoch of step 13",
+    13 // (20 // 4),
+    why="Five steps in each epoch; the first one is number 0.",
+)
 
 # %% [markdown]
 # On GPUs the rows also have to get there. `DataLoader(pin_memory=True)` puts batches into **pinned** memory, which the
@@ -1283,7 +1442,9 @@ def text_of(samples=SAMPLES, length=LENGTH):
     return tokens
 
 def new_model():
-    return transformer.make_language_model(VOCABULARY, LENGTH, WIDTH, HIDDEN, LAYERS, dtype=double)
+    return transformer.make_language_model(
+        VOCABULARY, LENGTH, WIDTH, HIDDEN, LAYERS, dtype=double
+    )
 
 def clip(gradients, norm, max_norm=1.0):
     return [gradient * min(1.0, max_norm / norm) for gradient in gradients]
@@ -1292,7 +1453,9 @@ def serial_losses(steps):
     weights = {name: w.requires_grad_() for name, w in new_model().items()}
     optimizer, losses = torch.optim.AdamW(weights.values(), lr=0.01), []
     for step in range(steps):
-        loss = transformer.language_model_loss(weights, text_of()[batch_rows(step, BATCH, SAMPLES, 0, 0, 1)], HEADS)
+        loss = transformer.language_model_loss(
+            weights, text_of()[batch_rows(step, BATCH, SAMPLES, 0, 0, 1)], HEADS
+        )
         gradients = torch.autograd.grad(loss, list(weights.values()))
         norm = torch.cat([g.flatten() for g in gradients]).norm().item()
         for w, g in zip(weights.values(), clip(gradients, norm)):
@@ -1302,7 +1465,57 @@ def serial_losses(steps):
     return losses
 
 # %% [markdown]
-# The same on a grid. Read it from top to bottom: there is nothing in it that you don't know.
+# ## Groups of the whole program
+#
+# The same on a grid. First the groups. Along `cp` as along `dp`, ranks have the same weights and different tokens, so
+# the gradients are averaged over both. And the first and the last stage of each pipeline share the table. Write down
+# all groups that the program needs, with `along(sizes, axes)`, which is your `axis_groups`.
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Four of the five names are groups along one axis or two. For the fifth, look at one pipeline: which of its ranks
+# belong together, and what is left?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# `dist.new_group` wants every rank in one group of each name. So a stage in between is alone in a group of its own, and
+# with one stage the first is the last.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# A dictionary of four calls of `along`. Then a loop over the pipelines: one list of its first and its last rank,
+# without doubles, and one list for each other rank. Sort all of these lists.
+# </details>
+
+# %% exercise="program-groups" difficulty=3 minutes=10
+def program_groups(sizes: dict[str, int], along) -> dict[str, list[list[int]]]:
+    """{name: all groups of ranks of this name} for a training step on a grid.
+
+    sizes: of the axes dp, pp, cp and tp, the outermost first. along(sizes, axes): as
+    axis_groups. Names: "pp", "cp" and "tp", along these axes; "mean", the ranks over
+    which a gradient is averaged; "ends", the first and the last stage of a pipeline, a
+    stage in between alone. Each rank is in one group of each name. Ranks in ascending
+    order, groups by their first rank.
+    """
+    ### BEGIN SOLUTION
+    groups = {axis: along(sizes, (axis,)) for axis in ("pp", "cp", "tp")}
+    groups["mean"] = along(sizes, ("dp", "cp"))
+    ends = []
+    for ranks in groups["pp"]:
+        ends.append(sorted({ranks[0], ranks[-1]}))
+        ends += [[rank] for rank in ranks[1:-1]]
+    groups["ends"] = sorted(ends)
+    return groups
+    ### END SOLUTION
+
+# %% check="program-groups" judges="values" points=3
+check(program_groups, judges="values")
+
+# %% [markdown]
+# Now the trainer. Read it from top to bottom: there is nothing in it that you don't know.
 
 # %%
 class Trainer:
@@ -1312,31 +1525,48 @@ class Trainer:
 
     def __init__(self, rank, sizes, microbatches=2):
         self.rank, self.sizes, self.microbatches = rank, sizes, microbatches
-        members = {axis: axis_groups(sizes, (axis,)) for axis in sizes} | {"mean": axis_groups(sizes, ("dp", "cp"))}
-        ends = [sorted({ranks[0], ranks[-1]}) for ranks in members["pp"]]
-        inside = [[r] for ranks in members["pp"] for r in ranks[1:-1]]
-        self.groups = process_groups(members | {"ends": ends + inside}, rank)
+        members = program_groups(sizes, axis_groups) | {
+            "dp": axis_groups(sizes, ("dp",))
+        }
+        self.groups = process_groups(members, rank)
         self.place = place_of(rank, sizes)
-        self.positions_of = [zigzag_positions(LENGTH, r, sizes["cp"]) for r in range(sizes["cp"])]
+        self.positions_of = [
+            zigzag_positions(LENGTH, r, sizes["cp"]) for r in range(sizes["cp"])
+        ]
         cut = grid_transformer.cut_model(new_model(), self.place, sizes)
         self.weights = {name: w.requires_grad_() for name, w in cut.items()}
-        self.partial = [name for name in self.weights if grid_transformer.needs_tp_sum(name)]
-        self.tied = [name for name in self.weights if grid_transformer.is_tied(name) and sizes["pp"] > 1]
+        self.partial = [
+            name for name in self.weights if grid_transformer.needs_tp_sum(name)
+        ]
+        self.tied = [
+            name
+            for name in self.weights
+            if grid_transformer.is_tied(name) and sizes["pp"] > 1
+        ]
         self.elsewhere = self.tied if self.place["pp"] == sizes["pp"] - 1 else []
-        self.optimizer, self.text = torch.optim.AdamW(self.weights.values(), lr=0.01), text_of()
+        self.optimizer, self.text = (
+            torch.optim.AdamW(self.weights.values(), lr=0.01),
+            text_of(),
+        )
 
     def train_step(self, step):
         rows = batch_rows(step, BATCH, SAMPLES, 0, self.place["dp"], self.sizes["dp"])
         parts = self.text[rows].chunk(self.microbatches)
-        mean, pp, tp, ends = (self.groups[name] for name in ("mean", "pp", "tp", "ends"))
+        mean, pp, tp, ends = (
+            self.groups[name] for name in ("mean", "pp", "tp", "ends")
+        )
         own = self.positions_of[self.place["cp"]]
         stage = grid_transformer.make_stage(
             self.weights, parts, own, self.place, self.sizes, HEADS, tp, self.attention
         )
-        like = grid_transformer.between_stages(self.weights, parts[0], self.sizes, WIDTH)
+        like = grid_transformer.between_stages(
+            self.weights, parts[0], self.sizes, WIDTH
+        )
         self.optimizer.zero_grad()
         loss = pipelined(stage, len(parts), like, pp)
-        done = finish_gradients(self.gradients(), self.partial, self.tied, mean, tp, ends)
+        done = finish_gradients(
+            self.gradients(), self.partial, self.tied, mean, tp, ends
+        )
         norm = grid_norm(done, self.partial, self.elsewhere, pp, tp)
         self.update(clip(done.values(), norm))
         return self.mean_loss(loss)
@@ -1356,7 +1586,11 @@ class Trainer:
         """Each tp rank of the last stage has the losses of its tokens; the first stages
         have none.
         """
-        total = torch.zeros((), dtype=double) if loss is None else loss.double() / self.sizes["dp"] / self.sizes["cp"]
+        total = (
+            torch.zeros((), dtype=double)
+            if loss is None
+            else loss.double() / self.sizes["dp"] / self.sizes["cp"]
+        )
         dist.all_reduce(total)
         return total.item()
 
@@ -1369,9 +1603,6 @@ def train(rank, world_size, plans):
     return losses
 
 # %% [markdown]
-# With context parallelism, each rank's loss is the mean over its own tokens, so cp is to the gradients what dp is: they
-# are averaged over both, in the group `mean` that lies along two axes.
-#
 # Eight real ranks, dp 2 x pp 2 x tp 2, then pp 2 x cp 2 x tp 2, and one process, in float64. **Predict**: in how many
 # digits do the losses agree?
 
@@ -1386,11 +1617,15 @@ serial = serial_losses(STEPS)
 losses, of_context = spawn(train, 8, [(with_data, STEPS), (with_context, 3)]).results[0]
 for step in (0, 2, 5, STEPS - 1):
     cp = f", pp x cp x tp {of_context[step]:.6f}" if step < len(of_context) else ""
-    print(f"step {step:>2}: one process {serial[step]:.6f}, dp x pp x tp {losses[step]:.6f}{cp}")
+    print(
+        f"step {step:>2}: one process {serial[step]:.6f}, dp x pp x tp {losses[step]:.6f}{cp}"
+    )
 
 # %%
 def agree(mine):
-    return torch.allclose(torch.tensor(mine), torch.tensor(serial[: len(mine)]), rtol=1e-9, atol=0)
+    return torch.allclose(
+        torch.tensor(mine), torch.tensor(serial[: len(mine)]), rtol=1e-9, atol=0
+    )
 
 # %%
 reveal(
@@ -1409,9 +1644,13 @@ def train_with_a_mistake(rank, world_size, sizes, steps):
     trainer.partial = [name for name in trainer.partial if "norm" not in name]
     return [trainer.train_step(step) for step in range(steps)]
 
-wrong = spawn(train_with_a_mistake, 2, {"dp": 1, "pp": 1, "cp": 1, "tp": 2}, STEPS).results[0]
+wrong = spawn(
+    train_with_a_mistake, 2, {"dp": 1, "pp": 1, "cp": 1, "tp": 2}, STEPS
+).results[0]
 for step in (0, 5, STEPS - 1):
-    print(f"step {step:>2}: one process {serial[step]:.6f}, with the mistake {wrong[step]:.6f}")
+    print(
+        f"step {step:>2}: one process {serial[step]:.6f}, with the mistake {wrong[step]:.6f}"
+    )
 
 # %% [markdown]
 # ### Adam along the data axis, and two precisions
@@ -1431,7 +1670,10 @@ class ShardedTrainer(Trainer):
         mine = self.part_of(w.detach() for w in self.weights.values()).clone()
         self.master = torch.nn.Parameter(mine)
         self.optimizer = torch.optim.AdamW([self.master], lr=0.01)
-        self.summed = {name: torch.zeros_like(w, requires_grad=False) for name, w in self.weights.items()}
+        self.summed = {
+            name: torch.zeros_like(w, requires_grad=False)
+            for name, w in self.weights.items()
+        }
         for name, w in self.weights.items():
             w.data = w.data.to(dtype)
             w.register_post_accumulate_grad_hook(partial(self.take_away, name))
@@ -1468,15 +1710,28 @@ def train_sharded(rank, world_size, sizes, plans):
     for dtype, steps in plans:
         trainer = ShardedTrainer(rank, sizes, dtype)
         losses = [trainer.train_step(step) for step in range(steps)]
-        found.append((dtype, losses, sum(w.numel() for w in trainer.weights.values()), trainer.master.numel()))
+        found.append(
+            (
+                dtype,
+                losses,
+                sum(w.numel() for w in trainer.weights.values()),
+                trainer.master.numel(),
+            )
+        )
     return found
 
 two_by_two = {"dp": 2, "pp": 1, "cp": 1, "tp": 2}
-for dtype, cut, weights, updated in spawn(train_sharded, 4, two_by_two, [(double, 3), (torch.bfloat16, 10)]).results[0]:
-    print(f"{dtype}: rank 0 computes with {weights:,} weights and has Adam's averages of {updated:,}")
+for dtype, cut, weights, updated in spawn(
+    train_sharded, 4, two_by_two, [(double, 3), (torch.bfloat16, 10)]
+).results[0]:
+    print(
+        f"{dtype}: rank 0 computes with {weights:,} weights and has Adam's averages of {updated:,}"
+    )
     error = max(abs(a / b - 1) for a, b in zip(cut, serial))
     bound = 1e-9 if error < 1e-9 else 0.01  # bfloat16 rounds differently on other CPUs
-    print(f"  {len(cut)} steps, losses off by less than {bound:g} of them: {error < bound}")
+    print(
+        f"  {len(cut)} steps, losses off by less than {bound:g} of them: {error < bound}"
+    )
 
 # %% [markdown]
 # In float64 it is the same training. In bfloat16 each weight that is used has only 3 digits, but the master weights
@@ -1498,7 +1753,10 @@ def boxes_of(name, weight, place, sizes):
     shape = weight.shape
     if kind == "w_qkv":
         width = shape[1] // 3
-        columns = [(third * width * size + t * width, third * width * size + (t + 1) * width) for third in range(3)]
+        columns = [
+            (third * width * size + t * width, third * width * size + (t + 1) * width)
+            for third in range(3)
+        ]
         parts = [weight[:, third * width : (third + 1) * width] for third in range(3)]
         return [(((0, shape[0]), at), part) for at, part in zip(columns, parts)]
     box = [(0, n) for n in shape]
@@ -1513,18 +1771,30 @@ def states_of(trainer):
     for name, w in trainer.weights.items():
         state = trainer.optimizer.state[w]
         if not state:  # before the first step
-            state.update(step=torch.tensor(0.0), exp_avg=torch.zeros_like(w), exp_avg_sq=torch.zeros_like(w))
-        found |= {name: w.data, f"first of/{name}": state["exp_avg"], f"second of/{name}": state["exp_avg_sq"]}
+            state.update(
+                step=torch.tensor(0.0),
+                exp_avg=torch.zeros_like(w),
+                exp_avg_sq=torch.zeros_like(w),
+            )
+        found |= {
+            name: w.data,
+            f"first of/{name}": state["exp_avg"],
+            f"second of/{name}": state["exp_avg_sq"],
+        }
     return found
 
 def saved_boxes(trainer):
     for name, x in states_of(trainer).items():
-        for number, (box, part) in enumerate(boxes_of(name.split("/")[-1], x, trainer.place, trainer.sizes)):
+        for number, (box, part) in enumerate(
+            boxes_of(name.split("/")[-1], x, trainer.place, trainer.sizes)
+        ):
             yield name, number, box, part
 
 def save(trainer, folder, step):
     if trainer.place["dp"] == trainer.place["cp"] == 0:
-        pieces = [(name, box, part.clone()) for name, _, box, part in saved_boxes(trainer)]
+        pieces = [
+            (name, box, part.clone()) for name, _, box, part in saved_boxes(trainer)
+        ]
         torch.save((step, pieces), folder / f"rank-{trainer.rank}.pt")
     dist.barrier()
 
@@ -1539,7 +1809,9 @@ def load(trainer, folder):
         for name, box, part in pieces:
             every.setdefault(name, {})[number, box] = box, part
     for name, _, wanted, mine in saved_boxes(trainer):
-        for key, (there, here) in pieces_to_read(wanted, {key: box for key, (box, _) in every[name].items()}).items():
+        for key, (there, here) in pieces_to_read(
+            wanted, {key: box for key, (box, _) in every[name].items()}
+        ).items():
             target = tuple(slice(*pair) for pair in here)
             mine[target] = every[name][key][1][tuple(slice(*pair) for pair in there)]
     for w in trainer.weights.values():
@@ -1569,7 +1841,10 @@ with tempfile.TemporaryDirectory() as folder:
     _, elsewhere = spawn(train_and_save, 4, other, path, None, until=5).results[0]
 print("resumed after step", first)
 print("same grid, bit-equal to the run that was never stopped:", resumed == losses[3:5])
-print("on cp 2 x tp 2, to 9 digits:", torch.allclose(torch.tensor(elsewhere), torch.tensor(serial[3:5]), rtol=1e-9))
+print(
+    "on cp 2 x tp 2, to 9 digits:",
+    torch.allclose(torch.tensor(elsewhere), torch.tensor(serial[3:5]), rtol=1e-9),
+)
 
 # %% [markdown]
 # On the same grid, the training that follows is equal to the last **bit**. On another grid the loaded numbers are equal
@@ -1586,7 +1861,10 @@ def run_or_resume(checkpoint, dies_in=None):
     """Data-parallel training with momentum. Returns (restarts, the first step of this
     attempt, the losses).
     """
-    restarts, rank = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)), dist.get_rank()
+    restarts, rank = (
+        int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
+        dist.get_rank(),
+    )
     weight, momentum = torch.zeros(2, 4, dtype=torch.float64)
     first, losses = 0, []
     if checkpoint.exists():
@@ -1597,13 +1875,18 @@ def run_or_resume(checkpoint, dies_in=None):
         generator = torch.Generator().manual_seed(100 * step + rank)
         x, noise = torch.randn(2, 16, 4, generator=generator, dtype=torch.float64)
         error = x @ weight - x.sum(1) - 0.1 * noise[:, 0]
-        both = torch.cat([error @ x / 16, error.square().mean(0, keepdim=True)]) / dist.get_world_size()
+        both = (
+            torch.cat([error @ x / 16, error.square().mean(0, keepdim=True)])
+            / dist.get_world_size()
+        )
         dist.all_reduce(both)
         momentum = 0.9 * momentum + both[:4]
         weight = weight - 0.1 * momentum
         losses.append(both[4].item())
         if rank == 0 and step == 3:
-            torch.save((step + 1, weight, momentum, losses), checkpoint.with_suffix(".part"))
+            torch.save(
+                (step + 1, weight, momentum, losses), checkpoint.with_suffix(".part")
+            )
             # all of the file is there, or nothing
             checkpoint.with_suffix(".part").rename(checkpoint)
     return restarts, first, losses
@@ -1630,18 +1913,28 @@ def uninterrupted(rank, world_size, folder):
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder)
     (path / "script.py").write_text(SCRIPT)
-    options = ["--standalone", "--local-addr=127.0.0.1", "--max-restarts=1", "--nproc-per-node=2"]
+    options = [
+        "--standalone",
+        "--local-addr=127.0.0.1",
+        "--max-restarts=1",
+        "--nproc-per-node=2",
+    ]
     torchrun = [sys.executable, "-m", "torch.distributed.run", *options]
     command = [*torchrun, path / "script.py", path / "checkpoint.pt"]
     # Without it, restarted ranks may find the addresses of those that died:
     # github.com/pytorch/pytorch/issues/135712
     environment = os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=100
+    )
     never_stopped = spawn(uninterrupted, 2, path).results[0]
 assert done.returncode == 0, done.stderr
 restarts, first, resumed = ast.literal_eval(done.stdout)
 print(f"{restarts} restart, which went on with step {first}")
-print("losses equal to those of the uninterrupted run, to the last bit:", resumed == never_stopped[2])
+print(
+    "losses equal to those of the uninterrupted run, to the last bit:",
+    resumed == never_stopped[2],
+)
 
 # %% [markdown]
 # ### Saving while training goes on
@@ -1660,7 +1953,9 @@ def stops(rank, world_size, folder):
     for save_it in (dcp.save, dcp.async_save):
         dist.barrier()
         start = time.perf_counter()
-        saving = save_it(state, checkpoint_id=folder / save_it.__name__, process_group=savers)
+        saving = save_it(
+            state, checkpoint_id=folder / save_it.__name__, process_group=savers
+        )
         seconds.append(time.perf_counter() - start)
     weight += 1  # training goes on
     saving.result()  # before the next checkpoint, and at the end
@@ -1674,7 +1969,10 @@ waiting, copying, _ = of_ranks[0]
 print(f"save stops training {waiting / copying:.1f} times as long as async_save")
 
 # %% tags=["notebook-only"]
-print("the checkpoint has the values of the call:", all(is_old for _, _, is_old in of_ranks))
+print(
+    "the checkpoint has the values of the call:",
+    all(is_old for _, _, is_old in of_ranks),
+)
 
 # %% [markdown]
 # ### Many GPUs
@@ -1692,16 +1990,35 @@ def my_groups(rank, sizes):
         groups[axis] = dist.new_group(mine, use_local_synchronization=True)
     return groups
 
-def big_step(rank, world_size, sizes, layers=4, width=12_288, heads=96, length=2048, count=4):
+def big_step(
+    rank, world_size, sizes, layers=4, width=12_288, heads=96, length=2048, count=4
+):
     groups, place = my_groups(rank, sizes), place_of(rank, sizes)
     half = torch.bfloat16
-    shapes = {"norm1_weight": (width,), "norm1_bias": (width,), "norm2_weight": (width,), "norm2_bias": (width,)}
-    shapes |= {"b_out": (width,), "b_down": (width,), "w_qkv": (width, 3 * width // sizes["tp"])}
-    shapes |= {"w_out": (width // sizes["tp"], width), "w_up": (width, 4 * width // sizes["tp"])}
-    shapes |= {"b_up": (4 * width // sizes["tp"],), "w_down": (4 * width // sizes["tp"], width)}
+    shapes = {
+        "norm1_weight": (width,),
+        "norm1_bias": (width,),
+        "norm2_weight": (width,),
+        "norm2_bias": (width,),
+    }
+    shapes |= {
+        "b_out": (width,),
+        "b_down": (width,),
+        "w_qkv": (width, 3 * width // sizes["tp"]),
+    }
+    shapes |= {
+        "w_out": (width // sizes["tp"], width),
+        "w_up": (width, 4 * width // sizes["tp"]),
+    }
+    shapes |= {
+        "b_up": (4 * width // sizes["tp"],),
+        "w_down": (4 * width // sizes["tp"], width),
+    }
     each = layers // sizes["pp"]
     w = {
-        f"{place['pp'] * each + n}.{name}": torch.empty(shape, dtype=half, requires_grad=True)
+        f"{place['pp'] * each + n}.{name}": torch.empty(
+            shape, dtype=half, requires_grad=True
+        )
         for n in range(each)
         for name, shape in shapes.items()
     }
@@ -1713,7 +2030,9 @@ def big_step(rank, world_size, sizes, layers=4, width=12_288, heads=96, length=2
         x = torch.empty_like(like) if x is None else x
         for n in range(each):
             layer = transformer.of_layer(w, place["pp"] * each + n)
-            x = grid_transformer.sharded_layer(x, layer, heads // sizes["tp"], groups["tp"], flash)
+            x = grid_transformer.sharded_layer(
+                x, layer, heads // sizes["tp"], groups["tp"], flash
+            )
         return mlp.loss_of(x) if last else x
 
     with region("step"):
@@ -1731,27 +2050,38 @@ narrow_gpt = Model(layers=4, width=12_288, heads=96, length=2048, vocabulary=0)
 # %% tags=["notebook-only"]
 def simulated(sizes, **options):
     gpus = math.prod(sizes.values())
-    return simulate(big_step, gpus, sizes, alike=lambda rank: place_of(rank, sizes)["pp"], **options)
+    return simulate(
+        big_step, gpus, sizes, alike=lambda rank: place_of(rank, sizes)["pp"], **options
+    )
 
 few = {"dp": 2, "pp": 2, "tp": 2}
 every, first = simulate(big_step, 8, few), simulated(few)
-print(every, first, f"the same time, to the last bit: {every.elapsed == first.elapsed}", sep="\n")
+print(
+    every,
+    first,
+    f"the same time, to the last bit: {every.elapsed == first.elapsed}",
+    sep="\n",
+)
 
 # %% tags=["notebook-only"]
 big = {"dp": 32, "pp": 4, "tp": 8}
 run = simulated(big)
 tokens = big["dp"] * 4 * 2048
 parts = run.breakdown(tokens=tokens, model_flops=tokens * narrow_gpt.flops_per_token)
-print(f"{run.elapsed * 1e3:.1f} ms a step, {parts.tokens_per_second / 1e6:.2f} million tokens/s, MFU {parts.mfu:.1%}")
+print(
+    f"{run.elapsed * 1e3:.1f} ms a step, {parts.tokens_per_second / 1e6:.2f} million tokens/s, MFU {parts.mfu:.1%}"
+)
 parts
 
 # %% tags=["notebook-only"]
 run.timeline(ranks=[0, 8, 16, 24])
 
 # %% [markdown]
-# MFU, model FLOPs utilisation, is the share of the GPUs' peak that goes into the model's own FLOPs. Megatron-LM's
-# papers report 52 to 54 % on A100s. This run has one layer on each stage, four microbatches of one sequence, and a data
-# axis that begins when all backward passes are done; the breakdown says what each of these costs.
+# MFU, model FLOPs utilisation, is the share of the GPUs' peak that goes into the model's own FLOPs. Megatron-LM's paper
+# of 2021 reports 52 % of the peak of A100s, but counts the forward pass that activation checkpointing repeats: four
+# passes' worth of FLOPs where the model needs three, so about 39 % as MFU. This run has one layer on each stage, four
+# microbatches of one sequence, and a data axis that begins when all backward passes are done; the breakdown says what
+# each of these costs.
 #
 # For many grids, or a whole model, there is a shorter way: a closed form with the same costs, in
 # `utils/kit/plans`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and
@@ -1761,7 +2091,12 @@ run.timeline(ranks=[0, 8, 16, 24])
 def closed_form(model, plan, batch):
     cluster = find_cluster("dgx-h100", plan.gpus, rates="datasheet")
     costs = seconds_of(plan, model, batch, cluster)
-    at_peak = model.flops_per_token * batch * model.length / (plan.gpus * cluster.gpu.peak("bfloat16"))
+    at_peak = (
+        model.flops_per_token
+        * batch
+        * model.length
+        / (plan.gpus * cluster.gpu.peak("bfloat16"))
+    )
     return costs, at_peak / sum(costs.values())
 
 # %% tags=["notebook-only"]
@@ -1769,7 +2104,9 @@ for dp in (2, 32, 512):
     costs, mfu = closed_form(narrow_gpt, Plan(**big | {"dp": dp}), 4 * dp)
     seconds = sum(costs.values())
     share = seconds / simulated(big | {"dp": dp}).elapsed
-    print(f"{32 * dp:>6,} GPUs: {seconds * 1e3:.1f} ms, MFU {mfu:.1%}, {share:.0%} of the time of a run")
+    print(
+        f"{32 * dp:>6,} GPUs: {seconds * 1e3:.1f} ms, MFU {mfu:.1%}, {share:.0%} of the time of a run"
+    )
 
 # %% [markdown]
 # The closed form describes a step as large runs make it: gradients in 32 bits, scattered layer by layer beside the last
@@ -1780,7 +2117,10 @@ for dp in (2, 32, 512):
 # A model of 175 billion parameters on 1,024 GPUs, with 1,536 sequences of 2,048 tokens per step:
 
 # %%
-plan, gpt = Plan(dp=16, pp=8, tp=8), Model(layers=96, width=12_288, heads=96, length=2048, vocabulary=51_200)
+plan, gpt = (
+    Plan(dp=16, pp=8, tp=8),
+    Model(layers=96, width=12_288, heads=96, length=2048, vocabulary=51_200),
+)
 costs, mfu = closed_form(gpt, plan, 1536)
 seconds, nbytes = sum(costs.values()), sum(bytes_of(plan, gpt, 1536).values())
 for part, of_it in costs.items():
@@ -1850,7 +2190,9 @@ how_predictions_went()
 # %% exercise="best-grid" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
-def best_grid(layers: int, width: int, heads: int, length: int, batch: int, gpus: int) -> dict:
+def best_grid(
+    layers: int, width: int, heads: int, length: int, batch: int, gpus: int
+) -> dict:
     """What to make a Plan of: {"dp", "tp", "pp"}, and any other size that isn't 1.
 
     "recompute" is one of the words that Plan's docstring names. Judged on nodes of 8
