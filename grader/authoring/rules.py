@@ -8,10 +8,8 @@ Each rule is one function in RULES.
 from __future__ import annotations
 
 import ast
-import io
 import re
 import symtable
-import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -33,7 +31,7 @@ from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
 FEWEST_WRONG = 2  # answers to an exercise
 HARD = 3  # the difficulty from which an exercise has three hints
-COLUMNS = 88  # the widest comment or docstring that a notebook shows whole on a laptop's screen
+COLUMNS = 88  # the widest line that a notebook shows whole on a laptop's screen
 FENCED_COLUMNS = 99  # the same for code in a text, which has no frame
 HIDDEN_MARK = re.compile(r"^### (BEGIN|END) HIDDEN TESTS$", re.MULTILINE)
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -105,24 +103,19 @@ def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
             yield from outside_functions(child)
 
 
-def words_in_code_are_narrow(lesson: Lesson) -> Breaches:
-    """Comments and docstrings fit into a cell, except in cells that notebooks fold away."""
+def code_is_narrow(lesson: Lesson) -> Breaches:
+    """A cell shows its lines whole, except what students don't see of it: solutions, and cells that are folded away."""
     for cell in lesson.cells:
         if cell.kind == "markdown":
             yield from fenced_code_is_narrow(lesson, cell)
         if cell.kind != "code" or only_reveals(cell.source):
             continue
-        for token in tokenize.generate_tokens(io.StringIO(cell.source).readline):
-            docstring = token.type == tokenize.STRING and token.string.startswith('"""')
-            if not docstring and token.type != tokenize.COMMENT:
-                continue
-            what = "this docstring" if docstring else "this comment"
-            lines = cell.source.split("\n")[token.start[0] - 1 : token.end[0]]
-            for number, line in enumerate(lines, token.start[0] - 1):
-                width = len(line.removesuffix('"""'))
-                if width > COLUMNS:
-                    words = f"{what} is {width} columns wide: break it at {COLUMNS}, so that laptops show all of it"
-                    yield Problem(lesson.file, cell.body_line + number, words)
+        seen = clear_solution(cell.source).split("\n")
+        for number, line in enumerate(cell.source.split("\n")):
+            width = len(line.removesuffix('"""'))
+            if width > COLUMNS and line in seen:
+                words = f"this line is {width} columns wide: break it at {COLUMNS}, so that laptops show all of it"
+                yield Problem(lesson.file, cell.body_line + number, words)
 
 
 def fenced_code_is_narrow(lesson: Lesson, cell: Cell) -> Breaches:
@@ -294,7 +287,7 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     title_and_needs,
     headings,
     imports_come_first,
-    words_in_code_are_narrow,
+    code_is_narrow,
     predictions_are_answered,
     every_exercise_is_checked,
     hard_exercises_have_hints,

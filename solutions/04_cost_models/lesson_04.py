@@ -56,7 +56,8 @@ predict("times as fast on 16 GPUs", ...)
 # %% tags=["notebook-only"]
 def data_parallel_step(rank, world_size, rows, dim, layers):
     weights = [
-        torch.empty(dim, dim, dtype=torch.bfloat16).requires_grad_() for _ in range(layers)
+        torch.empty(dim, dim, dtype=torch.bfloat16).requires_grad_()
+        for _ in range(layers)
     ]
     x = torch.empty(rows // world_size, dim, dtype=torch.bfloat16)
     loss_of(forward(weights, x)).backward()
@@ -153,7 +154,9 @@ def bandwidth_of_levels(
 # </details>
 
 # %%
-by_hand = bandwidth_of_levels([20, 50, 60], [5, 6, 61], 1, {"L1": 100, "memory": math.inf})
+by_hand = bandwidth_of_levels(
+    [20, 50, 60], [5, 6, 61], 1, {"L1": 100, "memory": math.inf}
+)
 
 # %%
 reveal(
@@ -175,7 +178,10 @@ check(bandwidth_of_levels, judges="values")
 levels = memory_hierarchy.levels()
 rates = bandwidth_of_levels(nbytes, seconds, fixed, levels) | memory_hierarchy.links()
 for name, rate in rates.items():
-    print(f"{name:>10}  {quantity(rate, 'B/s'):>12}   {rate / rates['loopback']:7.1f} times loopback")
+    print(
+        f"{name:>10}  {quantity(rate, 'B/s'):>12}   {rate / rates['loopback']:7.1f} "
+        "times loopback"
+    )
 
 # %% [markdown]
 # # Part 2 · The roofline
@@ -226,11 +232,16 @@ reveal(
 
 # %%
 h100 = find_cluster("dgx-h100", 1).gpu
-points = {"x + y": 1 / 6, **{f"matmul {n}": intensity(*matmul_work(n, n, n)) for n in (128, 4096)}}
+points = {
+    "x + y": 1 / 6,
+    **{f"matmul {n}": intensity(*matmul_work(n, n, n)) for n in (128, 4096)},
+}
 figures.roofline(h100.peak("bfloat16"), h100.bandwidth, points, "bfloat16 on an H100")
 
 # %% exercise="roofline-time" difficulty=2 minutes=8
-def roofline_time(flops: float, moved: float, gpu: Gpu, dtype: str) -> tuple[float, str]:
+def roofline_time(
+    flops: float, moved: float, gpu: Gpu, dtype: str
+) -> tuple[float, str]:
     """How long an operation takes on `gpu`, and what it is bound by.
 
     flops: FLOP that it computes; moved: bytes that it moves; dtype: such as "bfloat16".
@@ -267,7 +278,10 @@ used = {}
 for n in (64, 885, 886, 8192):
     took, bound = roofline_time(*matmul_work(n, n, n), h100, "bfloat16")
     used[n] = 2 * n**3 / took / h100.peak("bfloat16")
-    print(f"n = {n:>4}: {quantity(took, 's'):>9}, bound by {bound:<8}{used[n]:6.1%} of peak")
+    print(
+        f"n = {n:>4}: {quantity(took, 's'):>9}, bound by {bound:<8}{used[n]:6.1%} of "
+        "peak"
+    )
 print(f"ridge point: {ridge:.0f} FLOP per byte, so n = {3 * ridge:.0f}")
 
 # %%
@@ -291,14 +305,17 @@ achieved = replace(h100, flops={"bf16": 794.5e12})
 for name, gpu in (("datasheet", h100), ("achieved", achieved)):
     took, bound = roofline_time(*matmul_work(8192, 8192, 8192), gpu, "bfloat16")
     ridge_point = gpu.peak("bfloat16") / gpu.bandwidth
-    print(f"{name:>9}: {quantity(took, 's')}, ridge point {ridge_point:.0f} FLOP per byte")
+    print(
+        f"{name:>9}: {quantity(took, 's')}, ridge point {ridge_point:.0f} FLOP per byte"
+    )
 
 # %% [markdown]
 # And one core of your machine?
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 peak, bandwidth = memory_hierarchy.one_core()
-f"{peak / bandwidth:.1f} FLOP per byte in float32; an H100: {h100.peak('float32') / h100.bandwidth:.1f}"
+of_h100 = h100.peak("float32") / h100.bandwidth
+f"{peak / bandwidth:.1f} FLOP per byte in float32; an H100: {of_h100:.1f}"
 
 # %% [markdown]
 # # Part 3 · Moving less
@@ -350,7 +367,9 @@ f"{unfused.moved:,} bytes moved for {1000 * 4:,} bytes of input"
 predict("bytes moved by the fused kernel", ...)
 
 # %% exercise="fused-chain" difficulty=2 minutes=8
-def fused_chain(memory: SlowMemory, numel: int, scale: float, shift: float) -> SlowMemory:
+def fused_chain(
+    memory: SlowMemory, numel: int, scale: float, shift: float
+) -> SlowMemory:
     """Fill "y" with relu(x * scale + shift): load each number of "x" once, store each
     number of "y" once.
 
@@ -419,7 +438,10 @@ def compare(rank, world_size):
         "one after another, each in blocks": lambda: unfused(blocks),
     }
     cpu = torch.device("cpu")
-    return {name: min(seconds_of(way, 1, cpu) for _ in range(5)) for name, way in ways.items()}
+    return {
+        name: min(seconds_of(way, 1, cpu) for _ in range(5))
+        for name, way in ways.items()
+    }
 
 took = spawn(compare, 1).results[0]
 for name, seconds_taken in took.items():
@@ -505,7 +527,9 @@ a, b = torch.ones(side, side), torch.ones(side, side)
 naive = 2 * side**3 * 4
 loaded = {}
 for tile in (4, 16, 32):
-    memory = SlowMemory({"a": a, "b": b, "c": unwritten(side, side)}, room=4 * tile * tile)
+    memory = SlowMemory(
+        {"a": a, "b": b, "c": unwritten(side, side)}, room=4 * tile * tile
+    )
     loaded[tile] = tiled_matmul(memory, side, side, side).loaded
     print(f"tiles of {tile:>2}: {loaded[tile]:>9,} bytes loaded,", end="")
     print(f" {naive // loaded[tile]:>2} times less than naive,", end="")
@@ -527,7 +551,9 @@ reveal(
 
 # %%
 t = 2 * ridge
-print(f"tiles of {t:.0f} x {t:.0f}; three in bfloat16 take {quantity(3 * t * t * 2, 'B')}")
+print(
+    f"tiles of {t:.0f} x {t:.0f}; three in bfloat16 take {quantity(3 * t * t * 2, 'B')}"
+)
 
 # %% [markdown]
 # They don't. So GPU libraries tile **twice**: large tiles for the cache that all units share (L2, 50 MB), small ones
@@ -635,7 +661,9 @@ figures.topology(nvswitch, "eight-nvlink: NVSwitch joins all GPUs")
 # %% tags=["nbval-ignore-output"]
 text = gpu_topology.of_this_machine()
 here = read_topology(text) if text else []
-figures.topology(here, "this machine") if len(here) > 1 else f"{len(here)} GPUs to draw here"
+figures.topology(here, "this machine") if len(
+    here
+) > 1 else f"{len(here)} GPUs to draw here"
 
 # %% [markdown]
 # ### Tiers
@@ -677,7 +705,10 @@ tiers = {
     for name, (receiver, cluster) in ways.items()
 }
 for name, seconds in tiers.items():
-    print(f"{name:>25}  {quantity(seconds, 's'):>9}  {seconds / tiers['own memory, HBM']:6.1f} times")
+    print(
+        f"{name:>25}  {quantity(seconds, 's'):>9}  "
+        f"{seconds / tiers['own memory, HBM']:6.1f} times"
+    )
 
 # %% [markdown]
 # (Only one GPU sends here, so it has a whole 200 Gb/s NIC to itself. When all 8 send, two share each NIC.)
@@ -710,7 +741,10 @@ legs = {
 for name, speeds in legs.items():
     one_by_one = sum(n / speed for speed in speeds)
     print(f"{name:>14}: {one_by_one:.2f} s;", end=" ")
-    print(f"in a pipeline of small pieces {n / min(speeds):.2f} s, limited by the slowest leg")
+    print(
+        f"in a pipeline of small pieces {n / min(speeds):.2f} s, limited by the "
+        "slowest leg"
+    )
 
 # %% [markdown]
 # If the data is cut into small pieces, the legs overlap, and only the slowest counts. Then plain RDMA has the
@@ -725,7 +759,11 @@ for name, speeds in legs.items():
 # %%
 groq = 188e12 / 80e12
 print(f"ridge point: H100 {ridge:.0f} FLOP per byte, Groq {groq:.2f}")
-print(f"chips that hold the weights of a 70B model in 16 bits: H100 {math.ceil(140e9 / 80e9)},", end="")
+print(
+    "chips that hold the weights of a 70B model in 16 bits: H100 "
+    f"{math.ceil(140e9 / 80e9)},",
+    end="",
+)
 print(f" Groq {math.ceil(140e9 / 230e6)}")
 
 # %% [markdown]
@@ -854,7 +892,9 @@ def tree(P, adds):
 def halving(P, adds):
     """Partners exchange 1/2, 1/4, ... if they add, else backwards. P is a power of 2."""
     distances = [2**level for level in range(P.bit_length() - 1)]
-    rounds = [Round([(rank, rank ^ d) for rank in range(P)], d / P, adds) for d in distances]
+    rounds = [
+        Round([(rank, rank ^ d) for rank in range(P)], d / P, adds) for d in distances
+    ]
     return rounds[::-1] if adds else rounds
 
 def programs(P):
@@ -865,7 +905,10 @@ def programs(P):
         "tree reduce": tree(P, True),
         "ring all-gather": ring(P, False),
         "ring reduce-scatter": ring(P, True),
-        "pairwise all-to-all": [Round([(r, (r + d) % P) for r in range(P)], 1 / P, False) for d in range(1, P)],
+        "pairwise all-to-all": [
+            Round([(r, (r + d) % P) for r in range(P)], 1 / P, False)
+            for d in range(1, P)
+        ],
         "ring all-reduce": ring(P, True) + ring(P, False),
         "tree all-reduce": tree(P, True) + tree(P, False),
         "halving-doubling all-reduce": halving(P, True) + halving(P, False),
@@ -888,8 +931,14 @@ def measured(algorithm, P, nbytes):
 for P in (2, 8):
     for name in programs(P):
         latency, per_byte = line(name, P)
-        predicted, found = latency + 24_000_000 * per_byte, measured(name, P, 24_000_000)
-        print(f"{P} ranks, {name:27} {found * 1e6:10.6f} µs, predicted {predicted * 1e6:10.6f} µs")
+        predicted, found = (
+            latency + 24_000_000 * per_byte,
+            measured(name, P, 24_000_000),
+        )
+        print(
+            f"{P} ranks, {name:27} {found * 1e6:10.6f} µs, predicted "
+            f"{predicted * 1e6:10.6f} µs"
+        )
 
 # %% [markdown]
 # Equal to the last digit, as they must be: the virtual cluster moves messages by this very model. If you call a
@@ -902,7 +951,10 @@ def native(rank, world_size):
 
 messages, sent, _ = collective_costs("ring all-reduce", 8)
 took = simulate(native, 8, cluster="dgx-h100").elapsed
-print(f"dist.all_reduce {took * 1e6:.3f} µs, predicted {(messages * 3e-6 + 24e6 * sent / 450e9) * 1e6:.3f} µs")
+print(
+    f"dist.all_reduce {took * 1e6:.3f} µs, predicted "
+    f"{(messages * 3e-6 + 24e6 * sent / 450e9) * 1e6:.3f} µs"
+)
 
 # %% [markdown]
 # ## Tuning tables
@@ -990,11 +1042,25 @@ for nbytes in (8, 80_000, 240_000, 1_000_000, 8_000_000):
 # the times, and fit $\alpha$ and $\beta$ by relative errors, as in lesson 03.
 
 # %%
-h200_busbw = [3.20, 6.26, 12.40, 24.63, 48.30, 72.45, 91.48, 139.97, 182.03, 242.45, 298.44]
+h200_busbw = [
+    3.20,
+    6.26,
+    12.40,
+    24.63,
+    48.30,
+    72.45,
+    91.48,
+    139.97,
+    182.03,
+    242.45,
+    298.44,
+]
 # GB/s
 h200_busbw += [369.82, 411.21, 442.27, 455.82, 464.00, 468.31, 473.10, 475.16, 480.70]
 sweep_sizes = [2**power * 1024 for power in range(5, 25)]
-sweep_times = [n * 2 * 7 / 8 / (busbw * 1e9) for n, busbw in zip(sweep_sizes, h200_busbw)]
+sweep_times = [
+    n * 2 * 7 / 8 / (busbw * 1e9) for n, busbw in zip(sweep_sizes, h200_busbw)
+]
 
 def fit(sizes, seconds):
     """(alpha, beta) with the smallest sum of squared relative errors."""
@@ -1003,7 +1069,13 @@ def fit(sizes, seconds):
 
 alpha_1, beta_1 = fit(sweep_sizes, sweep_times)
 rates = [busbw * 1e9 for busbw in h200_busbw]
-figures.sweep(sweep_sizes, sweep_times, rates, "all-reduce on 8 x H200, and one line", (alpha_1, beta_1))
+figures.sweep(
+    sweep_sizes,
+    sweep_times,
+    rates,
+    "all-reduce on 8 x H200, and one line",
+    (alpha_1, beta_1),
+)
 
 # %%
 misses = [(alpha_1 + n * beta_1) / t - 1 for n, t in zip(sweep_sizes, sweep_times)]
@@ -1062,8 +1134,14 @@ check(two_lines, judges="values")
 
 # %%
 first, left, right = two_lines(sweep_sizes, sweep_times, fit)
-for name, (alpha_part, beta_part) in ((f"below {first >> 20} MiB", left), ("from there on", right)):
-    print(f"{name:>13}: alpha {alpha_part * 1e6:5.1f} µs, 1 / beta {1 / beta_part / 1e9:5.1f} GB/s")
+for name, (alpha_part, beta_part) in (
+    (f"below {first >> 20} MiB", left),
+    ("from there on", right),
+):
+    print(
+        f"{name:>13}: alpha {alpha_part * 1e6:5.1f} µs, 1 / beta "
+        f"{1 / beta_part / 1e9:5.1f} GB/s"
+    )
 lines = [left if n < first else right for n in sweep_sizes]
 misses = [(a + n * b) / t - 1 for (a, b), n, t in zip(lines, sweep_sizes, sweep_times)]
 print(f"off by {min(misses):+.0%} to {max(misses):+.0%}")
@@ -1107,8 +1185,14 @@ def both(*program):
 print("all-reduce of       measured   datasheet    achieved")
 for n, t in list(zip(sweep_sizes, sweep_times))[::4]:
     promised, achieved = both(reduced, 8, n)
-    print(f"{quantity(n, 'B'):>13} {t * 1e6:11.0f} µs {promised * 1e6:8.0f} µs {achieved * 1e6:8.0f} µs")
-print("8192 x 8192 times itself:", ", ".join(f"{seconds * 1e3:.2f} ms" for seconds in both(multiplied, 1)))
+    print(
+        f"{quantity(n, 'B'):>13} {t * 1e6:11.0f} µs {promised * 1e6:8.0f} µs "
+        f"{achieved * 1e6:8.0f} µs"
+    )
+print(
+    "8192 x 8192 times itself:",
+    ", ".join(f"{seconds * 1e3:.2f} ms" for seconds in both(multiplied, 1)),
+)
 
 # %% [markdown]
 # From 8 MB on, the achieved rates are within 5 %. At 0.5 MB both are a third to a half too slow: a model is as good as
@@ -1142,7 +1226,9 @@ links = {
 bandwidths = {name: link.bandwidth for name, link in links.items()}
 peak = h100.peak("bfloat16")
 points = {f"b = {b:,}": 1.5 * b for b in (256, 4096, 65536)}
-figures.roofline(peak, bandwidths, points, "data parallelism on H100s, with three networks")
+figures.roofline(
+    peak, bandwidths, points, "data parallelism on H100s, with three networks"
+)
 
 # %% [markdown]
 # Read it from the left. With 256 rows per GPU, as on the first page, all three networks are the bottleneck. With 4,096,
@@ -1226,7 +1312,10 @@ wires = {name: (link.alpha, link.bandwidth) for name, link in links.items()}
 model_7b = (7_000_000_000, 2, peak)
 nvlink = critical_batch(*model_7b, 1, 8, wires["NVLink"], wires["InfiniBand"])
 both_ways = critical_batch(*model_7b, 1, 8, (3e-6, 900e9), wires["InfiniBand"])
-print(f"with 900 GB/s, both directions together, it would be {both_ways:,}: wrong by a factor of 2")
+print(
+    f"with 900 GB/s, both directions together, it would be {both_ways:,}: wrong by a "
+    "factor of 2"
+)
 
 # %%
 reveal(
@@ -1260,7 +1349,9 @@ for tier in ("InfiniBand", "Ethernet"):
     for name, nodes, local in (("one ring", 128, 1), ("two tiers", 16, 8)):
         tokens = critical_batch(*model_7b, nodes, local, wires["NVLink"], wires[tier])
         print(f"{tier:>10}, {name:>9}: at least {tokens:6,} tokens per GPU,", end=" ")
-        print(f"so at most {4_000_000 // tokens:3,} GPUs for a batch of 4 million tokens")
+        print(
+            f"so at most {4_000_000 // tokens:3,} GPUs for a batch of 4 million tokens"
+        )
 
 # %% [markdown]
 # Two tiers need far fewer tokens. `simulate` knows both ways and takes the faster one. Ask it how long the all-reduce
@@ -1272,7 +1363,10 @@ def gradients_reduced(rank, world_size):
 
 for cluster in ("dgx-h100", "ethernet-cloud"):
     run = simulate(gradients_reduced, 128, cluster=cluster, alike=lambda rank: 0)
-    print(f"{cluster:>14}: {run.elapsed * 1e3:.1f} ms, {math.ceil(run.elapsed * peak / 28e9):,} tokens")
+    print(
+        f"{cluster:>14}: {run.elapsed * 1e3:.1f} ms, "
+        f"{math.ceil(run.elapsed * peak / 28e9):,} tokens"
+    )
 
 # %% [markdown]
 # To use more, you need a different kind of parallelism, one that makes several GPUs work on the **same** tokens:
@@ -1357,12 +1451,27 @@ adam = {"master": fp32, "m": fp32, "v": fp32}
 recipes = {
     "bf16 gradients": {"parameters": bf16, "gradients": bf16, **adam},
     "fp32 gradients": {"parameters": bf16, "gradients": fp32, **adam},
-    "8-bit m and v": {"parameters": bf16, "gradients": bf16, **adam, "m": int8, "v": int8},
-    "bf16 m and v": {"parameters": bf16, "gradients": bf16, **adam, "m": bf16, "v": bf16},
+    "8-bit m and v": {
+        "parameters": bf16,
+        "gradients": bf16,
+        **adam,
+        "m": int8,
+        "v": int8,
+    },
+    "bf16 m and v": {
+        "parameters": bf16,
+        "gradients": bf16,
+        **adam,
+        "m": bf16,
+        "v": bf16,
+    },
     "all in fp32": {"parameters": fp32, "gradients": fp32, "m": fp32, "v": fp32},
 }
 for name, recipe in recipes.items():
-    print(f"{name:>15}: {sum(dtype.itemsize for dtype in recipe.values()):2} bytes per parameter")
+    print(
+        f"{name:>15}: {sum(dtype.itemsize for dtype in recipe.values()):2} bytes per "
+        "parameter"
+    )
 
 # %% [markdown]
 # ("4 + 2 + 12", which you may also find, counts the master weights twice.)
@@ -1373,7 +1482,10 @@ for name, recipe in recipes.items():
 predict("H100s for the state of 175 billion parameters", ...)
 
 # %%
-needed = {billions: math.ceil(16 * billions * 1e9 / 80e9) for billions in (7, 13, 70, 175, 530, 540)}
+needed = {
+    billions: math.ceil(16 * billions * 1e9 / 80e9)
+    for billions in (7, 13, 70, 175, 530, 540)
+}
 
 # %%
 reveal(
@@ -1448,22 +1560,37 @@ def hold_all(rank, world_size, sizes):
     with track_memory() as storages:
         for parameters in sizes:
             for stage in range(4):
-                state = sharded_state(parameters, recipes["bf16 gradients"], stage, world_size)
+                state = sharded_state(
+                    parameters, recipes["bf16 gradients"], stage, world_size
+                )
                 held[parameters, stage] = storages.live
                 del state
     return held
 
-models = {"7B": 7, "13B": 13, "LLaMA 70B": 70, "GPT-3 175B": 175, "MT-NLG 530B": 530, "PaLM 540B": 540}
+models = {
+    "7B": 7,
+    "13B": 13,
+    "LLaMA 70B": 70,
+    "GPT-3 175B": 175,
+    "MT-NLG 530B": 530,
+    "PaLM 540B": 540,
+}
 sizes = [billions * 10**9 for billions in models.values()]
 large = replace(find_cluster("dgx-h100", 64), gpu=replace(h100, memory=math.inf))
 held = simulate(hold_all, 64, sizes, cluster=large).results[0]
 
-print(f"{'bytes per GPU':>14}  " + "".join(f"{f'stage {stage}':>12}" for stage in range(4)))
+print(
+    f"{'bytes per GPU':>14}  "
+    + "".join(f"{f'stage {stage}':>12}" for stage in range(4))
+)
 equal, P = [], 64
 for name, N in zip(models, sizes):
     formulas = [16 * N, 4 * N + 12 * N // P, 2 * N + 14 * N // P, 16 * N // P]
     equal.append([held[N, stage] for stage in range(4)] == formulas)
-    print(f"{name:>14}  " + "".join(f"{quantity(held[N, stage], 'B'):>12}" for stage in range(4)))
+    print(
+        f"{name:>14}  "
+        + "".join(f"{quantity(held[N, stage], 'B'):>12}" for stage in range(4))
+    )
 print("equal to the formulas, to the byte:", all(equal))
 
 # %% [markdown]
@@ -1506,8 +1633,13 @@ def activation_bytes(s: int, b: int, h: int, a: int, flash: bool) -> int:
     return linear + scores
 
 # %%
-gpt3 = {flash: 96 * activation_bytes(2048, 1, 12288, 96, flash) for flash in (False, True)}
-print(f"stored scores {quantity(gpt3[False], 'B')}, FlashAttention {quantity(gpt3[True], 'B')}")
+gpt3 = {
+    flash: 96 * activation_bytes(2048, 1, 12288, 96, flash) for flash in (False, True)
+}
+print(
+    f"stored scores {quantity(gpt3[False], 'B')}, FlashAttention "
+    f"{quantity(gpt3[True], 'B')}"
+)
 
 # %%
 reveal(
@@ -1543,7 +1675,9 @@ class KeepsWhatFlashKeeps(torch.autograd.Function):
 def layer_with_dropout(x, norms, w_qkv, w_out, w_up, w_down, heads, flash):
     dropout = nn.functional.dropout
     normed = nn.functional.layer_norm(x, x.shape[-1:], *norms[:2])
-    q, k, v = (part.unflatten(-1, (heads, -1)) for part in (normed @ w_qkv).chunk(3, -1))
+    q, k, v = (
+        part.unflatten(-1, (heads, -1)) for part in (normed @ w_qkv).chunk(3, -1)
+    )
     if flash:
         out = KeepsWhatFlashKeeps.apply(q, k, v).flatten(2)
     else:
@@ -1572,7 +1706,10 @@ def activations_alive(rank, world_size, s, b, h, a, flash):
 for flash in (False, True):
     arguments = (2048, 1, 12288, 96, flash)
     alive = simulate(activations_alive, 1, *arguments, cluster=large).results[0]
-    print(f"FlashAttention {flash!s:>5}: {alive:13,} bytes alive, formula {activation_bytes(*arguments):13,}")
+    print(
+        f"FlashAttention {flash!s:>5}: {alive:13,} bytes alive, formula "
+        f"{activation_bytes(*arguments):13,}"
+    )
 
 # %% [markdown]
 # Equal to the byte again. How many of the 96 layers' activations would fill a GPU of 80 GB?
@@ -1773,7 +1910,9 @@ check(best_plan, judges="score", extra_credit=3)
 # %% tags=["notebook-only"]
 dp, tp, rows = plan = best_plan(2, 32768)
 run = simulate(split_mlp.step, dp * tp, *plan, dim=16384, layers=16, cluster="dgx-h100")
-print(f"{dp} groups of {tp} GPUs, {rows:,} rows: {max(run.results) * 1e3:.1f} ms a step")
+print(
+    f"{dp} groups of {tp} GPUs, {rows:,} rows: {max(run.results) * 1e3:.1f} ms a step"
+)
 run.timeline(ranks=[0, 8])
 
 # %% [markdown]

@@ -17,7 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
+    PowerSGDState,
+    powerSGD_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 
 from utils import figures, region, simulate, spawn
@@ -46,7 +49,12 @@ parameters, tokens, ranks = 8e9, 8192, 8
 computing = 6 * parameters * tokens / (0.4 * 989e12)
 sent = 2 * (ranks - 1) / ranks * 2 * parameters  # bytes that each rank sends
 print(f"computing: {computing:.2f} s")
-networks = {"NVLink": 450e9, "InfiniBand": 50e9, "10 Gb/s Ethernet": 1.25e9, "1 Gb/s Ethernet": 0.125e9}
+networks = {
+    "NVLink": 450e9,
+    "InfiniBand": 50e9,
+    "10 Gb/s Ethernet": 1.25e9,
+    "1 Gb/s Ethernet": 0.125e9,
+}
 for name, bandwidth in networks.items():
     print(f"{name:17} {sent / bandwidth:7.2f} s")
 
@@ -81,7 +89,9 @@ reveal("40,000 + 40,000 in float16", sums[0], why="Nothing above 65,504 fits. Th
 reveal("20,000 + 20,000 in float16", sums[1], why="Divide first, and the sum never grows larger than the mean.")
 
 # %% exercise="mean-in-half" difficulty=2 minutes=6
-def mean_in_half(gradient: Tensor, dtype: torch.dtype, rank: int, world_size: int) -> Tensor:
+def mean_in_half(
+    gradient: Tensor, dtype: torch.dtype, rank: int, world_size: int
+) -> Tensor:
     """The mean of `gradient` over all ranks, summed in a 16-bit dtype.
 
     gradient: (n,), the same shape on every rank; left unchanged. Its entries fit into
@@ -159,9 +169,15 @@ check(stochastic_round, judges="values")
 
 # %%
 thousand = torch.full((1000,), 0.3)
-nearest, stochastic = thousand.round().sum().item(), stochastic_round(thousand, seed=0).sum().item()
+nearest, stochastic = (
+    thousand.round().sum().item(),
+    stochastic_round(thousand, seed=0).sum().item(),
+)
 bound = 6 * math.sqrt(0.3 * 0.7 * 1000)  # of the sum
-print(f"stochastic: {stochastic:.0f}, and within {bound:.0f} of 300: {abs(stochastic - 300) < bound}")
+print(
+    f"stochastic: {stochastic:.0f}, and within {bound:.0f} of 300: "
+    f"{abs(stochastic - 300) < bound}"
+)
 
 # %%
 reveal("the sum of 1,000 roundings of 0.3", nearest, why="Each one is 0. A bias doesn't cancel; it accumulates.")
@@ -241,9 +257,14 @@ spiky[large] *= 100
 for levels, bits in ((127, 8), (7, 4)):
     for block in (4096, 256, 32):
         codes, scales = quantise(spiky, block, levels, torch.round)
-        off = (dequantise(codes, scales, block) - spiky)[usual].norm() / spiky[usual].norm()
+        off = (dequantise(codes, scales, block) - spiky)[usual].norm() / spiky[
+            usual
+        ].norm()
         nbytes = len(codes) * bits // 8 + scales.nbytes
-        print(f"int{bits}, blocks of {block:4}: error {off:6.1%}, {4 * len(spiky) / nbytes:.1f} times fewer bytes")
+        print(
+            f"int{bits}, blocks of {block:4}: error {off:6.1%}, "
+            f"{4 * len(spiky) / nbytes:.1f} times fewer bytes"
+        )
 
 # %%
 codes, scales = quantise(torch.ones(1000), 100, 127, torch.round)
@@ -352,7 +373,10 @@ def show_bytes(methods, ranks=4):
         traffic = spawn(exchange, ranks, how).traffic()
         handed_in = sum(each.handed_in for each in traffic.collectives[0].values())
         called = ", ".join(traffic.collectives[0])
-        print(f"{name:15} {called:10} {handed_in:6,} bytes handed in, {traffic.implied(0):6,} sent")
+        print(
+            f"{name:15} {called:10} {handed_in:6,} bytes handed in, "
+            f"{traffic.implied(0):6,} sent"
+        )
 
 def dense(x, rank, world_size):
     dist.all_reduce(x)
@@ -366,7 +390,9 @@ show_bytes({
 })
 
 # %%
-equal = next(ranks for ranks in range(2, 100) if (ranks - 1) * 1 >= 2 * (ranks - 1) / ranks * 4)
+equal = next(
+    ranks for ranks in range(2, 100) if (ranks - 1) * 1 >= 2 * (ranks - 1) / ranks * 4
+)
 
 # %%
 reveal(
@@ -443,7 +469,11 @@ figures.compressed(sample.tolist(), {name: x.tolist() for name, x in arrives.ite
 
 # %%
 predict("bytes for k = 10", ...)
-predict("all-reduced values are", ..., choices=["the sum of the gradients", "sums of unrelated numbers"])
+predict(
+    "all-reduced values are",
+    ...,
+    choices=["the sum of the gradients", "sums of unrelated numbers"],
+)
 
 # %% exercise="top-k-mean" difficulty=3 minutes=10
 def top_k_mean(x: Tensor, k: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
@@ -491,7 +521,12 @@ check(top_k_mean, judges="values")
 check(top_k_mean, judges="traffic")
 
 # %% tags=["notebook-only"]
-handed_in = spawn(exchange, 2, partial(top_k_mean, k=10)).traffic().collectives[0]["all_gather"].handed_in
+handed_in = (
+    spawn(exchange, 2, partial(top_k_mean, k=10))
+    .traffic()
+    .collectives[0]["all_gather"]
+    .handed_in
+)
 
 # %%
 reveal("bytes for k = 10", handed_in, unit="B", why="4 for each value, 4 for each index: an index costs as much.")
@@ -514,8 +549,12 @@ def threshold_mean(x, threshold, rank, world_size):
     dist.all_gather(counts, torch.tensor([len(indices)], dtype=torch.int32))
     room = max(count.item() for count in counts)
     mean = torch.zeros_like(x)
-    values, places = [nn.functional.pad(mine, (0, room - len(mine))) for mine in (x[indices], indices)]
-    all_values, all_places = [[torch.empty_like(mine) for _ in counts] for mine in (values, places)]
+    values, places = [
+        nn.functional.pad(mine, (0, room - len(mine))) for mine in (x[indices], indices)
+    ]
+    all_values, all_places = [
+        [torch.empty_like(mine) for _ in counts] for mine in (values, places)
+    ]
     dist.all_gather(all_values, values)
     dist.all_gather(all_places, places)
     for theirs, where in zip(all_values, all_places):
@@ -525,7 +564,11 @@ def threshold_mean(x, threshold, rank, world_size):
 # %% tags=["notebook-only"]
 run = spawn(exchange, 4, partial(threshold_mean, threshold=2.5))
 for rank in range(4):
-    print(f"rank {rank}:", [event.bytes for event in run.events if event.rank == rank], "bytes")
+    print(
+        f"rank {rank}:",
+        [event.bytes for event in run.events if event.rank == rank],
+        "bytes",
+    )
 
 # %% [markdown]
 # Three gathers, and every rank sends as much as the one with the most. Worse, gradients shrink as training goes on. A
@@ -571,7 +614,10 @@ check(random_k_mean, judges="traffic")
 uneven = torch.randn(10_000, generator=torch.Generator().manual_seed(2)) ** 3
 for k in (50, 500):
     best = uneven.abs().topk(k).values.square().sum() / uneven.square().sum()
-    print(f"k = {k}, 8 bytes each: top-k {best:.1%}     k = {2 * k}, 4 bytes each: random-k {2 * k / 10_000:.1%}")
+    print(
+        f"k = {k}, 8 bytes each: top-k {best:.1%}     k = {2 * k}, 4 bytes each: "
+        f"random-k {2 * k / 10_000:.1%}"
+    )
 
 # %% [markdown]
 # Top-k sends half as many numbers for the same bytes, and yet far more of what counts.
@@ -647,7 +693,9 @@ def with_feedback(rank, world_size):
     w, residual = torch.zeros(2), torch.zeros(2)
     for _ in range(600):
         gradient = w + torch.tensor([10.0 if rank == 0 else -10.0, 1.0])
-        mean, residual = feedback_step(gradient, residual, partial(top_k_mean, k=1), rank, world_size)
+        mean, residual = feedback_step(
+            gradient, residual, partial(top_k_mean, k=1), rank, world_size
+        )
         w -= 0.01 * mean
     return [round(each, 2) for each in w.tolist()]
 
@@ -662,7 +710,11 @@ spawn(with_feedback, 2).results[0]
 # **Predict** the loss at the end without feedback. It starts at about 0.4; with whole gradients it ends at about 0.015.
 
 # %%
-predict("without feedback the loss ends", ..., choices=["below 0.05", "between 0.05 and 0.15", "above 0.15"])
+predict(
+    "without feedback the loss ends",
+    ...,
+    choices=["below 0.05", "between 0.05 and 0.15", "above 0.15"],
+)
 
 # %% tags=["notebook-only"]
 STEPS, SEEDS = 400, range(3)
@@ -713,8 +765,13 @@ def compare(name, method, feedback):
     found[name] = spawn(train_often, 2, method, feedback).results[0]
     losses = [losses for losses, _ in found[name]]
     for step in (120, STEPS):
-        middle, *ends = [sorted(each[step - 1] for each in losses)[at] for at in (1, 0, 2)]
-        print(f"{name:17} after {step} steps: loss {middle:.3f} ({ends[0]:.3f} to {ends[1]:.3f})")
+        middle, *ends = [
+            sorted(each[step - 1] for each in losses)[at] for at in (1, 0, 2)
+        ]
+        print(
+            f"{name:17} after {step} steps: loss {middle:.3f} ({ends[0]:.3f} to "
+            f"{ends[1]:.3f})"
+        )
 
 top = partial(top_k_mean, k=21)
 compare("whole gradients", whole, feedback=False)
@@ -722,7 +779,13 @@ compare("top 1 %", top, feedback=False)
 compare("top 1 %, feedback", top, feedback=True)
 
 stuck = sorted(losses[-1] for losses, _ in found["top 1 %"])[1]
-ends = "below 0.05" if stuck < 0.05 else "above 0.15" if stuck > 0.15 else "between 0.05 and 0.15"
+ends = (
+    "below 0.05"
+    if stuck < 0.05
+    else "above 0.15"
+    if stuck > 0.15
+    else "between 0.05 and 0.15"
+)
 
 # %%
 reveal(
@@ -758,8 +821,16 @@ figures.over_steps(losses_of, "loss on rank 0: median and range of three runs", 
 # gradients.
 
 # %% tags=["notebook-only"]
-lags = {name: [behind for _, behind in runs] for name, runs in found.items() if name != "whole gradients"}
-figures.over_steps(lags, "what hasn't arrived yet: median and range of three runs", "length of the accumulated error")
+lags = {
+    name: [behind for _, behind in runs]
+    for name, runs in found.items()
+    if name != "whole gradients"
+}
+figures.over_steps(
+    lags,
+    "what hasn't arrived yet: median and range of three runs",
+    "length of the accumulated error",
+)
 
 # %% [markdown]
 # Without feedback the errors of all steps add up. With it, the accumulated error **is** the mean of the residuals, and
@@ -839,7 +910,13 @@ check(power_sgd, judges="traffic")
 
 # %% tags=["notebook-only"]
 def thin(rank, world_size, dim=1024, r=4):
-    return power_sgd(torch.randn(dim, dim), torch.randn(dim, r), torch.zeros(dim, dim), rank, world_size)[0].shape
+    return power_sgd(
+        torch.randn(dim, dim),
+        torch.randn(dim, r),
+        torch.zeros(dim, dim),
+        rank,
+        world_size,
+    )[0].shape
 
 traffic = spawn(thin, 2).traffic().collectives[0]["all_reduce"]
 
@@ -863,13 +940,20 @@ def middle_layer(rank, world_size):
         q = torch.randn(32, r, generator=torch.Generator().manual_seed(0))
         errors = []
         for _ in range(10):
-            approximation, q, _ = power_sgd(matrix, q, torch.zeros_like(matrix), rank, world_size)
+            approximation, q, _ = power_sgd(
+                matrix, q, torch.zeros_like(matrix), rank, world_size
+            )
             errors.append(((matrix - approximation).norm() / matrix.norm()).item())
-        rows.append((r, errors[0], errors[-1], (singular[r:].norm() / singular.norm()).item()))
+        rows.append(
+            (r, errors[0], errors[-1], (singular[r:].norm() / singular.norm()).item())
+        )
     return rows
 
 for r, first, last, best in spawn(middle_layer, 1).results[0]:
-    print(f"rank {r}: error {first:.0%} after one step, {last:.0%} after ten, {best:.0%} is the least possible")
+    print(
+        f"rank {r}: error {first:.0%} after one step, {last:.0%} after ten, {best:.0%} "
+        "is the least possible"
+    )
 
 # %% [markdown]
 # In this small layer a matrix of rank 4 misses almost half of the gradient. Without feedback that would be far too
@@ -930,7 +1014,9 @@ def half_hook(bucket, world_size):
 # live from one step to the next.
 
 # %% exercise="compressed-hook" difficulty=4 minutes=15
-def compressed_hook(bucket, compress, decompress, residuals: dict, rank: int, world_size: int):
+def compressed_hook(
+    bucket, compress, decompress, residuals: dict, rank: int, world_size: int
+):
     """A hook for DataParallel: compress, gather, decompress, average; error feedback.
 
     bucket.flat: (n,), this rank's gradients; finish() writes into it the mean of what
@@ -999,7 +1085,9 @@ def compress_top(x, share=0.01):
 
 def decompress_top(payload, numel):
     values, indices = payload
-    return torch.zeros(numel, dtype=values.dtype, device=values.device).index_add(0, indices, values)
+    return torch.zeros(numel, dtype=values.dtype, device=values.device).index_add(
+        0, indices, values
+    )
 
 COMPRESSORS = {
     "int8": (compress_int8, decompress_int8),
@@ -1024,7 +1112,12 @@ class PowerHook:
         matrices = [each for each in bucket.gradients if self.thin(each)]
         others = [each for each in bucket.gradients if not self.thin(each)]
         if bucket.index not in self.qs:
-            first = [torch.randn(m.shape[1], self.r, generator=torch.Generator().manual_seed(0)) for m in matrices]
+            first = [
+                torch.randn(
+                    m.shape[1], self.r, generator=torch.Generator().manual_seed(0)
+                )
+                for m in matrices
+            ]
             self.qs[bucket.index] = [q.to(m) for q, m in zip(first, matrices)]
         bucket.flat += self.owed.get(bucket.index, 0)
         corrected = bucket.flat.clone()
@@ -1037,13 +1130,19 @@ class PowerHook:
             pieces = travels.split([each.numel() for each in (*ps, *others)])
             for whole, piece in zip(others, pieces[len(ps) :]):
                 whole.copy_(piece.view_as(whole) / dist.get_world_size())
-            bases = [torch.linalg.qr(piece.view_as(p).float())[0].to(p) for p, piece in zip(ps, pieces)]
+            bases = [
+                torch.linalg.qr(piece.view_as(p).float())[0].to(p)
+                for p, piece in zip(ps, pieces)
+            ]
             qs = [matrix.T @ p for matrix, p in zip(matrices, bases)]
             if qs:
                 together = torch.cat([q.flatten() for q in qs])
                 dist.all_reduce(together)
                 together /= dist.get_world_size()
-                qs = [part.view_as(q) for q, part in zip(qs, together.split([q.numel() for q in qs]))]
+                qs = [
+                    part.view_as(q)
+                    for q, part in zip(qs, together.split([q.numel() for q in qs]))
+                ]
             for matrix, p, q in zip(matrices, bases, qs):
                 matrix.copy_(p @ q.T)
             self.qs[bucket.index], self.owed[bucket.index] = qs, corrected - bucket.flat
@@ -1055,7 +1154,10 @@ class PowerHook:
 
 # %% tags=["notebook-only"]
 def train_with(rank, world_size, hook, steps=50):
-    replica, (inputs, targets) = DataParallel(make_student(), hook, cap=4096), make_lessons(rank)
+    replica, (inputs, targets) = (
+        DataParallel(make_student(), hook, cap=4096),
+        make_lessons(rank),
+    )
     optimizer = torch.optim.SGD(replica.parameters(), lr=1.0)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -1082,7 +1184,10 @@ METHODS = ("whole", *COMPRESSORS, "PowerSGD")
 for name in ("half", *METHODS):
     run = spawn(train_named, 2, name)
     handed_in = sum(each.handed_in for each in run.traffic().collectives[0].values())
-    print(f"{name:8} loss {run.results[0]:.3f}, {handed_in / 50:8,.0f} bytes handed in per step")
+    print(
+        f"{name:8} loss {run.results[0]:.3f}, {handed_in / 50:8,.0f} bytes handed in "
+        "per step"
+    )
 
 # %% [markdown]
 # ### Beside torch's own
@@ -1100,7 +1205,9 @@ def torchs(rank, world_size, state, hook, steps=3):
     found = []
     for step in range(steps):
         model.zero_grad()
-        loss_of(model(make_batch(4, 16, seed=10 * step + rank, dtype=double))).backward()
+        loss_of(
+            model(make_batch(4, 16, seed=10 * step + rank, dtype=double))
+        ).backward()
         found.append(model.module.weights[0].grad.clone())
     return found
 
@@ -1109,7 +1216,9 @@ def torchs_half(rank, world_size):
 
 # its first steps are ordinary ones: it must not start earlier
 def torchs_power(rank, world_size):
-    state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=7)
+    state = PowerSGDState(
+        None, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=7
+    )
     return torchs(rank, world_size, state, powerSGD_hook, steps=5)[2:]
 
 def local_gradient(step, rank):
@@ -1118,22 +1227,37 @@ def local_gradient(step, rank):
     return model.weights[0].grad
 
 def our_half(rank, world_size):
-    return [mean_in_half(local_gradient(step, rank), torch.float16, rank, world_size) for step in range(3)]
+    return [
+        mean_in_half(local_gradient(step, rank), torch.float16, rank, world_size)
+        for step in range(3)
+    ]
 
 def our_power(rank, world_size):
     import numpy
 
     # torch's way to draw the first Q
     torch.manual_seed(numpy.random.RandomState(7).randint(1_000_000_000))
-    q, residual, found = torch.randn(16, 2, dtype=double), torch.zeros(16, 16, dtype=double), []
+    q, residual, found = (
+        torch.randn(16, 2, dtype=double),
+        torch.zeros(16, 16, dtype=double),
+        [],
+    )
     for step in range(2, 5):
-        approximation, q, residual = power_sgd(local_gradient(step, rank), q, residual, rank, world_size)
+        approximation, q, residual = power_sgd(
+            local_gradient(step, rank), q, residual, rank, world_size
+        )
         found.append(approximation)
     return found
 
-for name, theirs, ours in (("fp16", torchs_half, our_half), ("PowerSGD", torchs_power, our_power)):
+for name, theirs, ours in (
+    ("fp16", torchs_half, our_half),
+    ("PowerSGD", torchs_power, our_power),
+):
     pairs = zip(spawn(theirs, 2).results[0], spawn(ours, 2).results[0])
-    print(f"{name:8} same values:", [torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in pairs])
+    print(
+        f"{name:8} same values:",
+        [torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in pairs],
+    )
 
 # %% [markdown]
 # And the other way round: your hook, unchanged, inside torch's DDP. The adapter waits at once for what the hook has
@@ -1183,7 +1307,9 @@ print("the same gradients:", torch.allclose(ours, theirs))
 # costs.
 
 # %% exercise="break-even" difficulty=2 minutes=6
-def break_even(dense_bytes: float, payload_bytes: float, codec_seconds: float, world_size: int) -> float:
+def break_even(
+    dense_bytes: float, payload_bytes: float, codec_seconds: float, world_size: int
+) -> float:
     """The bandwidth in bytes/s below which gathering payloads is faster than a ring
     all-reduce of whole gradients.
 
@@ -1209,7 +1335,11 @@ check(break_even, judges="values")
 # **Predict** first: on which side is the break-even?
 
 # %%
-predict("break-even of top 1 %", ..., choices=["below 1 GB/s", "1 to 50 GB/s", "above 50 GB/s"])
+predict(
+    "break-even of top 1 %",
+    ...,
+    choices=["below 1 GB/s", "1 to 50 GB/s", "above 50 GB/s"],
+)
 
 # %% tags=["notebook-only"]
 h100 = find_cluster("dgx-h100", 8).gpu
@@ -1234,10 +1364,16 @@ def seconds(name, bandwidth, alpha=5e-6):
 nothing = {name: seconds(name, math.inf, alpha=0) for name in ("whole", *COMPRESSORS)}
 codec = nothing["top 1 %"] - nothing["whole"]
 at = break_even(64e6, 320_000 * (2 + 4), codec, 8)
-print(f"compressing and decompressing takes {codec * 1e3:.2f} ms; break-even at {at / 1e9:.0f} GB/s")
+print(
+    f"compressing and decompressing takes {codec * 1e3:.2f} ms; break-even at "
+    f"{at / 1e9:.0f} GB/s"
+)
 for factor in (0.5, 1, 2):
     whole, top = seconds("whole", factor * at), seconds("top 1 %", factor * at)
-    print(f"{factor:3} times that bandwidth: whole {whole * 1e3:.2f} ms, top 1 % {top * 1e3:.2f} ms")
+    print(
+        f"{factor:3} times that bandwidth: whole {whole * 1e3:.2f} ms, top 1 % "
+        f"{top * 1e3:.2f} ms"
+    )
 
 # %%
 reveal(
@@ -1275,7 +1411,10 @@ print(f"{'':20}" + "".join(f"{name:>10}" for name in METHODS))
 runs = {}
 for network, cluster in CLUSTERS.items():
     runs[network] = [simulated(large_step, name, cluster) for name in METHODS]
-    print(f"{network:20}" + "".join(f"{1e3 * (run.elapsed - free):10.2f}" for run in runs[network]))
+    print(
+        f"{network:20}"
+        + "".join(f"{1e3 * (run.elapsed - free):10.2f}" for run in runs[network])
+    )
 
 # %% [markdown]
 # Inside a node, compression makes the step **longer**. The whole gradients were hidden behind the backward pass anyway,
@@ -1291,7 +1430,10 @@ for network, cluster in CLUSTERS.items():
 # `finish`, where each rank decompresses what all eight have sent.
 
 # %% tags=["notebook-only"]
-whole, top = runs["NVLink, 450 GB/s"][0], runs["NVLink, 450 GB/s"][METHODS.index("top 1 %")]
+whole, top = (
+    runs["NVLink, 450 GB/s"][0],
+    runs["NVLink, 450 GB/s"][METHODS.index("top 1 %")],
+)
 top.timeline(within="step", ranks=[0], beside=whole)
 
 # %% tags=["notebook-only"]
@@ -1317,7 +1459,10 @@ def local_sgd(rank, world_size, every, steps=300):
             weights = nn.utils.parameters_to_vector(model.parameters()).detach()
             dist.all_reduce(weights)
             nn.utils.vector_to_parameters(weights / world_size, model.parameters())
-    inputs, targets = [torch.cat(both) for both in zip(*(make_lessons(each) for each in range(world_size)))]
+    inputs, targets = [
+        torch.cat(both)
+        for both in zip(*(make_lessons(each) for each in range(world_size)))
+    ]
     return imitation(model(inputs), targets).item()  # over the rows of all ranks
 
 for every in (1, 100):
@@ -1370,13 +1515,23 @@ how_predictions_went()
 # computing alone.
 
 # %%
-TWO_HOUSES = Cluster("two houses", nodes=2, gpus_per_node=1, gpu=h100, intra=node.intra, inter=Link(50e-6, 1e6))
+TWO_HOUSES = Cluster(
+    "two houses",
+    nodes=2,
+    gpus_per_node=1,
+    gpu=h100,
+    intra=node.intra,
+    inter=Link(50e-6, 1e6),
+)
 
 def try_hook(make_hook):
     run = simulate(train_student, 2, make_hook, cluster=TWO_HOUSES, device="cpu")
     losses, weights = zip(*run.results)
     equal = torch.allclose(*weights, atol=1e-5)
-    print(f"{run.elapsed * 1e3:6.1f} ms, loss {sum(losses) / 2:.3f}, replicas equal: {equal}")
+    print(
+        f"{run.elapsed * 1e3:6.1f} ms, loss {sum(losses) / 2:.3f}, replicas equal: "
+        f"{equal}"
+    )
 
 try_hook(partial(hook_of, "whole"))
 try_hook(partial(hook_of, "int8"))

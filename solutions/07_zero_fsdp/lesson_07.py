@@ -525,7 +525,8 @@ numbers = 8 * 32 * 32
 for name, run in runs.items():
     sent = run.traffic().implied(0) / (3 / 4 * 8 * numbers)
     print(
-        f"{name:>12}: sends {sent:.0f} N, holds {run.memory().peak[0] / 8 / numbers:.1f} N at most"
+        f"{name:>12}: sends {sent:.0f} N, holds "
+        f"{run.memory().peak[0] / 8 / numbers:.1f} N at most"
     )
 
 # %%
@@ -786,7 +787,8 @@ for name, options in (
     run = spawn(one_step, 4, int(name[0]), **options)
     found[name] = run.traffic().implied(0) / (3 / 4 * 8 * numbers)
     print(
-        f"ZeRO-{name}: sends {found[name]:.0f} N, in {sum(event.rank == 0 for event in run.events)} calls"
+        f"ZeRO-{name}: sends {found[name]:.0f} N, in "
+        f"{sum(event.rank == 0 for event in run.events)} calls"
     )
 
 # %%
@@ -901,7 +903,8 @@ def forward_pass(rank, world_size, method):
 waits = simulate(forward_pass, 8, waiting_forward, cluster=textbook())
 overlaps = simulate(forward_pass, 8, prefetched_forward, cluster=textbook())
 print(
-    f"one after another {waits.elapsed * 1e3:.1f} ms, prefetched {overlaps.elapsed * 1e3:.1f} ms"
+    f"one after another {waits.elapsed * 1e3:.1f} ms, prefetched "
+    f"{overlaps.elapsed * 1e3:.1f} ms"
 )
 
 # %% tags=["notebook-only"]
@@ -1257,7 +1260,8 @@ for nodes in (2, 16):
     fully = simulate(on_a_mesh, ranks, 1, cluster=cluster, **all_alike)
     times = [f"{run.elapsed * 1e3:4.0f} ms" for run in (hybrid, backwards, fully)]
     print(
-        f"{nodes:>2} nodes: hybrid {times[0]}, all-reduce first {times[1]}, fully sharded {times[2]}"
+        f"{nodes:>2} nodes: hybrid {times[0]}, all-reduce first {times[1]}, fully "
+        f"sharded {times[2]}"
     )
     if nodes == 2:
         between = (
@@ -1350,7 +1354,8 @@ per_layer, pcie, host = 10_000**2, 63e9, 200e9
 down = up = 2 * per_layer / pcie
 update = 28 * per_layer / host
 print(
-    f"down {down * 1e3:.1f} ms, update {update * 1e3:.1f} ms, up {up * 1e3:.1f} ms per layer"
+    f"down {down * 1e3:.1f} ms, update {update * 1e3:.1f} ms, up {up * 1e3:.1f} ms per "
+    "layer"
 )
 state, weights = 16 * 12 * per_layer / 1e9, 2 * 12 * per_layer / 1e9
 print(f"on the GPU {state:.1f} GB of state, with offload {weights:.1f} GB of weights")
@@ -1369,7 +1374,8 @@ def offloaded(rows, fraction=0.5, layers=12):
 for rows in (4096, 16384, 65536):
     computing, end = offloaded(rows)
     print(
-        f"{rows:>6} rows: compute {computing * 1e3:5.0f} ms, {end / computing:.2f} times as long with offload"
+        f"{rows:>6} rows: compute {computing * 1e3:5.0f} ms, {end / computing:.2f} "
+        "times as long with offload"
     )
 
 # %% [markdown]
@@ -1541,7 +1547,8 @@ for name, torchs, yours in (
         torch.tensor(theirs.results), torch.tensor(mine.results), rtol=1e-9
     )
     print(
-        f"{name}: same losses {losses}, same calls and bytes {sorted(calls_of(theirs)) == sorted(calls_of(mine))}"
+        f"{name}: same losses {losses}, same calls and bytes "
+        f"{sorted(calls_of(theirs)) == sorted(calls_of(mine))}"
     )
 print(
     "a step of torch's:",
@@ -1585,7 +1592,8 @@ for name, run in runs.items():
     [step] = [each for each in run.regions if each.rank == 0]
     sent, held = run.traffic().implied(0) / 1e6, run.memory().peak[0] / 1e6
     print(
-        f"{name:>27}: {(step.end - step.start) * 1e3:5.2f} ms, sends {sent:4.0f} MB, holds {held:4.0f} MB"
+        f"{name:>27}: {(step.end - step.start) * 1e3:5.2f} ms, sends {sent:4.0f} MB, "
+        f"holds {held:4.0f} MB"
     )
 
 # %% tags=["notebook-only"]
@@ -1738,7 +1746,8 @@ for cluster in (one_node, eight_nodes):
         faster[cluster.nodes, rows] = "ZeRO-3" if zero < tensor else "tensor"
         times = f"ZeRO-3 {zero * 1e3:7.1f} ms, tensor {tensor * 1e3:7.1f} ms"
         print(
-            f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}, {rows:>6,} rows in all: {times}"
+            f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}, {rows:>6,} rows in all: "
+            f"{times}"
         )
 
 # %%
@@ -1816,7 +1825,8 @@ def try_plan(plan):
     tokens = 8 * plan["rows"] * plan["microbatches"]
     held = max(run.memory().peak) / 1e9
     print(
-        f"{tokens / seconds_of_step(run):,.0f} tokens/s; the fullest rank holds {held:.1f} GB"
+        f"{tokens / seconds_of_step(run):,.0f} tokens/s; the fullest rank holds "
+        f"{held:.1f} GB"
     )
     return run
 

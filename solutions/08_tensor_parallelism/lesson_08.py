@@ -1009,9 +1009,8 @@ for name, parts in (
     ("in blocks", blocks),
     ("each half", [swiglu(x, weight) for weight in halves]),
 ):
-    print(
-        f"cut {name}: right? {torch.allclose(torch.cat(parts, dim=1), swiglu(x, fused))}"
-    )
+    right = torch.allclose(torch.cat(parts, dim=1), swiglu(x, fused))
+    print(f"cut {name}: right? {right}")
 
 # %% [markdown]
 # # Part 5 · Sequence parallelism

@@ -1177,9 +1177,8 @@ def norm_of_all(rank, world_size):
 for rank, (own, of_all) in enumerate(spawn(norm_of_all, 4).results):
     print(f"stage {rank}: its own norm {own:.5f}, that of all {of_all:.5f}")
 _, of_one_process = mlp.serial_gradients(deep, wide)
-print(
-    f"one process: {sum(gradient.square().sum() for gradient in of_one_process).sqrt().item():.5f}"
-)
+squares = sum(gradient.square().sum() for gradient in of_one_process)
+print(f"one process: {squares.sqrt().item():.5f}")
 
 # %% [markdown]
 # The second is a **tied embedding**. Language models often use one table twice: in the first stage as the embedding, in

@@ -191,7 +191,8 @@ x = torch.randn(1, 32, 16, requires_grad=True)
 for entry in saved_tensors(transformer_layer(x, weights, 4)):
     if entry.first and entry.nbytes >= 32 * 16 * 4:
         print(
-            f"{entry.node:24} {entry.name:12} {str(entry.shape):16} {entry.nbytes:6} bytes"
+            f"{entry.node:24} {entry.name:12} {str(entry.shape):16} {entry.nbytes:6} "
+            "bytes"
         )
 
 # %% [markdown]
@@ -335,7 +336,8 @@ plain, again = (
 )
 print(f"time {again.elapsed / plain.elapsed:.3f} times; 1 + 1/3 is {4 / 3:.3f}")
 print(
-    f"peak {max(plain.memory().peak) / 1e9:.2f} GB, with checkpoints {max(again.memory().peak) / 1e9:.2f} GB"
+    f"peak {max(plain.memory().peak) / 1e9:.2f} GB, with checkpoints "
+    f"{max(again.memory().peak) / 1e9:.2f} GB"
 )
 
 # %%
@@ -603,7 +605,8 @@ for k in (1, 2, 3, 4, 6, 8, 12, 24):
     )
     curve[k] = nbytes, run.elapsed / plain.elapsed
     print(
-        f"k = {k:2}: formula {formula:7,} bytes, counted {nbytes:7,}; {curve[k][1]:.3f} times the time"
+        f"k = {k:2}: formula {formula:7,} bytes, counted {nbytes:7,}; "
+        f"{curve[k][1]:.3f} times the time"
     )
 
 # %% [markdown]
@@ -798,7 +801,8 @@ for name, apply in ways.items():
         y.sum().backward()
     flops[name] = counter.get_total_flops()
     print(
-        f"{name:22} {kept / 1e6:5.2f} MB kept, {flops[name] / flops['nothing recomputed']:.3f} times the FLOPs"
+        f"{name:22} {kept / 1e6:5.2f} MB kept, "
+        f"{flops[name] / flops['nothing recomputed']:.3f} times the FLOPs"
     )
 
 # %%
@@ -995,7 +999,8 @@ for name, cluster in {"another GPU": nvlink, "the host": to_host}.items():
         longer[name, ahead] = 100 * (run.elapsed / here.elapsed - 1)
         when = "fetched ahead" if ahead else "fetched when needed"
         print(
-            f"on {name}, {when}: {run.results[0] / 1e9:.2f} GB, {longer[name, ahead]:.1f} % longer"
+            f"on {name}, {when}: {run.results[0] / 1e9:.2f} GB, "
+            f"{longer[name, ahead]:.1f} % longer"
         )
 
 # %%
@@ -1142,7 +1147,8 @@ def try_plan(plan):
         seconds_of_plan(plan, chain.seconds),
     )
     print(
-        f"{run.elapsed * 1e3:.2f} ms (estimate {estimate * 1e3:.2f}), {peak / 1e6:.0f} MB of {memory / 1e6:.0f} MB"
+        f"{run.elapsed * 1e3:.2f} ms (estimate {estimate * 1e3:.2f}), {peak / 1e6:.0f} "
+        f"MB of {memory / 1e6:.0f} MB"
     )
 
 try_plan([(0, 24, False)])

@@ -174,7 +174,8 @@ for scale in (0.0, 0.05, 0.2):
     )
     share = ((scores + noise).argmax(-1) == 1).double().mean()
     print(
-        f"noise of {scale:.2f}: {share:.0%} of the tokens try the expert whose score is 0.1 lower"
+        f"noise of {scale:.2f}: {share:.0%} of the tokens try the expert whose score "
+        "is 0.1 lower"
     )
 
 # %% [markdown]
@@ -265,7 +266,8 @@ for factor in (1.0, 1.25, 2.0):
     share = (buffer_positions(choices, 64, capacity) == -1).float().mean().item()
     filled = (1 - share) * choices.numel() / (64 * capacity)
     print(
-        f"capacity factor {factor:4.2f}: {share:5.1%} dropped, {filled:5.1%} of the buffers filled"
+        f"capacity factor {factor:4.2f}: {share:5.1%} dropped, {filled:5.1%} of the "
+        "buffers filled"
     )
 
 # %% [markdown]
@@ -628,7 +630,8 @@ for what, counts in {
     ratio = simulate(dropless, 8, counts).elapsed / with_buffers
     lost = sum(max(count - capacity, 0) for count in counts) / sum(counts)
     print(
-        f"{what:6}: dropless takes {ratio:.2f} times as long; with buffers, {lost:.1%} of the choices are dropped"
+        f"{what:6}: dropless takes {ratio:.2f} times as long; with buffers, {lost:.1%} "
+        "of the choices are dropped"
     )
 
 # %% [markdown]
@@ -683,7 +686,8 @@ for what, counts in {
         for program in (product_by_product, batched)
     )
     print(
-        f"64 experts, {what}: a loop takes {loop * 1e6:.0f} µs, a batched product {batch * 1e6:.0f} µs"
+        f"64 experts, {what}: a loop takes {loop * 1e6:.0f} µs, a batched product "
+        f"{batch * 1e6:.0f} µs"
     )
 
 # %% [markdown]
@@ -732,7 +736,8 @@ for share, run in zip(shares, runs):
     )
     measured = seconds_in_expert(run)
     print(
-        f"{ratio:.1f} times the mean load: predicted {predicted * 1e3:.2f} ms, measured {measured * 1e3:.2f} ms"
+        f"{ratio:.1f} times the mean load: predicted {predicted * 1e3:.2f} ms, "
+        f"measured {measured * 1e3:.2f} ms"
     )
 
 # %% [markdown]
@@ -827,7 +832,8 @@ for drift in (0.0, 1e4, 1e6):
     scores = torch.tensor([[0.0, 0.01]]) + drift
     gates, z_loss = scores.softmax(-1)[0], scores.logsumexp(-1).square().mean()
     print(
-        f"drift {drift:9,.0f}: gates {gates[0]:.4f} and {gates[1]:.4f}, z-loss {z_loss:.3g}"
+        f"drift {drift:9,.0f}: gates {gates[0]:.4f} and {gates[1]:.4f}, z-loss "
+        f"{z_loss:.3g}"
     )
 
 # %% [markdown]
@@ -920,7 +926,8 @@ for cure in ("no cure", "loss", "bias", "bias turned round"):
     fullest[cure] = [load for load, _ in seen]
     load, final_loss[cure] = (sum(values) / 20 for values in zip(*seen[-20:]))
     print(
-        f"{cure:>17}: fullest expert {load:.2f} times the mean, loss {final_loss[cure]:.3f}"
+        f"{cure:>17}: fullest expert {load:.2f} times the mean, loss "
+        f"{final_loss[cure]:.3f}"
     )
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
@@ -1054,7 +1061,8 @@ experts_send, tensor_sends = (
     for run in (simulate(with_experts, 8, 2), simulate(with_tensor_parallelism, 8))
 )
 print(
-    f"experts: {experts_send / 1e6:.0f} MB, tensor parallelism: {tensor_sends / 1e6:.0f} MB"
+    f"experts: {experts_send / 1e6:.0f} MB, tensor parallelism: "
+    f"{tensor_sends / 1e6:.0f} MB"
 )
 
 # %%
@@ -1110,7 +1118,8 @@ for program in (with_shared_expert, two_microbatches):
     )
     name = program.__name__.replace("_", " ")
     print(
-        f"{name}: one after the other takes {alone / hidden:.2f} times as long as side by side"
+        f"{name}: one after the other takes {alone / hidden:.2f} times as long as side "
+        "by side"
     )
 
 # %% [markdown]
@@ -1127,7 +1136,8 @@ restored = in_8_bits.float() * scale
 error = (restored - rows.float())[:, 1:].norm() / rows.float()[:, 1:].norm()
 nbytes = in_8_bits.nbytes + scale.nbytes
 print(
-    f"{nbytes / rows.nbytes:.3f} of the bytes, the small features are off by {error:.1%}"
+    f"{nbytes / rows.nbytes:.3f} of the bytes, the small features are off by "
+    f"{error:.1%}"
 )
 
 # %% [markdown]
@@ -1148,7 +1158,8 @@ for most in (8, 4, 2):
     nodes = (torch.zeros(4096, 8).scatter(1, chosen.indices // 32, 1.0)).sum(1).mean()
     kept = (chosen.values.sum(1) / best).mean()
     print(
-        f"at most {most} nodes: rows to {nodes:.2f} nodes per token, not 8; {kept:.1%} of the best scores"
+        f"at most {most} nodes: rows to {nodes:.2f} nodes per token, not 8; {kept:.1%} "
+        "of the best scores"
     )
 
 # %% [markdown]
@@ -1239,7 +1250,8 @@ for rows in (1, 128):
         simulate(flat, 64, rows).elapsed / simulate(in_two_levels, 64, rows).elapsed
     )
     print(
-        f"{rows:>3} rows for each rank: flat takes {ratios[rows]:.2f} times as long as two levels"
+        f"{rows:>3} rows for each rank: flat takes {ratios[rows]:.2f} times as long as "
+        "two levels"
     )
 nodes, local = 4, 2
 # messages to other nodes from each rank: flat, in two levels

@@ -493,7 +493,8 @@ for dp, pp, tp in (
     run = runs[dp, pp, tp] = simulate(step_program, 8, sizes)
     sent = " ".join(f"{n / 1e6:6.0f} MB" for n in bytes_along(run, sizes).values())
     print(
-        f"{f'{dp} x {pp} x {tp}':>12}  {sent}  {max(run.memory().peak) / 1e6:6.0f} MB  {run.elapsed * 1e3:6.2f} ms"
+        f"{f'{dp} x {pp} x {tp}':>12}  {sent}  {max(run.memory().peak) / 1e6:6.0f} MB  "
+        f"{run.elapsed * 1e3:6.2f} ms"
     )
 
 # %% tags=["notebook-only"]
@@ -806,7 +807,8 @@ for rank, own in enumerate(cut):
         )
         out, lse = merge_attention(out, lse, *block) if hop else block
     print(
-        f"rank {rank}: {sum(computed)} scores per head, correct: {torch.allclose(out, whole[:, :, own])}"
+        f"rank {rank}: {sum(computed)} scores per head, correct: "
+        f"{torch.allclose(out, whole[:, :, own])}"
     )
 
 # %% [markdown]
@@ -1070,7 +1072,8 @@ ways = {
 for way, run in ways.items():
     sent, held = sent_by_a_rank(run) / 1e6, max(run.memory().peak) / 1e9
     print(
-        f"{way:>10}: sends {sent:5.0f} MB, holds {held:5.2f} GB, takes {run.elapsed * 1e3:6.2f} ms"
+        f"{way:>10}: sends {sent:5.0f} MB, holds {held:5.2f} GB, takes "
+        f"{run.elapsed * 1e3:6.2f} ms"
     )
 
 # %%
@@ -1618,7 +1621,8 @@ losses, of_context = spawn(train, 8, [(with_data, STEPS), (with_context, 3)]).re
 for step in (0, 2, 5, STEPS - 1):
     cp = f", pp x cp x tp {of_context[step]:.6f}" if step < len(of_context) else ""
     print(
-        f"step {step:>2}: one process {serial[step]:.6f}, dp x pp x tp {losses[step]:.6f}{cp}"
+        f"step {step:>2}: one process {serial[step]:.6f}, dp x pp x tp "
+        f"{losses[step]:.6f}{cp}"
     )
 
 # %%
@@ -1649,7 +1653,8 @@ wrong = spawn(
 ).results[0]
 for step in (0, 5, STEPS - 1):
     print(
-        f"step {step:>2}: one process {serial[step]:.6f}, with the mistake {wrong[step]:.6f}"
+        f"step {step:>2}: one process {serial[step]:.6f}, with the mistake "
+        f"{wrong[step]:.6f}"
     )
 
 # %% [markdown]
@@ -1725,12 +1730,14 @@ for dtype, cut, weights, updated in spawn(
     train_sharded, 4, two_by_two, [(double, 3), (torch.bfloat16, 10)]
 ).results[0]:
     print(
-        f"{dtype}: rank 0 computes with {weights:,} weights and has Adam's averages of {updated:,}"
+        f"{dtype}: rank 0 computes with {weights:,} weights and has Adam's averages of "
+        f"{updated:,}"
     )
     error = max(abs(a / b - 1) for a, b in zip(cut, serial))
     bound = 1e-9 if error < 1e-9 else 0.01  # bfloat16 rounds differently on other CPUs
     print(
-        f"  {len(cut)} steps, losses off by less than {bound:g} of them: {error < bound}"
+        f"  {len(cut)} steps, losses off by less than {bound:g} of them: "
+        f"{error < bound}"
     )
 
 # %% [markdown]
@@ -2069,7 +2076,8 @@ run = simulated(big)
 tokens = big["dp"] * 4 * 2048
 parts = run.breakdown(tokens=tokens, model_flops=tokens * narrow_gpt.flops_per_token)
 print(
-    f"{run.elapsed * 1e3:.1f} ms a step, {parts.tokens_per_second / 1e6:.2f} million tokens/s, MFU {parts.mfu:.1%}"
+    f"{run.elapsed * 1e3:.1f} ms a step, {parts.tokens_per_second / 1e6:.2f} million "
+    f"tokens/s, MFU {parts.mfu:.1%}"
 )
 parts
 
@@ -2105,7 +2113,8 @@ for dp in (2, 32, 512):
     seconds = sum(costs.values())
     share = seconds / simulated(big | {"dp": dp}).elapsed
     print(
-        f"{32 * dp:>6,} GPUs: {seconds * 1e3:.1f} ms, MFU {mfu:.1%}, {share:.0%} of the time of a run"
+        f"{32 * dp:>6,} GPUs: {seconds * 1e3:.1f} ms, MFU {mfu:.1%}, {share:.0%} of "
+        "the time of a run"
     )
 
 # %% [markdown]

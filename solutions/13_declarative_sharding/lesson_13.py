@@ -696,9 +696,8 @@ ways = [
 ]
 more = sum(default > least for default, least in ways)
 print(f"{more} of {len(ways) - len(layouts)} pairs: more than the fewest bytes")
-print(
-    f"in all, {sum(default for default, _ in ways) / sum(least for _, least in ways):.2f} times as many"
-)
+times = sum(default for default, _ in ways) / sum(least for _, least in ways)
+print(f"in all, {times:.2f} times as many")
 
 # %% [markdown]
 # torch has a better planner (`use_min_cost_redistribution_plan`, private so far), and you can always name the stops

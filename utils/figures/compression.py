@@ -47,12 +47,12 @@ def over_steps(curves: Mapping[str, Curve | Sequence[Curve]], title: str, what: 
         colour = INKS[number % len(INKS)]
         style = ("-", "--", "-.")[number // len(INKS) % 3]
         many = [values] if isinstance(values, Mapping) or isinstance(values[0], float | int) else values
-        runs = [each if isinstance(each, Mapping) else dict(enumerate(each)) for each in many]
+        runs = [each if isinstance(each, Mapping) else dict(enumerate(each)) for each in many]  # type: ignore[arg-type]
         steps, at_steps = [*runs[0]], [*zip(*(run.values() for run in runs), strict=True)]
         panel.plot(steps, [median(each) for each in at_steps], label=name, color=colour, linestyle=style, linewidth=1.7)
         if len(runs) > 1:
-            low, high = [min(each) for each in at_steps], [max(each) for each in at_steps]
-            panel.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+            lowest, highest = [min(each) for each in at_steps], [max(each) for each in at_steps]
+            panel.fill_between(steps, lowest, highest, color=colour, alpha=0.2, linewidth=0)
     panel.set_yscale("log")
     few = FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "125" else "")
     low, high = panel.get_ylim()

@@ -90,14 +90,14 @@ BREACHES = {
         "    return x + 1",
         f"    return x + 1  # {'so ' * 24}on",
         f"{SOURCE}:19",
-        "this comment is 94 columns wide",
+        "this line is 94 columns wide",
     ),
     "docstring that is too wide": (
         SOURCE,
         '"""Return x + 1."""',
         f'"""Return x + 1.\n\n    {"so " * 29}on.\n    """',
         f"{SOURCE}:19",
-        "this docstring is 94 columns wide",
+        "this line is 94 columns wide",
     ),
     "code in a text that is too wide": (
         SOURCE,
