@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +37,8 @@ class RankState:
     gradients: dict[int, list[Gradient]] = field(default_factory=dict)  # calls that reduce some, as far as is known
     parameters: set[int] = field(default_factory=set)  # fingerprints of the parameters that the rank has or has had
     regions: list[Region] = field(default_factory=list)
+    forgotten: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # calls missing in `events`, by where, op
+    #   and wrapper: the record of a long run holds the last ones (recording/last_calls.py)
     finished: bool = False
     failure: Failure | None = None  # the exception it raised, if known before all have ended
 

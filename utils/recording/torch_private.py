@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -68,6 +69,7 @@ __all__ = [
     "copy_as",
     "current_autograd_node",
     "current_graph_task_id",
+    "default_store",
     "dense_flex_attention",
     "fake_backend",
     "flash_attention",
@@ -114,6 +116,7 @@ __all__ = [
     "source_rank_of",
     "state_of_object",
     "take_for",
+    "time_out_of",
     "top_saved_hooks",
     "tree_leaves",
     "unsafe_view",
@@ -170,6 +173,7 @@ with needed():
     from torch._tensor import _rebuild_from_type_v2 as rebuild_from_type
     from torch._tensor_str import PRINT_OPTS as PRINT_OPTIONS
     from torch._utils import _get_obj_state as state_of_object
+    from torch.distributed.distributed_c10d import _get_default_store as default_store
     from torch.distributed.distributed_c10d import _World as GroupsOfProcess
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -401,6 +405,15 @@ def set_sequence_number(backend: Backend) -> None:
 
 def set_timeout(backend: ProcessGroupGloo, timeout: timedelta) -> None:
     backend._set_default_timeout(timeout)
+
+
+def time_out_of(group: str) -> float:
+    """The time-out in seconds of a recorded group, by its name in events; infinite if it isn't known."""
+    try:
+        recorded: Any = dist.group.WORLD if group.startswith("world") else group_named(group)
+        return float(recorded.backend.options._timeout.total_seconds())
+    except (AttributeError, RuntimeError, TypeError):  # destroyed, or of a backend without options
+        return math.inf
 
 
 def source_rank_of(work: Work) -> int:
