@@ -43,6 +43,7 @@ from .recorder import Mark, Recorder
 LAST = 2000  # calls that are kept
 MOST = 4 * LAST  # kinds of calls, and channels with forgotten messages, that are kept
 SIZE = COLUMNS * LAST
+GET, SET, EMPTY = array.__getitem__, array.__setitem__, array("d", bytes(8 * COLUMNS))
 OF_A_CALL = CallFailed | MessageLost | MessageSource | GradientOf
 KEPT = CallKind | WaitLine | GroupMembers | GroupBegun | GroupMade | ParametersAre
 Counted = tuple[Any, ...]  # (group, members) of a collective, (sender, receiver, group, tag) of a message
@@ -64,7 +65,7 @@ class Ring(array):  # type: ignore[type-arg]  # not generic when the program run
         return sys.maxsize  # so that nobody makes room
 
     def __getitem__(self, cell: Any) -> Any:
-        return super().__getitem__(cell and HEADER + (cell - HEADER) % SIZE)
+        return GET(self, cell and HEADER + (cell - HEADER) % SIZE)
 
     def __setitem__(self, cell: Any, value: Any) -> None:
         if cell:
@@ -74,17 +75,16 @@ class Ring(array):  # type: ignore[type-arg]  # not generic when the program run
             elif row < self.begun - LAST:
                 return
             cell = HEADER + (cell - HEADER) % SIZE
-        super().__setitem__(cell, value)
+        SET(self, cell, value)
 
     def begin(self, row: int) -> None:
         """Make place for this row, and for those before it that other threads are about to write."""
         with self.lock:
             for index in range(self.begun, row + 1):
                 first = HEADER + COLUMNS * (index % LAST)
-                if kind := super().__getitem__(first + KIND):
+                if kind := GET(self, first + KIND):
                     self.forget(index - LAST, int(kind))
-                for cell in range(first, first + COLUMNS):
-                    super().__setitem__(cell, 0.0)
+                SET(self, slice(first, first + COLUMNS), EMPTY)
             self.begun = max(self.begun, row + 1)
 
     def snapshot(self) -> tuple[int, Any]:
@@ -105,12 +105,14 @@ class LastCalls(Recorder):
         self.ring = table.cells = Ring(self.forget)
         self.kept: list[Note] = []
         self.kinds: dict[int, CallKind] = {}
+        self.keys: dict[int, tuple[Counted, tuple[str, str, str]]] = {}  # what is counted when a call of a kind goes
         self.of_calls: dict[int, list[Any]] = defaultdict(list)
         self.counted: Counter[Counted] = Counter()
         self.lines: Counter[tuple[str, str, str]] = Counter()
         self.is_exact = True  # whether `counted` has everything
         self.on_gpu: dict[int, torch.cuda.Event] = {}  # calls that the GPU may not have carried out yet
         super().__init__(self.take, zero, table=table)
+        self.gradients.searches_left = 3  # each takes up to a tenth of a second
 
     def take(self, note: Note) -> None:
         """Keep a note, if it says something about who waits for whom."""
@@ -118,6 +120,9 @@ class LastCalls(Recorder):
             if len(self.kinds) >= MOST:
                 self.forget_kinds()
             self.kinds[note.number] = note
+            is_message = note.op in POINT_TO_POINT
+            counted: Counted = (note.op, note.peer, note.group, note.tag) if is_message else (note.group,)
+            self.keys[note.number] = counted, (note.where, note.op, note.wrapper)
         elif isinstance(note, KEPT):
             self.kept.append(note)
         elif isinstance(note, OF_A_CALL) and note.call >= self.ring.begun - LAST:
@@ -127,19 +132,22 @@ class LastCalls(Recorder):
         """Of kinds such as a length that never comes again, keep those of the calls that are left."""
         used = set(self.ring.snapshot()[1][:, KIND].tolist())
         self.kinds = {number: kind for number, kind in self.kinds.items() if number in used}
+        self.keys = {number: keys for number, keys in self.keys.items() if number in used}
         lines = {note.number for note in self.kept if isinstance(note, WaitLine)}
         self.numbers = {key: n for key, n in self.numbers.items() if n in self.kinds or n in lines}
 
     def forget(self, index: int, number: int) -> None:
         """A row goes: its call is only counted from now on."""
-        notes = self.of_calls.pop(index, ())
-        self.unused_handles.pop(index, None)
-        if (kind := self.kinds.get(number)) is None:
+        notes = self.of_calls.pop(index, None) if self.of_calls else None
+        if self.unused_handles:
+            self.unused_handles.pop(index, None)
+        if (keys := self.keys.get(number)) is None:
             self.is_exact = False
             return
-        peer = next((note.rank for note in notes if isinstance(note, MessageSource)), kind.peer)
-        self.counted[(kind.op, peer, kind.group, kind.tag) if kind.op in POINT_TO_POINT else (kind.group,)] += 1
-        self.lines[kind.where, kind.op, kind.wrapper] += 1
+        counted, line = keys
+        source = next((note.rank for note in notes or () if isinstance(note, MessageSource)), None)
+        self.counted[counted if source is None else (counted[0], source, *counted[2:])] += 1
+        self.lines[line] += 1
         if len(self.counted) > MOST:  # a tag for each message, say
             self.counted.clear()
             self.is_exact = False
@@ -150,7 +158,7 @@ class LastCalls(Recorder):
         return self.now()
 
     def span(self, kind: Literal["region", "device"], key: str | int, begin: Mark, end: Mark) -> None:
-        if kind == "device" and isinstance(key, int):
+        if kind == "device" and isinstance(key, int) and torch.cuda.is_initialized():
             event = torch.cuda.Event()
             event.record()
             self.on_gpu[key] = event

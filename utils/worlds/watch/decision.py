@@ -27,11 +27,11 @@ Why = Literal["stuck", "failed", "expiring"]
 
 
 class Decision:
-    """`look` is called at each beat of rank 0; `verdict` is the report that ends the job, once there is one."""
+    """`look` is called at each beat of rank 0."""
 
     def __init__(self, meeting: Meeting, end: bool, save: Path | None) -> None:
         self.meeting, self.end, self.save = meeting, end, save
-        self.verdict = ""
+        self.ending = False  # there is a report, and it ends the job
         self.beats: list[Beat] = []
         self.heard: dict[int, tuple[int, float]] = {}  # {rank: (number of its last beat, when that came)}
         self.asked = 0
@@ -49,6 +49,8 @@ class Decision:
         for rank, beat in enumerate(known):
             if self.heard.get(rank, (0, 0.0))[0] != beat.number:
                 self.heard[rank] = beat.number, now
+        if self.ending:
+            return
         if self.why is not None:
             self.collect(now)
         elif (why := self.reason(now)) is not None:
@@ -103,7 +105,7 @@ class Decision:
         if self.save is not None:
             keep(self.save, records, report, self.meeting.size)
         if self.end and why != "expiring":
-            self.verdict = report
+            self.ending = True
             self.meeting.give_order("end")
 
     def report(self, why: Why, records: dict[int, dict[str, Any]], now: float) -> str:

@@ -12,7 +12,6 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from ...recording.torch_private import default_store
 from ..jobs.network_interface import address_towards
 
 ADDRESS = "watch/address"  # in the job's store: "host:port" of the watchers'
@@ -41,13 +40,6 @@ class Meeting:
             host, port = program.get(key).decode().split()
             store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=PATIENCE)
         return cls(rank, size, store)
-
-    @classmethod
-    def of_program(cls) -> Meeting | None:
-        """That of the program's ranks; None as long as it hasn't joined them."""
-        if not dist.is_initialized():
-            return None
-        return cls.find(default_store(), dist.get_rank(), dist.get_world_size())
 
     def tell(self, beat: str) -> None:
         self.store.set(f"beat/{self.rank}", beat)

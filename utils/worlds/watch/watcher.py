@@ -13,12 +13,14 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
+
+import torch.distributed as dist
 
 from ...events.failure import Failure
 from ...recording.last_calls import LastCalls
-from ...recording.recorded_group import install
 from ...recording.torch_private import time_out_of
+from ...recording.wrapped_group import install_in_job
 from ...text.source_lines import is_students
 from ..common.rank_environment import failure, flush
 from .beat import Beat
@@ -28,6 +30,7 @@ from .meeting import Meeting
 INTERVAL = 1.0  # seconds between two beats
 SHORT = 0.25  # the same while the rank waits, or is over: then nothing is slowed down
 EARLY = 5.0  # seconds before a group's time-out at which that is said, or a quarter of it if that is less
+PATIENCE = 3.0  # seconds for all ranks to hear that the job ends
 LINGERS = 10.0  # seconds for which a rank that has failed stays, so that the report can name the others
 
 
@@ -45,24 +48,29 @@ class Watcher:
         self.last_progress: object = None
         self.last_change = self.zero
         self.processor_seconds = 0.0  # that the thread has used
+        self.program: tuple[dist.Store, int, int] | None = None  # the job's store, this rank, the number of ranks
         self.meeting: Meeting | None = None
         self.decision: Decision | None = None  # on rank 0
         self.wakes = threading.Event()
         self.thread = threading.Thread(target=self.run, name="watch", daemon=True)
 
     def start(self) -> None:
-        install(self.recorder)
+        install_in_job(self.recorder, self.joined)
         atexit.register(self.leave)
         sys.excepthook = self.noting_failure(sys.excepthook)
-        self.thread.start()
+
+    def joined(self, store: dist.Store, rank: int, size: int) -> None:
+        """The program has made its default group, for the first time or once more."""
+        if size > 1 and not self.thread.ident:
+            self.program = store, rank, size
+            self.thread.start()
 
     def run(self) -> None:
         with contextlib.suppress(RuntimeError):  # rank 0's process is gone, and with it whatever could be said
-            while not self.finished and self.meeting is None:
-                self.meeting = Meeting.of_program()
-                self.wakes.wait(INTERVAL / 2)
-            if self.meeting is None or self.meeting.size == 1:
-                return
+            assert self.program is not None
+            self.meeting = Meeting.find(*self.program)
+            if self.meeting.rank > 0:
+                self.program = None  # whether its store lives on is the program's business
             if self.meeting.rank == 0:
                 self.decision = Decision(self.meeting, self.end, self.save)
             while self.tick():
@@ -79,13 +87,13 @@ class Watcher:
             self.meeting.hand_in(zlib.compress(json.dumps(self.record()).encode()))
             self.beat = self.beat._replace(answered=number)
             self.meeting.tell(self.beat.text())
-        if order == "end":
-            self.end_process()
         if self.decision is not None:
             self.decision.look()
-            if self.decision.verdict:
-                self.end_process()
-        return order != "over"
+            if self.decision.beats:  # all have found their way here
+                self.program = None
+        if order in ("end", "leave"):
+            self.end_process()
+        return order not in ("end", "leave", "over")
 
     def state(self) -> str:
         progress = self.recorder.progress()
@@ -141,21 +149,35 @@ class Watcher:
 
         Its connections would close, and ranks that still wait for it would fail without saying what they waited for.
         """
-        if os.getpid() != self.process:  # forked off by the program
+        if os.getpid() != self.process or not self.thread.is_alive():  # forked off by the program, or never in a group
             return
         flush()
         self.finished = True
         self.wakes.set()
         self.thread.join(LINGERS if self.failure is not None else None)
 
-    def end_process(self) -> NoReturn:
-        """End this process, whatever its other threads are in."""
-        if self.meeting is not None:
-            with contextlib.suppress(RuntimeError):
-                self.beat = self.beat._replace(state="ended")
-                self.meeting.tell(self.beat.text())
-                give_up = time.monotonic() + 3
-                while self.decision is not None and time.monotonic() < give_up and not self.decision.all_have_ended():
-                    time.sleep(0.05)
+    def end_process(self) -> None:
+        """End this process, whatever its other threads are in. One that has failed ends by itself, with its own code.
+
+        As soon as the first is gone, others lose their connections to it: none leaves before all have heard.
+        """
+        assert self.meeting is not None
+        if self.failure is not None:
+            return
+        sys.excepthook = lambda *_: os._exit(1)
+        with contextlib.suppress(RuntimeError):  # rank 0 has left
+            self.meeting.tell(self.beat._replace(state="ended").text())
+            give_up = time.monotonic() + PATIENCE
+            while time.monotonic() < give_up and not self.may_leave():
+                time.sleep(0.05)
+            if self.decision is not None:
+                self.meeting.give_order("leave")
+                time.sleep(0.2)
         flush()
         os._exit(1)
+
+    def may_leave(self) -> bool:
+        assert self.meeting is not None
+        if self.decision is not None:
+            return self.decision.all_have_ended()
+        return self.meeting.order() == "leave"
