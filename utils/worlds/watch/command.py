@@ -76,7 +76,8 @@ def run(script: Script) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        sys.excepthook(type(error), error, from_the_script_on(error.__traceback__))
+        error.__traceback__ = from_the_script_on(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import starmap
 from typing import Any
 
 from ...diagnosis.deadlock import deadlock_report, describe_ranks, who_is_stuck
-from ...diagnosis.failure_report import report_failures
+from ...diagnosis.failure_report import is_innocent, report_failures
 from ...diagnosis.mismatch import difference
 from ...diagnosis.words import call_text
 from ...events.collectives import POINT_TO_POINT
@@ -76,10 +77,13 @@ def no_sign(rank: int, seconds: float) -> str:
 
 
 def crash_report(states: dict[int, RankState], silent: dict[int, float]) -> str:
-    """A rank has raised an exception: that, and what the others were in."""
+    """A rank has raised an exception: that, and what the others were in. Or it lost one whose process is gone."""
     failures = {rank: state.failure for rank, state in states.items() if state.failure is not None}
     if not failures:
         return ""
+    if silent and all(map(is_innocent, failures.values())):
+        lines = ["  " + line for line in describe_ranks(list(states.values()))]
+        return "\n".join([f"RankCrashed: {' '.join(starmap(no_sign, silent.items())).lower()}", *lines])
     calls = {rank: state.blocked_in() or state.last_raised() for rank, state in states.items()}
     waiting = {rank: event for rank, event in calls.items() if event is not None}
     error = report_failures(failures, waiting, {})

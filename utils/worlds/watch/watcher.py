@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -117,7 +118,7 @@ class Watcher:
         return {
             **self.recorder.record(),
             "finished": self.finished,
-            "failure": failed and (failed.kind, failed.message, [vars(frame) for frame in failed.frames], failed.time),
+            "failure": failed and dataclasses.astuple(failed),
             "line": self.line(),
             "quiet": time.monotonic() - self.last_change,
         }
