@@ -9,11 +9,11 @@ SUBCOMMANDS = {"explain": ".worlds.dumps.command", "watch": ".worlds.watch.comma
 SCRIPTS = ".worlds.scripts.command"
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
-    first, *rest = sys.argv[1:] or [""]
-    module = SUBCOMMANDS.get(first)
-    code: int = import_module(module or SCRIPTS, __package__).main(rest if module else sys.argv[1:])
+    arguments = sys.argv[1:] if arguments is None else arguments
+    module = SUBCOMMANDS.get(arguments[0]) if arguments else None
+    code: int = import_module(module or SCRIPTS, __package__).main(arguments[1:] if module else arguments)
     return code
 
 

@@ -43,12 +43,11 @@ def ranks(root, tmp_path):
         (tmp_path / "train.py").write_text(text)
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         common = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(size), **meet}
-        common |= variables
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with ExitStack() as stack:
             started = []
             for rank in range(size):
-                own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                own = {**common, **dict.fromkeys(("RANK", "LOCAL_RANK", "SLURM_PROCID"), str(rank)), **variables}
                 own = {name: value for name, value in own.items() if value is not None}
                 line = [sys.executable, *command, *map(str, options), "train.py"]
                 process = stack.enter_context(subprocess.Popen(line, cwd=tmp_path, env=own, **pipes))
@@ -99,7 +98,7 @@ def test_a_time_out_of_a_group_is_preceded_by_what_the_slow_rank_does(ranks):
     assert codes[0] == 1
     said, torchs = zero.find("RankTimeout: rank 0 has waited in barrier for"), zero.find("Traceback")
     assert 0 <= said < torchs, zero
-    assert "  rank 1  is running                      train.py, line 5:  time.sleep(30)\n" in zero
+    assert re.search(r"^  rank 1  is running +train.py, line 5:  time.sleep\(30\)$", zero, re.MULTILINE)
     assert "WorldStuck" not in zero
 
 
@@ -173,7 +172,7 @@ def test_a_hang_on_two_machines_is_explained_within_5_seconds(two_nodes, tmp_pat
     assert all(done.returncode for done in both)
     said = both[0].stderr + both[1].stderr
     assert said.count("WorldStuck: rank 0 can't move any more, and the others have finished.") == 1, said
-    assert "ranks 1, 2 and 3  have finished" in said
+    assert said.count("  has finished\n") == 3
     began = max(float(time) for done in both for time in re.findall(r"began (\S+)", done.stdout))
     assert (tmp_path / "dumps/report.txt").stat().st_mtime - began < 5
     assert json.loads((tmp_path / "dumps/rank_3.json").read_text())["watch"]["finished"]

@@ -32,7 +32,7 @@ INTERVAL = 1.0  # seconds between two beats
 SHORT = 0.25  # the same while the rank waits, or is over: then nothing is slowed down
 EARLY = 5.0  # seconds before a group's time-out at which that is said, or a quarter of it if that is less
 PATIENCE = 3.0  # seconds for all ranks to hear that the job ends
-LINGERS = 10.0  # seconds for which a rank that has failed stays, so that the report can name the others
+LINGERS = 10.0  # seconds for which a rank stays that has failed, or whose partners don't watch
 
 
 class Watcher:
@@ -155,7 +155,8 @@ class Watcher:
         flush()
         self.finished = True
         self.wakes.set()
-        self.thread.join(LINGERS if self.failure is not None else None)
+        all_are_here = self.meeting is not None and (self.decision is None or self.decision.beats)
+        self.thread.join(None if all_are_here and self.failure is None else LINGERS)
 
     def end_process(self) -> None:
         """End this process, whatever its other threads are in. One that has failed ends by itself, with its own code.
