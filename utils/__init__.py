@@ -1,4 +1,5 @@
-"""What lessons import: `spawn` runs a function on real ranks, `simulate` on the ranks of a virtual cluster.
+"""What lessons import: `spawn` runs a function on real ranks, `simulate` on the ranks of a virtual cluster. `watch`
+watches over the ranks of a job that torchrun or SLURM has started.
 
 Importing this package starts the zygote in the background (see worlds/real/zygote), so that the first spawn is as quick
 as the rest.
@@ -15,6 +16,7 @@ from .report import Run
 from .worlds.real import get_device, spawn
 from .worlds.real.zygote.client import start_zygote
 from .worlds.virtual import simulate
+from .worlds.watch import watch
 
 __all__ = [
     "Event",
@@ -32,6 +34,7 @@ __all__ = [
     "simulate",
     "spawn",
     "track_memory",
+    "watch",
 ]
 
 start_zygote()

@@ -18,7 +18,17 @@ from tests.bench import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "bench"
-PARTS = ["launchers", "startup", "parallelisms", "recorder", "virtual_speed", "predictions", "grading", "one_class"]
+PARTS = [
+    "launchers",
+    "startup",
+    "parallelisms",
+    "recorder",
+    "watch",
+    "virtual_speed",
+    "predictions",
+    "grading",
+    "one_class",
+]
 ONCE = {"predictions", "grading", "one_class"}  # they take minutes, and repeat what is short themselves
 
 Chosen = Annotated[list[str] | None, typer.Argument(help=f"of {', '.join(PARTS)} (default: all)")]

@@ -31,8 +31,11 @@ class Parting(NamedTuple):
 
 def earlier_parting(blocked: dict[int, Event], matching: Matching) -> tuple[str, bool]:
     """Sentences on where ranks parted before they got stuck, "" if they did only where they wait now; and whether that
-    explains all the rest: but for some calls of one rank, the ranks went on alike.
+    explains all the rest: but for some calls of one rank, the ranks went on alike. Nothing is said of a record that no
+    longer holds the first calls.
     """
+    if any(state.forgotten for state in matching.states.values()):
+        return "", False
     partings = [
         found
         for key, rounds in matching.collectives.by_key.items()

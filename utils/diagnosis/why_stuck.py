@@ -115,8 +115,11 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
     """Sentences about a collective for which a rank waits, while these have finished without it."""
     have = "has" if len(finished) == 1 else "have"
     calls = [calls_like(event, states[rank]) for rank in finished]
-    again, before = all(calls), len(calls_like(event, states[event.rank]))
-    elsewhere = [theirs[-1] for theirs in calls if len(theirs) >= before and theirs[-1].members != event.members]
+    numbers = [number_like(event, states[rank]) for rank in finished]
+    again, before = all(numbers), number_like(event, states[event.rank])
+    elsewhere = [
+        c[-1] for c, n in zip(calls, numbers, strict=True) if c and n >= before and c[-1].members != event.members
+    ]
     group, is_world = group_text(event, states[event.rank]), len(event.members) == len(states)
     if for_others := next((said for rank in finished if (said := called_for_others(event, states[rank]))), ""):
         return for_others
@@ -136,7 +139,7 @@ def finished_without(event: Event, finished: list[int], states: dict[int, RankSt
     if any(in_group(event, states[rank]) for rank in finished):
         none = f"{have} finished, and called {op_text(event)} in {group} only from other lines"
     fewer = f"{have} finished after fewer calls of {op_text(event)} than rank {event.rank}"
-    if len(counts := {len(theirs) for theirs in calls}) == 1 and (count := counts.pop()) < before:
+    if len(counts := set(numbers)) == 1 and (count := counts.pop()) < before:
         done = f"{have} finished after {plural(count, 'call')} of this {op_text(event)}"
         fewer = f"{done}; rank {event.rank} is in its {ordinal(before)}"
     rule = "A collective returns only when every rank of its group has called it"
@@ -189,6 +192,11 @@ def skipped(event: Event, is_world: bool, states: dict[int, RankState]) -> str:
 def calls_like(event: Event, state: RankState) -> list[Event]:
     """The calls that the rank has made of the same kind from the same line."""
     return [e for e in state.events if (e.where, e.op, e.wrapper) == (event.where, event.op, event.wrapper)]
+
+
+def number_like(event: Event, state: RankState) -> int:
+    """How many of these calls the rank has made, those that its record no longer holds included."""
+    return len(calls_like(event, state)) + state.forgotten[event.where, event.op, event.wrapper]
 
 
 def missing_from(collective: Event, matching: Matching) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -89,6 +90,8 @@ class RankState:
     frozen: list[tuple[str, int]] = field(default_factory=list)  # (name, fingerprint) of untrained parameters
     unreduced: tuple[str, list[str]] | None = None  # (where, unused parameters) of a step before DDP had reduced
     stack: list[StackFrame] = field(default_factory=list)  # innermost first; looked at once it is known to be stuck
+    forgotten: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # calls missing in `events`, by where, op
+    #   and wrapper: the record of a long run holds the last ones (recording/last_calls.py)
     finished: bool = False
     failure: Failure | None = None  # the exception it raised, if known before all have ended
 

@@ -428,13 +428,16 @@ def install(recorder: Recorder) -> None:
     """From now on, every new group of this process is a recorded one. Its backend's name is still "gloo" or "nccl"."""
     regions.recorder = recorder
     record_waiting_for_futures()
-    gloo, types = c10d.ProcessGroupGloo, dist.ProcessGroup.BackendType
+    gloo: Any = getattr(c10d.ProcessGroupGloo, "plain", c10d.ProcessGroupGloo)  # a second recorder replaces the first
+    types = dist.ProcessGroup.BackendType
 
     # These live as long as the process, even if the program destroys its group. Otherwise a rank that still waits for
     # this one would raise "Connection closed by peer", which says nothing of what it waits for.
     connected: list[Backend] = []
 
     class RecordedGloo(RecordedGroup):
+        plain = gloo
+
         def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
             backend = gloo(store, rank, size, timeout=timeout)
             connected.append(backend)
@@ -447,10 +450,10 @@ def install(recorder: Recorder) -> None:
 
     c10d.ProcessGroupGloo = RecordedGloo  # type: ignore[misc, assignment]  # how torch finds it
     if dist.is_nccl_available():
-        nccl = c10d.ProcessGroupNCCL
+        nccl: Any = getattr(c10d.ProcessGroupNCCL, "plain", c10d.ProcessGroupNCCL)
 
         class RecordedNccl(RecordedGroup):
-            Options = nccl.Options
+            plain, Options = nccl, nccl.Options
 
             def __init__(self, store: dist.Store, rank: int, size: int, options: Any) -> None:
                 super().__init__(nccl(store, rank, size, options), types.NCCL, "cuda", store, rank, size, recorder)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import pickle
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -62,14 +63,17 @@ __all__ = [
     "address_of",
     "alias_of",
     "async_collective_tensor",
+    "backends_of",
     "backward_hooks_of",
     "base_of",
     "before_batches",
     "call_kernel",
     "check_calls",
+    "collectives_so_far",
     "copy_as",
     "current_autograd_node",
     "current_graph_task_id",
+    "default_store",
     "dense_flex_attention",
     "fake_backend",
     "flash_attention",
@@ -100,6 +104,7 @@ __all__ = [
     "rebuild_from_type",
     "register_backend",
     "reinstall_gradient_hooks",
+    "replace_group",
     "scaled_product",
     "schema_of",
     "sdpa",
@@ -118,6 +123,7 @@ __all__ = [
     "source_rank_of",
     "state_of_object",
     "take_for",
+    "time_out_of",
     "top_saved_hooks",
     "tree_leaves",
     "unsafe_view",
@@ -157,10 +163,12 @@ with needed():
     from torch._C._autograd import _get_sequence_nr as next_sequence_number
     from torch._C._autograd import _top_saved_tensors_default_hooks as top_saved_hooks
     from torch._C._distributed_c10d import Backend, FakeProcessGroup, ProcessGroupGloo, Work
+    from torch._C._distributed_c10d import _register_process_group as register_process_group
     from torch._C._distributed_c10d import _resolve_process_group as resolve_process_group
     from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
         _set_thread_isolation_mode as set_thread_isolation_mode,
     )
+    from torch._C._distributed_c10d import _unregister_process_group as unregister_process_group
     from torch._C._dynamo.eval_frame import (
         _FrameAction as FrameAction,
     )
@@ -176,6 +184,7 @@ with needed():
     from torch._tensor import _rebuild_from_type_v2 as rebuild_from_type
     from torch._tensor_str import PRINT_OPTS as PRINT_OPTIONS
     from torch._utils import _get_obj_state as state_of_object
+    from torch.distributed.distributed_c10d import _get_default_store as default_store
     from torch.distributed.distributed_c10d import _World as GroupsOfProcess
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
@@ -401,12 +410,49 @@ def register_backend(
         group._register_backend(torch.device(device), kind, backend)
 
 
+def backends_of(group: dist.ProcessGroup) -> dict[str, Backend]:
+    """{"cpu" or "cuda": the backend that the group uses for tensors there}."""
+    return {device.type: group._get_backend(device) for device in group._device_types}
+
+
+def collectives_so_far(group: Any) -> int:
+    """How many collectives this rank has called on the group."""
+    return int(group._get_sequence_number_for_group())
+
+
+def replace_group(old: Any, new: Any) -> Any:
+    """Put `new` in the place of `old` wherever torch looks up groups. Returns `new`."""
+    world: Any = c10d._world
+    for known in (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag):
+        if old in known:
+            known[new] = known.pop(old)
+    for groups in world.tags_to_pg.values():
+        groups[:] = [new if group is old else group for group in groups]
+    new._set_group_name(old.group_name)
+    new._set_group_desc(old.group_desc)
+    new.bound_device_id = old.bound_device_id
+    unregister_process_group(old.group_name)
+    register_process_group(old.group_name, new)
+    if c10d.GroupMember.WORLD is old:
+        c10d._update_default_pg(new)
+    return new
+
+
 def set_sequence_number(backend: Backend) -> None:
     backend._set_sequence_number_for_group()
 
 
 def set_timeout(backend: ProcessGroupGloo, timeout: timedelta) -> None:
     backend._set_default_timeout(timeout)
+
+
+def time_out_of(group: str) -> float:
+    """The time-out in seconds of a recorded group, by its name in events; infinite if it isn't known."""
+    try:
+        recorded: Any = dist.group.WORLD if group.startswith("world") else group_named(group)
+        return float(recorded.backend.options._timeout.total_seconds())
+    except (AttributeError, RuntimeError, TypeError):  # destroyed, or of a backend without options
+        return math.inf
 
 
 def source_rank_of(work: Work) -> int:

@@ -11,10 +11,10 @@ import pytest
 import torch.distributed as dist
 from torch import zeros
 
+from utils import __main__ as command
 from utils import spawn
 from utils.worlds.dumps import explain
 from utils.worlds.dumps.read import BadDump, read_dump
-from utils.worlds.scripts import command
 
 
 def leaves_a_dump(rank, world_size):

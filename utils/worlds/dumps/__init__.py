@@ -1,4 +1,4 @@
-"""What a job left behind that died: dumps of torch's flight recorder, one per rank, and what they say."""
+"""What a job left behind that died: dumps of torch's flight recorder or of `watch`, one per rank, and what they say."""
 
 from .explain import explain
 

@@ -1,4 +1,7 @@
-"""What the dumps of a job say, in the words of a deadlock's report: who waits where, who never came, and why."""
+"""What the dumps of a job say, in the words of a deadlock's report: who waits where, who never came, and why.
+
+Dumps are torch's, or those of `watch`.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def explain(folder: Path) -> str:
     parts.append(report(states, missing))
     if "The ranks parted" not in parts[-1] and (parted := first_parting(states)):
         parts.append(parted)
-    if any(state.finished for state in states):
+    if any(state.finished for state in states) and not any("watch" in dump for dump in dumps.values()):
         parts.append(NO_MORE)
     return "\n\n".join(parts)
 

@@ -14,6 +14,7 @@ from typing import Any
 from ...events.collectives import COLLECTIVES, POINT_TO_POINT
 from ...events.event import Event
 from ...events.rank_state import RankState
+from ...recording import last_calls
 from ...recording.callers import ENGINE, HOME, kind_of
 from ...text.source_lines import IN_ENVIRONMENT
 
@@ -77,6 +78,8 @@ class Entry:
 
 def states_of(dumps: dict[int, Dump]) -> dict[int, RankState]:
     """The record of each rank that left a dump. The groups of its calls hold only ranks that left one."""
+    if all("watch" in dump for dump in dumps.values()):
+        return last_calls.states_of({rank: dump["watch"] for rank, dump in dumps.items()})
     entries = {rank: read_entries(dump) for rank, dump in dumps.items()}
     first = first_in_all(entries)
     callers: dict[str, set[int]] = defaultdict(set)

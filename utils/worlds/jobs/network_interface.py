@@ -16,10 +16,16 @@ def interface_towards(host: str) -> str | None:
     machine can reach, and without a name server there is none. So if `host` means loopback here, but not on every
     machine (as "localhost" does), the interface towards other networks is taken.
     """
+    own = address_towards(host)
+    return next((name for name, addresses in addresses_of_interfaces().items() if own in addresses), None)
+
+
+def address_towards(host: str) -> str:
+    """The address of that interface, at which the other machines of the job reach this one."""
     own = own_address_towards(host)
     if is_loopback(own) and not says_loopback(host):
         own = outside_address() or own
-    return next((name for name, addresses in addresses_of_interfaces().items() if own in addresses), None)
+    return own
 
 
 def own_address_towards(host: str) -> str:
