@@ -98,7 +98,7 @@ def never_tried(found: Planning, axis: str, tried: set[Any]) -> Iterator[Loser]:
             yield Loser(f"tp {value}", 0, 0, None, broken or batch_rule(found))
         if beyond := [value for value in values if value > inside]:
             yield Loser(f"tp {beyond[0]}+", 0, 0, None, f"leaves the node of {inside} GPUs")
-    if axis == "cp" and (beyond := [value for value in values if value > found.limits[1]]):
+    if axis == "cp" and (beyond := [value for value in values if value > max(tried)]):
         yield Loser(f"cp {beyond[0]}+", 0, 0, None, "not tried between nodes: no program was held against it")
 
 

@@ -123,7 +123,7 @@ def find_plans(
     memory     bytes that tensors may take on a GPU; by default Gpu.memory. An H100 with 80 GiB has 85.9e9 in all
     progress   called with a line of text whenever there is news
 
-    Every plan is priced by formula, memory first. The best n, and those within 2 % of the best, are composed of pieces
+    Every plan is priced by formula, memory first. The best n, and those within 5 % of the best, are composed of pieces
     that `simulate` has measured, and that decides. If none fits, `best` is empty, and the report says what is missing.
 
     Raises ValueError for an unknown name, sizes that contradict each other, and a number of GPUs that are not whole

@@ -177,7 +177,7 @@ def remarks(found: Planning) -> str:
     count = len(found.fitting) + len(found.too_large)
     return (
         f"{count:,} plans by formula in {formula:.1f} s ({count / max(formula, 1e-9):,.0f} per second); the best and "
-        f"those within 2 % of it composed of measured pieces in {measuring:.1f} s.\n"
+        f"those within 5 % of it composed of measured pieces in {measuring:.1f} s.\n"
         f"Tried: cp up to {found.limits[1]}, or inside a node; up to 8 sequences in a microbatch; "
         f"recompute {', '.join(found.limits[0])}. GB are what tensors hold: CUDA, NCCL and fragmentation come on top."
     )

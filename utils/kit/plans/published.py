@@ -126,15 +126,19 @@ RUNS = (
         Published("mt-nlg-530b", "dgx-a100", 1920, Plan(dp, 8, 35, recompute="full"), seconds, MT_NLG, OLDER)
         for dp, seconds in ((8, 60.1), (10, 50.2), (12, 44.4))
     ),
-    Published(
-        *("llama-65b", "dgx-a100", 2048, Plan(256, 8), 5.39, LLAMA),
-        note=f"seconds from 380 tokens/s per GPU and 4 million tokens per step; {GUESS}",
-        site="production",
-    ),
-    Published(
-        *("llama-2-70b", "dgx-a100", 1024, Plan(256, 8), 6.34, LLAMA_2),
-        note=f"seconds from 1,720,320 GPU hours for 2 trillion tokens, with losses; 2,048 GPUs are a guess; {GUESS}",
-        site="production",
+    *(
+        Published(name, "dgx-a100", batch, Plan(256, 8, micro=micro), seconds, source, f"{note}; {GUESS}", "production")
+        for name, batch, micro, seconds, source, note in (
+            ("llama-65b", 2048, 4, 5.39, LLAMA, "seconds from 380 tokens/s per GPU, 4 million tokens per step"),
+            (
+                "llama-2-70b",
+                1024,
+                2,
+                6.34,
+                LLAMA_2,
+                "seconds from 1,720,320 GPU hours, losses included; GPUs are a guess",
+            ),
+        )
     ),
     Published(
         *("llama-3-405b", "dgx-h100", 2048, Plan(128, 8, 16, chunks=8), 6.75, LLAMA_3),
