@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-SUBCOMMANDS = {"explain": ".worlds.dumps.command", "watch": ".worlds.watch.command"}  # {name: where its `main` is}
+SUBCOMMANDS = {  # {name: where its `main` is}
+    "explain": ".worlds.dumps.command",
+    "plan": ".kit.planner.command",
+    "watch": ".worlds.watch.command",
+}
 SCRIPTS = ".worlds.scripts.command"
 
 

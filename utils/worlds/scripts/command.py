@@ -34,6 +34,7 @@ examples:
   {COMMAND} --nproc-per-node 2 --timeline run.html --traffic train.py
   {COMMAND} explain dumps/                                  what a job that died has left behind
   torchrun --nproc-per-node 8 -m {NAME}.watch train.py         in a job: also --nnodes, or srun
+  {COMMAND} plan --help                                     how to spread a model over GPUs
 
 torchrun's options are accepted, each with either kind of dash, so that `torchrun` in a command line can be replaced
 by `{COMMAND}`. There is no limit on time: the ranks are ended only when none can move, when one has failed, or by a
