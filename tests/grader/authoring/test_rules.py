@@ -85,11 +85,11 @@ BREACHES = {
         f"{SOURCE}:30",
         "move this import to the first code cell, on line 7: import math",
     ),
-    "comment that is too wide": (
+    "code that is too wide": (
         SOURCE,
-        "    return x + 1",
-        f"    return x + 1  # {'so ' * 24}on",
-        f"{SOURCE}:19",
+        '    print(judges, "right")',
+        f"    print(judges, 'right')  # {'so ' * 21}on",
+        f"{SOURCE}:10",
         "this line is 94 columns wide",
     ),
     "docstring that is too wide": (
@@ -292,7 +292,8 @@ def test_what_is_hidden_is_marked_and_not_needed_by_what_is_not(course, hidden, 
 
 def test_an_error_that_a_check_raises_is_reported_at_its_line(course):
     """Also where something else raises it for the check. The notebook's own `check` calls the check's function."""
-    load = "import runpy\nadd_one_values = runpy.run_path('../../solutions/01_tiny/checks_01.py')['add_one_values']\n\n"
+    load = "import runpy\nof_room = runpy.run_path('../../solutions/01_tiny/checks_01.py')\n"
+    load += "add_one_values = of_room['add_one_values']\n\n"
     text = TINY.replace("# %%\ndef check", f"# %%\n{load}def check").replace(
         "assert function(1)", "add_one_values(1)\n    assert function(1)"
     )
