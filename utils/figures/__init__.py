@@ -23,6 +23,7 @@ overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward, and below it the all-
 norms(world_size=2)                              which numbers of a batch share a mean
 compressed([0.9, -0.1], {"int4": [1, 0]})        the entries of a gradient, and what arrives of them
 over_steps({"SGD": [0.4, 0.3]}, "loss", "loss")  a line over the training steps for each name
+intervals({"a plan": (7.7, 8.4, 10.4)}, "", "s")  a bar from low to high for each name, and a dot for a value
 pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and what travels between them
 schedule([[("F", 0), ("B", 0)]] * 2)             each rank's steps of a pipeline over time
 sharded_matmul("columns", tp_size=2)             x @ w with w cut into columns or rows; sharded_mlp: both in turn;
@@ -47,6 +48,7 @@ from .data_parallel import buckets, data_parallel_step, norms, overlap
 from .experts import dispatch
 from .grids import rank_grid, ring_blocks
 from .heatmaps import heatmap, traffic
+from .intervals import intervals
 from .layouts import layout_ways, layouts
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
@@ -80,6 +82,7 @@ __all__ = [
     "halves",
     "halving",
     "heatmap",
+    "intervals",
     "layer_doors",
     "layout_ways",
     "layouts",
