@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # One row per floor, the ground last. Packages on one floor do not import each other.
 UTILS = """
 checks __main__
+kit.planner
 benchmark worlds.scripts kit.plans
 worlds.virtual
 worlds.real

@@ -8,7 +8,7 @@ import torch
 from utils import RankFailed, simulate
 from utils.cluster import find_cluster
 from utils.kit.pipeline_schedule import problem
-from utils.kit.plans import Model, Plan, alike, bytes_of, seconds_of, step
+from utils.kit.plans import Key, Model, Plan, alike, bytes_of, compose, measure_pieces, range_of, seconds_of, step
 from utils.kit.plans.schedule import schedule
 
 DENSE = Model(4, 4096, 32, 4096, 32_000, key_heads=8, ffn=11_264, gated=True)
@@ -45,8 +45,11 @@ def test_bytes_and_seconds_are_those_of_the_program(name):
         of_stage = bytes_of(plan, model, batch, stage)
         assert sum(of_stage.values()) == pytest.approx(peak[stage * plan.tp * plan.replicas], rel=0.005)
     assert sum(bytes_of(plan, model, batch).values()) == pytest.approx(max(peak), rel=0.005)
-    parts = seconds_of(plan, model, batch, find_cluster("dgx-h100", plan.gpus))
-    assert sum(parts.values()) == pytest.approx(run.elapsed, rel=0.05)
+    cluster = find_cluster("dgx-h100", plan.gpus)
+    pieces = measure_pieces(model, [Key.of(plan)], cluster)
+    for parts in (seconds_of(plan, model, batch, cluster), compose(plan, pieces, model, batch, cluster)):
+        assert sum(parts.values()) == pytest.approx(run.elapsed, rel=0.05)
+        assert range_of(parts, cluster) == pytest.approx(run.range, rel=0.06)
 
 
 @pytest.mark.parametrize("name", ["chunks", "tensor"])

@@ -111,37 +111,71 @@ class Published:
         return replace(find_cluster(self.cluster, self.plan.gpus, rates="achieved"), site=SITES[self.site])
 
 
-RECIPES = "NVIDIA, dgx-cloud-benchmarking, performance recipes for H100, bf16"
+RECIPES = "github.com/NVIDIA/dgxc-benchmarking, recipes for H100 in bf16 with NeMo 24.09 to 24.12"
 MT_NLG, LLAMA_3 = "arXiv 2201.11990, section 3.2", "arXiv 2407.21783, table 4"
+LLAMA, LLAMA_2 = "arXiv 2302.13971, section 2.4", "arXiv 2307.09288, tables 2 and 5"
+OLDER = "its software of 2021 had no sequence parallelism, fused attention or overlap of gradients, which are all here"
+GUESS = "the plan is a guess, since the paper names only model and sequence parallelism"
 NVLINK = "without tp because NVLink is cut down to 400 GB/s on an H800"
 RUNS = (
-    Published("gpt-3-175b", "dgx-h100", 2048, Plan(32, 4, 8, chunks=12), 8.453, RECIPES, "1,024 GPUs"),
-    Published("gpt-3-175b", "dgx-h100", 256, Plan(4, 4, 8, chunks=12), 8.309, RECIPES, "128 GPUs"),
     *(
-        Published("mt-nlg-530b", "dgx-a100", 1920, Plan(dp, 8, 35, recompute="full"), seconds, MT_NLG)
+        Published("gpt-3-175b", "dgx-h100", 2 * gpus, Plan(gpus // 32, 4, 8, chunks=12), seconds, RECIPES, fitted=True)
+        for gpus, seconds in ((1024, 8.453), (128, 8.309))
+    ),
+    *(
+        Published("mt-nlg-530b", "dgx-a100", 1920, Plan(dp, 8, 35, recompute="full"), seconds, MT_NLG, OLDER)
         for dp, seconds in ((8, 60.1), (10, 50.2), (12, 44.4))
+    ),
+    *(
+        Published(name, "dgx-a100", batch, Plan(256, 8, micro=micro), seconds, source, f"{note}; {GUESS}", "production")
+        for name, batch, micro, seconds, source, note in (
+            ("llama-65b", 2048, 4, 5.39, LLAMA, "seconds from 380 tokens/s per GPU, 4 million tokens per step"),
+            (
+                "llama-2-70b",
+                1024,
+                2,
+                6.34,
+                LLAMA_2,
+                "seconds from 1,720,320 GPU hours, losses included; GPUs are a guess",
+            ),
+        )
     ),
     Published(
         *("llama-3-405b", "dgx-h100", 2048, Plan(128, 8, 16, chunks=8), 6.75, LLAMA_3),
         note="chunks and microbatch are not in the paper; seconds from 400 TFLOP/s per GPU",
+        site="production",
+        fitted=True,
     ),
     Published(
-        "llama-3-405b-128k", "dgx-h100", 128, Plan(8, 8, 16, 16, chunks=8), None, LLAMA_3, "chunks not in the paper"
+        *("llama-3-405b-128k", "dgx-h100", 128, Plan(8, 8, 16, 16, chunks=8), None, LLAMA_3),
+        note="chunks not in the paper",
+        site="production",
     ),
     Published("llama-3-405b", "dgx-h100", 252, Plan(4, 8, 9, 2, chunks=7), 17.2, RECIPES),
+    Published("llama-3-405b", "dgx-h100", 1008, Plan(16, 8, 9, 2, chunks=7), 17.62, RECIPES),
     Published("llama-3-70b", "dgx-h100", 2048, Plan(32, 4, 4, 2, chunks=5), 14.86, RECIPES),
+    Published("llama-3-70b", "dgx-h100", 128, Plan(2, 4, 4, 2, chunks=5), 14.72, RECIPES),
     Published("llama-3-8b", "dgx-h100", 128, Plan(4, cp=2), 12.91, RECIPES),
     Published("nemotron-4-340b", "dgx-h100", 64, Plan(4, 8, 8, chunks=12), 4.67, RECIPES),
+    Published("nemotron-4-340b", "dgx-h100", 512, Plan(32, 8, 8, chunks=12), 4.84, RECIPES),
     Published("nemotron-4-15b", "dgx-h100", 256, Plan(16, 4, micro=4), 2.845, RECIPES),
-    Published("mixtral-8x7b", "dgx-h100", 256, Plan(16, pp=4, ep=8, chunks=8), 2.90, RECIPES),
+    Published("nemotron-4-15b", "dgx-h100", 8192, Plan(512, 4, micro=4), 2.887, RECIPES),
+    Published(
+        *("mixtral-8x7b", "dgx-h100", 256, Plan(16, pp=4, ep=8, chunks=8), 2.90),
+        source="github.com/NVIDIA/Megatron-LM, megatron/core/transformer/moe/README.md: 468 TFLOP/s per GPU",
+        fitted=True,
+    ),
     Published("grok-1", "dgx-h100", 1024, Plan(8, 4, 8, 2, ep=8, chunks=8), 20.83, RECIPES),
+    Published("grok-1", "dgx-h100", 4096, Plan(32, 4, 8, 2, ep=8, chunks=8), 21.09, RECIPES),
     Published(
         *("deepseek-v2", "dgx-h100", 9216, Plan(64, pp=16, ep=8), 22.9, "arXiv 2405.04434, sections 3.1.3 and 3.2.3"),
         note=f"1,024 H800; seconds from 172,800 GPU hours per trillion tokens; GPUs are a guess; {NVLINK}",
+        site="production",
     ),
     Published(
         *("deepseek-v3", "dgx-h100", 15_360, Plan(128, pp=16, ep=64), 19.9, "arXiv 2412.19437, sections 3.2 and 4.2"),
         note="2,048 H800, fp8, DualPipe, at most 4 nodes per token: none of these is here; seconds from GPU hours",
+        site="production",
     ),
 )
 

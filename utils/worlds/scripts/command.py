@@ -33,6 +33,7 @@ examples:
   {COMMAND} --virtual 4 --device cpu train.py               virtual, with values
   {COMMAND} --nproc-per-node 2 --timeline run.html --traffic train.py
   {COMMAND} explain dumps/                                  what flight-recorder dumps of a job that died say
+  {COMMAND} plan --help                                     how to spread a model over GPUs
 
 torchrun's options are accepted, each with either kind of dash, so that `torchrun` in a command line can be replaced
 by `{COMMAND}`. There is no limit on time: the ranks are ended only when none can move, when one has failed, or by a
@@ -46,10 +47,6 @@ A deadlock, and calls that don't fit together, give 1; a wrong command line give
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["explain"]:
-        from ..dumps.command import main as explain  # needs torch
-
-        return explain(arguments[1:])
     parser = make_parser()
     if not arguments:
         parser.print_help()
