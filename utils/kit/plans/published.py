@@ -1,5 +1,8 @@
 """Models and plans that were published, by name: MODELS["llama-3-70b"], and RUNS, each with its source.
 
+    for case in published_plans():      each of RUNS with what it takes here: bytes, seconds, the range
+        print(case.run.model, case.run.plan, case.run.seconds, case.here.total, case.here.range)
+
 What a source leaves open is said in `note`. Multi-head latent attention can't be expressed: DeepSeek's is written as
 128 heads of 128 that share one head of keys and values, with 13 % more attention weights (V2). Its first layers, which
 have no experts, are written like the others. Vocabularies are padded to a multiple of 128, as Megatron-LM does.
@@ -7,10 +10,14 @@ have no experts, are written like the others. Vocabularies are padded to a multi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from ...cluster.hardware import Cluster
+from ...cluster.presets import SITES, find_cluster
 from .model import Model
 from .plan import Plan
+from .search import Candidate, confirmed, priced
 
 
 def gpt(layers: int, width: int, heads: int, vocabulary: int = 51_200) -> Model:
@@ -84,6 +91,8 @@ class Published:
 
     batch     sequences per step
     seconds   of a step, as published or as follows from what is; None if nothing comparable is
+    site      of SITES in cluster/presets.py: "production" if the number is from a campaign of weeks
+    fitted    whether a rate was fitted to this row, or to another of the same recipe (tests/accuracy)
     """
 
     model: str
@@ -93,6 +102,13 @@ class Published:
     seconds: float | None
     source: str
     note: str = ""
+    site: str = "benchmark"
+    fitted: bool = False
+
+    @property
+    def on(self) -> Cluster:
+        """The machine, at achieved rates."""
+        return replace(find_cluster(self.cluster, self.plan.gpus, rates="achieved"), site=SITES[self.site])
 
 
 RECIPES = "NVIDIA, dgx-cloud-benchmarking, performance recipes for H100, bf16"
@@ -128,3 +144,37 @@ RUNS = (
         note="2,048 H800, fp8, DualPipe, at most 4 nodes per token: none of these is here; seconds from GPU hours",
     ),
 )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A published run, and its plan as it is simulated here."""
+
+    run: Published
+    here: Candidate
+
+    @property
+    def error(self) -> float | None:
+        """Of the simulated step, as a part of the published one."""
+        return self.here.total / self.run.seconds - 1 if self.run.seconds else None
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the published step lies inside the range."""
+        if self.run.seconds is None or self.here.range is None:
+            return None
+        shortest, longest = self.here.range
+        return shortest <= self.run.seconds <= longest
+
+
+def published_plans(runs: Iterable[Published] = RUNS, measure: bool = True) -> list[Case]:
+    """What each run takes here. measure: composed of measured pieces, a second for each run; else by formula, at once.
+
+    Bytes and seconds are those of layers.py: today's kernels and overlap, even for software that had neither.
+    """
+    cases = []
+    for run in runs:
+        model, cluster = MODELS[run.model], run.on
+        here = priced(run.plan, model, run.batch, cluster)
+        cases.append(Case(run, confirmed([here], model, run.batch, cluster)[0] if measure else here))
+    return cases

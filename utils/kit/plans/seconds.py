@@ -1,6 +1,8 @@
 """How long a plan's training step takes, by part, at the rates of the cluster: what step.py takes, in closed form.
 
     seconds_of(plan, model, batch, find_cluster("dgx-h100", 1024))     {part: seconds}; their sum is a step
+    compose(plan, pieces, model, batch, cluster)                       the same of pieces that `simulate` measured
+    range_of(seconds, cluster)                                         how long it may really take
 
 compute, memory    products and attention; kernels that memory limits: on the stage that has most to do
 tp, cp, ep         communication inside layers, as far as nothing runs beside it
@@ -11,12 +13,14 @@ optimizer          Adam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from ...cluster.hardware import Cluster
 from .memory import dense_parameters, parameters_of
 from .model import Model
+from .pieces import Key, Piece
 from .plan import Plan
 from .work import (
     Pass,
@@ -29,6 +33,7 @@ from .work import (
 )
 
 PARTS = ("compute", "memory", "tp", "cp", "ep", "pp", "bubble", "dp", "optimizer")
+NOTHING = Seconds()
 
 
 def seconds_of(plan: Plan, model: Model, batch: int, cluster: Cluster) -> dict[str, float]:
@@ -38,7 +43,22 @@ def seconds_of(plan: Plan, model: Model, batch: int, cluster: Cluster) -> dict[s
     """
     cluster = cluster if cluster.rates else cluster.at_rates()
     alone = replace(plan, dp=1, chunks=1)  # all that a microbatch on a stage depends on
-    layer, stages = stage_seconds(alone, model, cluster)
+    return step_seconds(plan, model, batch, cluster, *priced_stages(alone, model, cluster))
+
+
+def compose(plan: Plan, pieces: Mapping[Key, Piece], model: Model, batch: int, cluster: Cluster) -> dict[str, float]:
+    """{part: seconds} as seconds_of returns them, of measured pieces (pieces.py). KeyError if the plan's is missing."""
+    cluster = cluster if cluster.rates else cluster.at_rates()
+    piece = pieces[Key.of(plan)]
+    layer = piece.layer_of(plan)
+    stages = stages_of(plan, model, layer.whole, piece.embedding.whole, piece.output.whole)
+    return step_seconds(plan, model, batch, cluster, layer, stages)
+
+
+def step_seconds(
+    plan: Plan, model: Model, batch: int, cluster: Cluster, layer: Pass, stages: list[Seconds]
+) -> dict[str, float]:
+    """A step's parts. layer: one microbatch of it; stages: see stages_of."""
     count = plan.microbatches(batch)
     most = max(stages, key=sum)
     parts = dict(zip(PARTS, most.times(count), strict=False))
@@ -52,24 +72,47 @@ def seconds_of(plan: Plan, model: Model, batch: int, cluster: Cluster) -> dict[s
 
 
 @lru_cache(maxsize=65536)
-def stage_seconds(plan: Plan, model: Model, cluster: Cluster) -> tuple[Pass, list[Seconds]]:
-    """(a layer, a microbatch forward and backward on a stage in the middle, on the first and on the last, if there are
-    such)
-    """
+def priced_stages(plan: Plan, model: Model, cluster: Cluster) -> tuple[Pass, list[Seconds]]:
+    """(a layer by formula, stages_of)"""
     alone = replace(plan, pp=1)
     layer = layer_seconds(model, alone, cluster)
-    each = layer.whole
-    ends = [each.times(plan.stage_layers(model, stage)) for stage in sorted({0, plan.pp - 1})]
-    if model.vocabulary:
-        for place, piece in ((0, embedding_seconds), (-1, output_seconds)):
-            ends[place] = ends[place].plus(piece(model, alone, cluster).whole)
-    return layer, [each.times(plan.layers(model)), *ends] if plan.pp > 2 else ends
+    ends = [piece(model, alone, cluster).whole for piece in (embedding_seconds, output_seconds) if model.vocabulary]
+    return layer, stages_of(plan, model, layer.whole, *ends)
+
+
+def stages_of(
+    plan: Plan, model: Model, layer: Seconds, embedding: Seconds = NOTHING, output: Seconds = NOTHING
+) -> list[Seconds]:
+    """What a microbatch takes forward and backward on a stage in the middle, on the first and on the last, if there
+    are such. layer, embedding, output: what one of them takes.
+    """
+    ends = [layer.times(plan.stage_layers(model, stage)) for stage in sorted({0, plan.pp - 1})]
+    for place, piece in ((0, embedding), (-1, output)):
+        ends[place] = ends[place].plus(piece)
+    return [layer.times(plan.layers(model)), *ends] if plan.pp > 2 else ends
+
+
+def range_of(seconds: Mapping[str, float], cluster: Cluster) -> tuple[float, float] | None:
+    """(shortest, longest) between which a real cluster would need, in 8 of 10 cases, as `Run.range` has it for a run.
+
+    seconds   a step's, by part. A bubble lasts as long as what the others do meanwhile.
+
+    None at a datasheet's rates, and where the rates don't say.
+    """
+    uncertainty = cluster.at_rates().uncertainty
+    if uncertainty is None:
+        return None
+    busy = sum(seconds.values()) - seconds["bubble"]
+    stretched = {part: took * (1 + seconds["bubble"] / busy) for part, took in seconds.items() if part != "bubble"}
+    memory = stretched["memory"] + stretched["optimizer"]
+    rest = sum(stretched.values()) - stretched["compute"] - memory
+    return uncertainty.between({"computing": stretched["compute"], "memory": memory, "communication": rest})
 
 
 def bubble_seconds(plan: Plan, stages: list[float], middle: float) -> float:
     """How long the busiest stage waits: for the first chunk of each stage before it, and the last of each behind it.
 
-    stages: as stage_seconds has them; middle: one that has all its layers and nothing else
+    stages: as stages_of has them; middle: one that has all its layers and nothing else
     """
     chunks = [stage - (1 - 1 / plan.chunks) * middle for stage in stages]  # that chunk of the first, of the last stage
     return sum(chunks) + (plan.pp - len(stages)) * chunks[0] - max(chunks)
