@@ -35,6 +35,7 @@ memory_and_time({"every k": [("1", 1e9, 1.3)]}, "")  what recomputing saves in m
 layouts(["S0 R", "S0 S1"], mesh=(2, 3))          which rank of a mesh has which part of a matrix
 rank_grid({"dp": 2, "pp": 2, "tp": 3})           which ranks of a grid share a group, for each axis
 ring_blocks({"zigzag": [[0, 3], [1, 2]]})        who computes which block of a causal mask, at which hop of a ring
+stage_bytes({"stage 0": {"kind": 1e9}}, 80e9)    bytes of a plan by kind, on each stage; plan_cloud: bytes and seconds
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
 
@@ -53,6 +54,7 @@ from .layouts import layout_ways, layouts
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
 from .picture import COLOURS, KINDS, Picture
+from .planning import plan_cloud, stage_bytes
 from .recomputing import memory_and_time
 from .schedules import pipeline, schedule
 from .shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_mlp
@@ -93,6 +95,7 @@ __all__ = [
     "overlap",
     "pairwise",
     "pipeline",
+    "plan_cloud",
     "qkv_columns",
     "rank_grid",
     "recut",
@@ -103,6 +106,7 @@ __all__ = [
     "schedule",
     "sharded_matmul",
     "sharded_mlp",
+    "stage_bytes",
     "stages",
     "sweep",
     "tiles",
