@@ -163,9 +163,10 @@ wrong("all-stages", sentence="the sum over all stages: they work at the same tim
 wrong("mean-stage", sentence="the mean of all stages: all wait for the busiest").replace(
     "count * max(stages)", "count * sum(stages) / plan.pp"
 )
-wrong("all-layers", sentence="with layers / pp layers on each stage: a layer can't be cut",).replace(
-    "plan.stage_layers(model, stage) * both", "model.layers / plan.pp * both"
-)
+wrong(
+    "all-layers",
+    sentence="with layers / pp layers on each stage: a layer can't be cut",
+).replace("plan.stage_layers(model, stage) * both", "model.layers / plan.pp * both")
 wrong("four-thirds", sentence="4/3 of everything: recomputing adds the forward of layers alone").replace(
     "backward += forward", "forward, backward = forward * 4 / 3, backward * 4 / 3"
 )
@@ -198,15 +199,14 @@ wrong("one-way", sentence="messages in one direction: gradients go back").replac
     "2 * (plan.pp * chunks - 1)", "(plan.pp * chunks - 1)"
 )
 wrong("all-exposed", sentence="all layers' gathers and scatters: all but the first hide behind computing").replace(
-    "max(gather, n * gather - (n - 1) * forward) + max(scatter, n * scatter - (n - 1) * backward)",
-    "n * (gather + scatter)",
+    "\"exchange\": seen", "\"exchange\": n * (gather + scatter)",
 )
 wrong(
     "nothing-exposed",
     sentence="nothing: the first layer's gather and the last one's scatter have nothing to hide behind",
-).replace("max(gather, n * gather - (n - 1) * forward) + max(scatter, n * scatter - (n - 1) * backward)", "0.0")
+).replace("\"exchange\": seen", "\"exchange\": 0.0")
 wrong("one-each", sentence="one gather and one scatter: here they take longer than the computing beside them").replace(
-    "max(gather, n * gather - (n - 1) * forward) + max(scatter, n * scatter - (n - 1) * backward)", "gather + scatter"
+    "\"exchange\": seen", "\"exchange\": gather + scatter"
 )
 right("fractions").replace("count * max(stages)", "max(count * each for each in stages)")
 
