@@ -141,7 +141,7 @@ hidden_first_guess = vary(
 
 @oracle(
     values=[
-        ("llama-3-8b", {}, 96, ("dgx-h100", 48)),
+        ("llama-3-8b", {"layers": 30}, 96, ("dgx-h100", 48)),
         ("mixtral-8x7b", {"layers": 10, "key_heads": 2}, 48, ("dgx-h100", 16)),
     ]
 )
