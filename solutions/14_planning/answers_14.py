@@ -7,8 +7,7 @@ ANSWERS = Answers()
 wrong, right = ANSWERS.to("first-guess")
 wrong("always-recomputes", "It comes last").replace('("none", "full")', '("full",)')
 wrong("all-as-stages", "One stage has more to do").replace(
-    "shapes = [(tp, 1) for tp in range(1, node + 1)] + [(node, pp) for pp in range(2, model.layers + 1)]",
-    "shapes = [(1, pp) for pp in range(model.layers, 0, -1)]",
+    "shapes = [(tp, 1) for tp in range(1, node + 1)]", "shapes = [(1, pp) for pp in range(model.layers, 0, -1)]"
 )
 wrong("over-the-node", "a node has 8 GPUs").replace(
     "node = cluster.size, cluster.gpus_per_node", "node = cluster.size, 16"
@@ -16,11 +15,9 @@ wrong("over-the-node", "a node has 8 GPUs").replace(
 wrong("two-bytes", "With the 2 bytes of each weight alone it would fit").replace(
     "not problem_of(plan, model, batch, cluster)", "2 * model.parameters / tp / pp < cluster.gpu.memory"
 )
-wrong("indivisible-batch", "dp x micro must divide the batch").replace(
-    "not problem_of(plan, model, batch, cluster)",
-    "24 * model.parameters / tp / pp < cluster.gpu.memory and dp % 7 == 0",
-)
-wrong("idle", "but there are 240 GPUs").replace("dp = gpus // (tp * pp)", "dp = 2 ** int(math.log2(gpus // (tp * pp)))")
+wrong("idle", "but there are 240 GPUs").replace(
+    "dp = gpus // (tp * pp)", "dp = 2 ** int(math.log2(gpus // (tp * pp)))"
+).replace("not problem_of(plan, model, batch, cluster)", "16 * model.parameters / tp / pp < cluster.gpu.memory")
 right("by-bytes").replace(
     "not problem_of(plan, model, batch, cluster)",
     "sum(bytes_of(plan, model, batch).values()) < cluster.gpu.memory and not problem_of(plan, model, batch, cluster)",

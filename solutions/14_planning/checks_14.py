@@ -145,7 +145,7 @@ hidden_first_guess = vary(
 
 @oracle(
     values=[
-        ("llama-3-8b", {}, 96, ("dgx-h100", 48)),
+        ("llama-3-8b", {"layers": 30}, 96, ("dgx-h100", 48)),
         ("mixtral-8x7b", {"layers": 10, "key_heads": 2}, 48, ("dgx-h100", 16)),
     ]
 )
@@ -191,9 +191,6 @@ def expect_possible_plans(
 def missing_because(missing: list[Plan], listed: set[Plan], model: Model) -> str:
     """What all missing plans have in common, and no plan of the list has."""
     traits = {
-        "All that is missing has a size that is no power of two. 35 stages are fine: MT-NLG had them.": lambda plan: (
-            any(size & (size - 1) for size in (plan.tp, plan.pp, plan.cp, plan.ep, plan.chunks, plan.micro))
-        ),
         f"All that is missing has more tensor ranks than heads of keys ({model.key_heads}). Keys can be repeated.": (
             lambda plan: plan.tp > model.key_heads
         ),
@@ -206,6 +203,9 @@ def missing_because(missing: list[Plan], listed: set[Plan], model: Model) -> str
         "All that is missing recomputes.": lambda plan: plan.recompute != "none",
         "All that is missing has cp above 1.": lambda plan: plan.cp > 1,
         "All that is missing has several sequences in a microbatch.": lambda plan: plan.micro > 1,
+        "All that is missing has a size that is no power of two. 35 stages are fine: MT-NLG had them.": lambda plan: (
+            any(size & (size - 1) for size in (plan.tp, plan.pp, plan.cp, plan.ep, plan.chunks, plan.micro))
+        ),
     }
     for words, has in traits.items():
         if all(map(has, missing)) and not any(map(has, listed)):
