@@ -434,9 +434,7 @@ wrong, right = ANSWERS.to("checkpoint-every")
 wrong("one-gpu", sentence="for a single GPU: a cluster fails as many times as often as it has GPUs").replace(
     "3600 * mtbf_hours / gpus", "3600 * mtbf_hours"
 )
-wrong("hours", sentence="with hours taken as seconds: mtbf_hours is in hours, everything else in seconds").replace(
-    "3600 * mtbf_hours / gpus", "mtbf_hours / gpus"
-)
+wrong("hours", "math range error").replace("3600 * mtbf_hours / gpus", "mtbf_hours / gpus")
 wrong("minutes", sentence="with hours turned into minutes: everything else is in seconds").replace(
     "3600 * mtbf_hours", "60 * mtbf_hours"
 )
@@ -647,8 +645,8 @@ wrong("judges-fitted", sentence="of the rows that the factor was fitted to: thos
 wrong("by-row", same_as="fits-all").replace('is_held_out(row["workload"])])', 'is_held_out(row["name"])])')
 wrong(
     "looks-first",
-    sentence="read too early, although the errors are right: until the factor is fixed, ask a held-out row only for its "
-    "workload",
+    sentence="read too early, although the errors are right: until the factor is fixed, ask a held-out row for its "
+    "workload alone",
 ).replace(FITTED, f'measured = [row["seconds"] for row in rows]\n{FITTED}')
 wrong("better-half", sentence="chosen from two factors, after a look at the rows that judge it: fit one, once").replace(
     FITTED,

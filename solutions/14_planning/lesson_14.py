@@ -742,7 +742,8 @@ def compare_with_gap(name, priced, gap):
     promised = {plan: whole[plan] - parts[gap] for plan, parts in priced.items()}
     winner, usual = min(promised, key=promised.get), statistics.median(whole[p] / promised[p] - 1 for p in whole)
     over = whole[winner] / promised[winner] - 1
-    print(f"{name} without {gap}: {winner}\n  promised {promised[winner]:.2f} s, takes {whole[winner]:.2f}: {over:+.0%}")
+    print(f"{name} without {gap}: {winner}")
+    print(f"  promised {promised[winner]:.2f} s, takes {whole[winner]:.2f}, {over:+.0%}")
     print(f"  a typical plan is off by {usual:+.0%}; the best one takes {min(whole.values()):.2f} s")
     return over
 
@@ -1069,7 +1070,7 @@ for name, nvlink in (("H100's NVLink", None), ("H800's, 400 GB/s", 200e9)):
 def tokens_per_tier(
     chosen: list[list[int]], rank: int, experts_per_rank: int, gpus_per_node: int, row_bytes: int
 ) -> tuple[int, int]:
-    """(bytes inside nodes, bytes between nodes) for the tokens of one rank and one layer.
+    """(bytes inside nodes, bytes between nodes) for one rank's tokens and one layer.
 
     chosen: (T, top), the experts of each of this rank's tokens. Rank r has experts
     r * experts_per_rank and up, node n the ranks n * gpus_per_node and up. A token is
@@ -1110,7 +1111,7 @@ for most in (0, 4):
     nodes[most] = statistics.mean(len({expert // 32 for expert in token}) for token in chosen)
     inside, between = tokens_per_tier(chosen, 0, 4, 8, row)
     print(
-        f"{'at most 4 nodes' if most else 'no limit':16} {nodes[most]:.2f} nodes per token; inside {inside / 1e9:.2f} GB, "
+        f"{'at most 4' if most else 'no limit':9} {nodes[most]:.2f} nodes per token; inside {inside / 1e9:.2f} GB, "
         f"{inside / 360e9 * 1e3:.1f} ms; between {between / 1e9:.2f} GB, {between / 40e9 * 1e3:.1f} ms"
     )
 
@@ -1519,7 +1520,8 @@ figures.intervals(
 
 # %%
 rows = [
-    {"name": str(case.run.plan), "workload": case.run.model, "seconds": case.run.seconds, "case": case} for case in unseen
+    {"name": str(run.plan), "workload": run.model, "seconds": run.seconds, "case": case}
+    for case, run in ((case, case.run) for case in unseen)
 ]
 
 def predicted(row):
