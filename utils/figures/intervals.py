@@ -10,7 +10,7 @@ from .picture import GREY, INK, KINDS, Picture
 def intervals(ranges: Mapping[str, tuple[float, float, float]], title: str, what: str) -> Picture:
     """A bar from low to high for each {name: (low, value, high)}, from the top down, and a dot at the value.
 
-    A dot outside its bar is red and hollow. what: the name of the axis, with its unit if it has one.
+    A dot outside its bar is hollow. what: the name of the axis, with its unit if it has one.
     """
     picture = Picture(7.2, 1.1 + 0.28 * len(ranges), title)
     height = picture.get_figheight()
