@@ -49,7 +49,9 @@ def test_bytes_and_seconds_are_those_of_the_program(name):
     pieces = measure_pieces(model, [Key.of(plan)], cluster)
     for parts in (seconds_of(plan, model, batch, cluster), compose(plan, pieces, model, batch, cluster)):
         assert sum(parts.values()) == pytest.approx(run.elapsed, rel=0.05)
-        assert range_of(parts, cluster) == pytest.approx(run.range, rel=0.06)
+        assert range_of(parts, cluster) == pytest.approx(
+            run.range, rel=0.08
+        )  # exposed communication is the widest part
 
 
 @pytest.mark.parametrize("name", ["chunks", "tensor"])
