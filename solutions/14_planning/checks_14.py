@@ -1,4 +1,4 @@
-"""The checks of lesson 14. Form: see oracles.py; what a rank runs: kit/drivers/on_plans.py.
+"""The checks of lesson 14. Form: see oracles.py; what a rank runs: kit/plans/drivers.py.
 
 The truth about a plan is what utils/kit/plans says: its rules, bytes and seconds are held against runs by tests.
 """
@@ -18,7 +18,8 @@ from utils.checks.oracles import Case, every, oracle, vary
 from utils.checks.recorded import recorded
 from utils.checks.show import show
 from utils.cluster.hardware import Cluster
-from utils.kit.drivers.on_plans import (
+from utils.kit.plans import Model, Plan, bytes_of, plans, problem_of, rule_broken, seconds_of
+from utils.kit.plans.drivers import (
     Site,
     Sizes,
     cluster_of,
@@ -29,7 +30,6 @@ from utils.kit.drivers.on_plans import (
     on_prices,
     on_stages,
 )
-from utils.kit.plans import Model, Plan, bytes_of, plans, problem_of, rule_broken, seconds_of
 from utils.kit.plans.seconds import replica_seconds
 from utils.kit.plans.work import collective_seconds, embedding_seconds, layer_seconds, output_seconds
 

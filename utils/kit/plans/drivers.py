@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from ...cluster.hardware import Cluster
 from ...cluster.presets import find_cluster
-from ..plans import MODELS, Model, Plan
+from .model import Model
+from .plan import Plan
+from .published import MODELS
 
 Sizes = Mapping[str, Any]
 Site = tuple[str, int]  # a cluster's name, and how many GPUs there are
