@@ -1,4 +1,4 @@
-"""The checks of lesson 14. Form: see oracles.py; what a rank runs: kit/drivers/on_plans.py.
+"""The checks of lesson 14. Form: see oracles.py; what a rank runs: kit/plans/drivers.py.
 
 The truth about a plan is what utils/kit/plans says: its rules, bytes and seconds are held against runs by tests.
 """
@@ -20,7 +20,9 @@ from utils.checks.scores import Measure
 from utils.checks.show import show
 from utils.cluster.hardware import Cluster
 from utils.cluster.presets import find_cluster
-from utils.kit.drivers.on_plans import (
+from utils.kit.drivers.planned import beside_exchange, of_own_tokens, with_noted_rows
+from utils.kit.plans import MODELS, RUNS, Model, Plan, bytes_of, plans, problem_of, rule_broken, seconds_of
+from utils.kit.plans.drivers import (
     Site,
     Sizes,
     cluster_of,
@@ -30,9 +32,8 @@ from utils.kit.drivers.on_plans import (
     on_pieces,
     on_prices,
     on_stages,
+    plan_as_sizes,
 )
-from utils.kit.drivers.planned import beside_exchange, of_own_tokens, plan_as_sizes, with_noted_rows
-from utils.kit.plans import MODELS, RUNS, Model, Plan, bytes_of, plans, problem_of, rule_broken, seconds_of
 from utils.kit.plans.seconds import replica_seconds
 from utils.kit.plans.work import collective_seconds, embedding_seconds, layer_seconds, output_seconds
 from utils.kit.two_tier_dispatch import draw_routing

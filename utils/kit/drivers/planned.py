@@ -1,4 +1,4 @@
-"""What is run where a check judges what surrounds a plan: bytes of experts on two tiers, an error, a campaign."""
+"""What is run where a check judges what surrounds a plan: bytes of experts on two tiers, an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..two_tier_dispatch import Routing, exchange
-from .on_plans import plain
 
 
 def of_own_tokens(
@@ -57,7 +56,7 @@ def with_noted_rows(
 
     def calibrate(chosen: Sequence[Mapping[str, Any]]) -> float:
         chosen = list(chosen)
-        factor = sum(row["seconds"] / predict(row) for row in chosen) / max(1, len(chosen))
+        factor: float = sum(row["seconds"] / predict(row) for row in chosen) / max(1, len(chosen))
         fixed.append(list(seen))
         return factor
 
@@ -73,9 +72,3 @@ def with_noted_rows(
         "the worst error": worst,
         "the bias": bias,
     }
-
-
-def plan_as_sizes(function: Callable[..., Any], *given: Any) -> Any:
-    """What `function` returns, a plan in it as a dict of its sizes."""
-    found = function(*given)
-    return {name: plain(value) for name, value in found.items()} if isinstance(found, dict) else found

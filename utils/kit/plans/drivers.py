@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from ...cluster.hardware import Cluster
 from ...cluster.presets import find_cluster
-from ..plans import MODELS, Model, Plan
+from .model import Model
+from .plan import Plan
+from .published import MODELS
 
 Sizes = Mapping[str, Any]
 Site = tuple[str, int]  # a cluster's name, and how many GPUs there are
@@ -98,3 +100,9 @@ def on_prices(
         ),
         "the number of plans measured again": len(asked["measured"]) - len({*asked["measured"]}),
     }
+
+
+def plan_as_sizes(function: Callable[..., Any], *given: Any) -> Any:
+    """What `function` returns, a plan in it as a dict of its sizes."""
+    found = function(*given)
+    return {name: plain(value) for name, value in found.items()} if isinstance(found, dict) else found
