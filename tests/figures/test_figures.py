@@ -516,3 +516,10 @@ def test_overlap_shows_how_much_is_exposed():
 def test_only_the_batch_norm_is_framed_across_ranks():
     batch, layer = figures.norms(world_size=2, rows=3, columns=4).axes
     assert batch.patches[-1].get_height() > 5 and layer.patches[-1].get_height() < 1
+
+
+def test_intervals_have_a_bar_each_and_a_hollow_dot_outside():
+    (panel,) = figures.intervals({"in": (1.0, 1.2, 1.5), "out": (1.0, 2.0, 1.5)}, "two", "seconds").axes
+    assert [(bar.get_x(), bar.get_width()) for bar in panel.patches] == [(1.0, 0.5), (1.0, 0.5)]
+    assert [(line.get_xdata()[0], line.get_fillstyle()) for line in panel.lines] == [(1.2, "full"), (2.0, "none")]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["in", "out"]

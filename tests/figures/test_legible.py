@@ -102,6 +102,16 @@ STAND_INS = {
     "compressed": lambda: figures.compressed(
         [0.9, -0.1] * 12, {name: [1, 0] * 12 for name in ("int4", "1 bit and the mean")}
     ),
+    "intervals": lambda: figures.intervals(
+        {f"llama-3-405b-128k, {gpus:,}": (0.87, 1 + gpus / 99_999, 1.2) for gpus in (64, 1024, 16_384, 65_536)},
+        "rows that no rate was fitted to: the promised range, and the published time",
+        "times the predicted seconds",
+    ),
+    "intervals, long names": lambda: figures.intervals(
+        {f"dp 32, pp 2, ep 8, chunks {n}, recompute selective": (2.6, 2.7, 2.8) for n in (8, 16)},
+        "the first of the race for Mixtral on 64 H100s: formula, within 1 %, and run",
+        "seconds per step",
+    ),
     "memory_and_time": lambda: figures.memory_and_time(RECOMPUTED, "memory and time of a step of 24 layers"),
     "over_steps": lambda: figures.over_steps(LOSSES, "what hasn't arrived yet", "length of the accumulated error"),
     "overlap": lambda: figures.overlap(PLANS, backward=10.0),

@@ -23,6 +23,7 @@ overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward, and below it the all-
 norms(world_size=2)                              which numbers of a batch share a mean
 compressed([0.9, -0.1], {"int4": [1, 0]})        the entries of a gradient, and what arrives of them
 over_steps({"SGD": [0.4, 0.3]}, "loss", "loss")  a line over the training steps for each name
+intervals({"a plan": (7.7, 8.4, 10.4)}, "", "s")  a bar from low to high for each name, and a dot for a value
 pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and what travels between them
 schedule([[("F", 0), ("B", 0)]] * 2)             each rank's steps of a pipeline over time
 sharded_matmul("columns", tp_size=2)             x @ w with w cut into columns or rows; sharded_mlp: both in turn;
@@ -34,6 +35,7 @@ memory_and_time({"every k": [("1", 1e9, 1.3)]}, "")  what recomputing saves in m
 layouts(["S0 R", "S0 S1"], mesh=(2, 3))          which rank of a mesh has which part of a matrix
 rank_grid({"dp": 2, "pp": 2, "tp": 3})           which ranks of a grid share a group, for each axis
 ring_blocks({"zigzag": [[0, 3], [1, 2]]})        who computes which block of a causal mask, at which hop of a ring
+stage_bytes({"stage 0": {"kind": 1e9}}, 80e9)    bytes of a plan by kind, on each stage; plan_cloud: bytes and seconds
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
 
@@ -47,10 +49,12 @@ from .data_parallel import buckets, data_parallel_step, norms, overlap
 from .experts import dispatch
 from .grids import rank_grid, ring_blocks
 from .heatmaps import heatmap, traffic
+from .intervals import intervals
 from .layouts import layout_ways, layouts
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
 from .picture import COLOURS, KINDS, Picture
+from .planning import plan_cloud, stage_bytes
 from .recomputing import memory_and_time
 from .schedules import pipeline, schedule
 from .shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_mlp
@@ -80,6 +84,7 @@ __all__ = [
     "halves",
     "halving",
     "heatmap",
+    "intervals",
     "layer_doors",
     "layout_ways",
     "layouts",
@@ -90,6 +95,7 @@ __all__ = [
     "overlap",
     "pairwise",
     "pipeline",
+    "plan_cloud",
     "qkv_columns",
     "rank_grid",
     "recut",
@@ -100,6 +106,7 @@ __all__ = [
     "schedule",
     "sharded_matmul",
     "sharded_mlp",
+    "stage_bytes",
     "stages",
     "sweep",
     "tiles",

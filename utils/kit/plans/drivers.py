@@ -1,0 +1,108 @@
+"""What a rank runs where a check judges how a model is planned. Models, clusters and plans travel as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...cluster.hardware import Cluster
+from ...cluster.presets import find_cluster
+from .model import Model
+from .plan import Plan
+from .published import MODELS
+
+Sizes = Mapping[str, Any]
+Site = tuple[str, int]  # a cluster's name, and how many GPUs there are
+
+
+def model_of(name: str, sizes: Sizes) -> Model:
+    """A published model, with some sizes of its own."""
+    return replace(MODELS[name], **sizes)
+
+
+def cluster_of(site: Site) -> Cluster:
+    return find_cluster(*site, rates="achieved")
+
+
+def plain(value: Any) -> Any:
+    """Plans, alone or in a list, as dicts of their sizes; anything else unchanged."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return asdict(value) if isinstance(value, Plan) else value
+
+
+def on_cluster(function: Callable[..., Any], name: str, sizes: Sizes, batch: int, site: Site) -> Any:
+    """function(model, batch, cluster); plans that it returns become dicts."""
+    return plain(function(model_of(name, sizes), batch, cluster_of(site)))
+
+
+def on_stages(function: Callable[..., Any], plan: Sizes, name: str, sizes: Sizes, batch: int, stages: list[int]) -> Any:
+    """[function(plan, model, batch, stage) for each of the stages]"""
+    model = model_of(name, sizes)
+    found = [function(Plan(**plan), model, batch, stage) for stage in stages]
+    return None if all(each is None for each in found) else found
+
+
+def on_measurements(function: Callable[..., Any], plans: list[Sizes]) -> Any:
+    """function(plans, measure): what it returns, and the plans that it measures; the piece of a plan is its text."""
+    calls: list[str] = []
+
+    def measure(plan: Plan) -> str:
+        calls.append(str(plan))
+        return str(plan)
+
+    pieces = function([Plan(**sizes) for sizes in plans], measure)
+    return None if pieces is None else {"the pieces": pieces, "calls of measure": len(calls)}
+
+
+class Piece(NamedTuple):
+    """Seconds of a microbatch: of a layer, and there and back of what the two ends of a model have besides."""
+
+    forward: float
+    backward: float
+    embeddings: float
+    output: float
+
+
+def on_pieces(
+    function: Callable[..., Any], plan: Sizes, name: str, sizes: Sizes, batch: int, piece: tuple[float, ...], *more: Any
+) -> Any:
+    """function(plan, piece, model, batch, *more)"""
+    return function(Plan(**plan), Piece(*piece), model_of(name, sizes), batch, *more)
+
+
+def on_prices(
+    function: Callable[..., Any], rows: list[tuple[Sizes, float, float, float]], memory: float, within: float, n: int
+) -> Any:
+    """function(plans, memory, need, guess, measured, within, n): the plans that it returns, and what it asked for.
+
+    rows   of each plan: its sizes, bytes, seconds by formula, and seconds composed of measured pieces
+    """
+    table = {Plan(**sizes): numbers for sizes, *numbers in rows}
+    asked: dict[str, list[Plan]] = {"bytes": [], "formula": [], "measured": []}
+
+    def price(number: int, plan: Plan) -> float:
+        list(asked.values())[number].append(plan)
+        return table[plan][number]
+
+    found = function(list(table), memory, *(partial(price, number) for number in range(3)), within, n)
+    if found is None:
+        return None
+    fitting = [plan for plan, (nbytes, *_) in table.items() if nbytes <= memory]
+    most = (1 + within) * min(table[plan][1] for plan in fitting)
+    return {
+        "the best plans": [str(plan) for plan in found] if isinstance(found, list) else found,
+        "the number of plans priced that don't fit": len({*asked["formula"], *asked["measured"]} - {*fitting}),
+        "the number of plans measured that the formula rules out": sum(
+            table[p][1] > most for p in {*asked["measured"]}
+        ),
+        "the number of plans measured again": len(asked["measured"]) - len({*asked["measured"]}),
+    }
+
+
+def plan_as_sizes(function: Callable[..., Any], *given: Any) -> Any:
+    """What `function` returns, a plan in it as a dict of its sizes."""
+    found = function(*given)
+    return {name: plain(value) for name, value in found.items()} if isinstance(found, dict) else found
