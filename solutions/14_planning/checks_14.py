@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from utils.checks.answer import Answer, CheckFailed
+from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, every, oracle, vary
-from utils.checks.recorded import recorded, recorded_par
 from utils.checks.scores import Measure
 from utils.checks.show import show
 from utils.cluster.hardware import Cluster
@@ -92,7 +92,7 @@ def first_guess(_: Draws, name: str, sizes: Sizes, batch: int, site: Site) -> Ca
             )
         return f"{where}: {plan}, {seconds / least - 1:.0%} slower than the best plan."
 
-    return Case([[name], [sizes], [batch], [site]], also=judge, through=on_cluster)
+    return Case([[name], [sizes], [batch], [site]], also=judge, driver=on_cluster)
 
 
 SLOWEST = 1.5
@@ -169,7 +169,7 @@ def all_plans(_: Draws, name: str, sizes: Sizes, batch: int, site: Site) -> Case
             )
         return f"{where}: all {len(all_there_are):,} plans."
 
-    return Case([[name], [sizes], [batch], [site]], also=judge, through=on_cluster)
+    return Case([[name], [sizes], [batch], [site]], also=judge, driver=on_cluster)
 
 
 def expect_possible_plans(
@@ -256,7 +256,7 @@ def plan_bytes(_: Draws, name: str, sizes: Sizes, batch: int, plan: Sizes) -> Ca
         seen=f"{name}, batch {batch}, {its}: {{part}} is",
         rtol=1e-3,
         unpack=unpack,
-        through=on_stages,
+        driver=on_stages,
     )
 
 
@@ -314,7 +314,7 @@ def measure_pieces(_: Draws, sizes: list[Sizes]) -> Case:
         [[sizes]],
         right={"the pieces": every(wanted), "calls of measure": len(wanted)},
         seen="{part} is",
-        through=on_measurements,
+        driver=on_measurements,
     )
 
 
@@ -329,7 +329,7 @@ hidden_measure_pieces = vary(
 ### END HIDDEN TESTS
 
 
-compose = recorded(ROOM, "compose", through=on_pieces)
+compose = frozen_cases(ROOM, "compose", driver=on_pieces)
 
 ### BEGIN HIDDEN TESTS
 
@@ -356,7 +356,7 @@ def hidden_compose(_: Draws, name: str, sizes: Sizes, batch: int, plan: Sizes, s
         right=composed(its, model, batch, go, back, ends, message, exchange),
         seen=f"{name}, batch {batch}, {its}: {{part}} is",
         rtol=1e-6,
-        through=on_pieces,
+        driver=on_pieces,
     )
 
 
@@ -418,7 +418,7 @@ def search(_: Draws, name: str, batch: int, gpus: int, within: float, n: int) ->
             "the number of plans measured again": 0,
         },
         seen=f"{name}, batch {batch}, on {gpus} GPUs, n {n}: {{part}} is",
-        through=on_prices,
+        driver=on_prices,
     )
 
 
@@ -429,8 +429,8 @@ hidden_search = vary(search, values=[("mixtral-8x7b", 48, 48, 0.03, 7), ("llama-
 
 # ---- distrust
 
-still_in_the_race = recorded(ROOM, "still-in-the-race")
-margin = recorded(ROOM, "margin")
+still_in_the_race = frozen_cases(ROOM, "still-in-the-race")
+margin = frozen_cases(ROOM, "margin")
 
 ### BEGIN HIDDEN TESTS
 
@@ -508,10 +508,10 @@ def expect_bytes_of_run(answer: Answer) -> str:
     return f"{sent[TIERS[0]]:,} bytes inside nodes and {sent[TIERS[1]]:,} between them, as in a run of 16 ranks."
 
 
-tokens_per_tier = recorded(
+tokens_per_tier = frozen_cases(
     ROOM,
     "tokens-per-tier",
-    through=of_own_tokens,
+    driver=of_own_tokens,
     drivers={"traffic": beside_exchange},
     cluster=NODES,
     traffic=expect_bytes_of_run,
@@ -536,12 +536,12 @@ def hidden_tokens_per_tier(draws: Draws, tokens: int, top: int, each: int, row: 
                     sent[TIERS[source // 8 != to // 8]].add((number, source, to))
         right.append(tuple(4 * row * len(sent[tier]) for tier in TIERS))
     return Case(
-        same={"everyone": everyone, "experts_per_rank": each, "gpus_per_node": 8, "row_bytes": row},
+        for_all={"everyone": everyone, "experts_per_rank": each, "gpus_per_node": 8, "row_bytes": row},
         world_size=16,
         right=right,
         seen=f"{tokens} tokens per rank, {top} of {16 * each} experts each, rows of {row} B: rank {{rank}} returned",
         cluster=NODES,
-        through=of_own_tokens,
+        driver=of_own_tokens,
         drivers={"traffic": beside_exchange},
         traffic=expect_bytes_of_run,
     )
@@ -552,9 +552,9 @@ def hidden_tokens_per_tier(draws: Draws, tokens: int, top: int, each: int, row: 
 
 # ---- the long run
 
-checkpoint_every = recorded(ROOM, "checkpoint-every")
-newest_checkpoint = recorded(ROOM, "newest-checkpoint")
-campaign = recorded(ROOM, "campaign")
+checkpoint_every = frozen_cases(ROOM, "checkpoint-every")
+newest_checkpoint = frozen_cases(ROOM, "newest-checkpoint")
+campaign = frozen_cases(ROOM, "campaign")
 
 ### BEGIN HIDDEN TESTS
 
@@ -656,7 +656,7 @@ def hidden_campaign(
 
 # ---- an error that was fixed before looking
 
-held_out_error = recorded(ROOM, "held-out-error", through=with_noted_rows)
+held_out_error = frozen_cases(ROOM, "held-out-error", driver=with_noted_rows)
 
 ### BEGIN HIDDEN TESTS
 
@@ -691,7 +691,7 @@ def hidden_held_out_error(_: Draws, held_out: tuple[str, ...], count: int) -> Ca
     middle = sorted(map(abs, errors))
     half = len(middle) // 2
     return Case(
-        same={"rows": rows, "held_out": list(held_out)},
+        for_all={"rows": rows, "held_out": list(held_out)},
         world_size=1,
         right={
             "the list of held-out rows that were read before the factor was fixed": "empty",
@@ -702,7 +702,7 @@ def hidden_held_out_error(_: Draws, held_out: tuple[str, ...], count: int) -> Ca
         },
         rtol=1e-9,
         seen=f"{count} rows, held out {', '.join(held_out)}: {{part}} is",
-        through=with_noted_rows,
+        driver=with_noted_rows,
     )
 
 
@@ -751,7 +751,7 @@ def slowed(interval: float, between: float) -> float:
 
 @oracle(
     score=[("llama-3-70b", 1e12, 16e6, 1024, 30.0, 2.0)],
-    par=recorded_par(ROOM, "cheapest-campaign"),
+    par=frozen_par(ROOM, "cheapest-campaign"),
 )
 def cheapest_campaign(
     _: Draws, name: str, tokens: float, critical: float, most: int, days: float, price: float
@@ -762,7 +762,7 @@ def cheapest_campaign(
     rate = cluster.gpu.peak("bfloat16") * rates.matmul * rates.sustained
     return Case(
         [[name], [tokens], [critical], [most], [days], [price], [dict(FAILURES)]],
-        through=plan_as_sizes,
+        driver=plan_as_sizes,
         score=Measure(
             lambda answer: dollars_of(answer.results[0], name, tokens, critical, most, days, price), "$", "in all"
         ),
@@ -789,7 +789,7 @@ hidden_cheapest_campaign = vary(
     score=[("mixtral-8x7b", 2e11, 2e6, 256, 60.0, 1.5)],
 )
 
-RECORDED = (
+FROZEN = (
     vary(
         hidden_compose,
         values=[

@@ -72,7 +72,9 @@ plan = Plan(dp=16, pp=4, micro=2)
 run = simulate(step, plan.gpus, model, plan, batch, alike=alike(plan))
 took, peaks = run.elapsed, run.memory().peak
 print(f"{plan}: {took:.2f} s per step")
-print("GB on each stage:", [round(peaks[16 * stage] / 1e9, 1) for stage in range(plan.pp)])
+print(
+    "GB on each stage:", [round(peaks[16 * stage] / 1e9, 1) for stage in range(plan.pp)]
+)
 
 # %% [markdown]
 # A third of that is the bubble. Lesson 09 has the cure: interleaving. If each GPU has 4 chunks of 2 layers in place of
@@ -94,7 +96,10 @@ except RankError as error:
 # %% tags=["notebook-only"]
 other = Plan(dp=32, tp=2)
 quicker = simulate(step, other.gpus, model, other, batch, alike=alike(other))
-print(f"{other}: {quicker.elapsed:.2f} s per step, {max(quicker.memory().peak) / 1e9:.1f} GB")
+print(
+    f"{other}: {quicker.elapsed:.2f} s per step, "
+    f"{max(quicker.memory().peak) / 1e9:.1f} GB"
+)
 print(f"the plan above takes {took / quicker.elapsed:.2f} times as long")
 
 # %% [markdown]
@@ -158,7 +163,9 @@ check(first_guess, judges="values")
 def best_by_formula(model, batch, cluster):
     every = kit_plans(model, batch, cluster, most_micro=4, most_cp=4)
     fitting = [plan for plan in every if not problem_of(plan, model, batch, cluster)]
-    return min(fitting, key=lambda plan: sum(seconds_of(plan, model, batch, cluster).values()))
+    return min(
+        fitting, key=lambda plan: sum(seconds_of(plan, model, batch, cluster).values())
+    )
 
 behind = {}
 for name, site, gpus, sequences in (
@@ -168,8 +175,13 @@ for name, site, gpus, sequences in (
     ("llama-3-405b", "dgx-h100", 576, 252),
 ):
     chosen, cluster = MODELS[name], find_cluster(site, gpus, rates="achieved")
-    both = first_guess(chosen, sequences, cluster), best_by_formula(chosen, sequences, cluster)
-    tree, least = (sum(seconds_of(each, chosen, sequences, cluster).values()) for each in both)
+    both = (
+        first_guess(chosen, sequences, cluster),
+        best_by_formula(chosen, sequences, cluster),
+    )
+    tree, least = (
+        sum(seconds_of(each, chosen, sequences, cluster).values()) for each in both
+    )
     behind[name] = tree / least - 1
     print(f"{name}, {gpus:,} GPUs")
     print(f"    tree: {tree:5.2f} s  {both[0]}, {behind[name]:.0%} behind")
@@ -391,7 +403,8 @@ for stage in range(plan.pp):
 
 # %% tags=["notebook-only"]
 figures.stage_bytes(
-    {f"stage {s}": plan_bytes(interleaved, model, batch, s) for s in range(4)}, memory=80e9
+    {f"stage {s}": plan_bytes(interleaved, model, batch, s) for s in range(4)},
+    memory=80e9,
 )
 
 # %% [markdown]
@@ -459,7 +472,9 @@ def measurer(model, cluster):
     one = replace(model, layers=1)
 
     def measure(plan):
-        run = simulate(every_piece, plan.gpus, one, [plan], cluster=endless, alike=alike(plan))
+        run = simulate(
+            every_piece, plan.gpus, one, [plan], cluster=endless, alike=alike(plan)
+        )
         embeddings, layer, output = run.results[0][0][:3]
         return Piece(*layer, sum(embeddings), sum(output))
 
@@ -471,7 +486,9 @@ tensor_cuts = [Plan(tp=tp) for tp in (1, 2, 4, 8)]
 pieces = measure_pieces(tensor_cuts, measurer(llama, thousand))
 for (tp, *_), piece in pieces.items():
     ms = 1e3 * (piece.forward + piece.backward)
-    print(f"tp {tp}: {ms:5.2f} ms per layer, {ms * tp:6.2f} ms of all its GPUs together")
+    print(
+        f"tp {tp}: {ms:5.2f} ms per layer, {ms * tp:6.2f} ms of all its GPUs together"
+    )
 
 # %% [markdown]
 # With tp 8, a layer costs more GPU time than on one GPU. This is what tp takes: communication that nothing hides, and
@@ -559,7 +576,9 @@ check(compose, judges="values")
 def exchanged(plan, model, cluster):
     """Seconds of a message to the next stage, and to gather and scatter a layer."""
     nbytes = 2 * plan.tokens(model) // plan.tp * model.width
-    message = cluster.link(0, plan.tp * plan.replicas).seconds(nbytes) if plan.pp > 1 else 0.0
+    message = (
+        cluster.link(0, plan.tp * plan.replicas).seconds(nbytes) if plan.pp > 1 else 0.0
+    )
     gather, scatter = replica_seconds(model, plan.tp, plan.ep, plan.replicas, cluster)
     return message, gather[0], scatter[0]
 
@@ -577,17 +596,25 @@ cases = [
 ]
 for its_model, its_batch, each in cases:
     site = find_cluster("dgx-h100", each.gpus, rates="achieved")
-    run = simulate(step, each.gpus, its_model, each, its_batch, cluster=site, alike=alike(each))
+    run = simulate(
+        step, each.gpus, its_model, each, its_batch, cluster=site, alike=alike(each)
+    )
     pieces = measure_pieces([each], measurer(its_model, site))
     seconds = sum(seconds_of_pieces(each, pieces, its_model, its_batch, site).values())
     error = seconds / run.elapsed - 1
-    print(f"{each}: carried out {run.elapsed:.3f} s, composed {seconds:.3f} s, {error:+.1%}")
+    print(
+        f"{each}: carried out {run.elapsed:.3f} s, composed {seconds:.3f} s, "
+        f"{error:+.1%}"
+    )
 
 # %% tags=["notebook-only"]
 published = Plan(dp=32, tp=4, pp=8, chunks=12)
 pieces = measure_pieces([published], measurer(gpt, thousand))
 parts = seconds_of_pieces(published, pieces, gpt, 2048, thousand)
-print({part: round(seconds, 3) for part, seconds in parts.items()}, f"{sum(parts.values()):.2f} s")
+print(
+    {part: round(seconds, 3) for part, seconds in parts.items()},
+    f"{sum(parts.values()):.2f} s",
+)
 
 # %% tags=["notebook-only"]
 reveal(
@@ -669,7 +696,9 @@ def best_plans(model, batch, cluster, within=0.05, n=5):
     @cache
     def measured(plan):
         pieces = measure_pieces([plan], measure)
-        composed[plan] = sum(seconds_of_pieces(plan, pieces, model, batch, cluster).values())
+        composed[plan] = sum(
+            seconds_of_pieces(plan, pieces, model, batch, cluster).values()
+        )
         return composed[plan]
 
     composed, listed = {}, all_plans(model, batch, cluster)
@@ -682,7 +711,10 @@ def show_best(best, composed, published):
     rank = sorted(composed.values()).index(composed[published]) + 1
     gap = composed[published] / composed[best[0]] - 1
     print(f"published: {published}")
-    print(f"{composed[published]:7.3f} s, number {rank} of {len(composed)}, {gap:.1%} behind the best")
+    print(
+        f"{composed[published]:7.3f} s, number {rank} of {len(composed)}, {gap:.1%} "
+        "behind the best"
+    )
 
 # %% [markdown]
 # The formula alone has most of them in the right order. What do the pieces say?
@@ -733,18 +765,30 @@ predict("per cent over the promise", ...)
 def priced_plans(name, gpus, batch):
     """{plan: {part: seconds}} for all plans that fit on a cluster of H100s."""
     model, cluster = MODELS[name], find_cluster("dgx-h100", gpus, rates="achieved")
-    fitting = (p for p in plans(model, batch, cluster) if not problem_of(p, model, batch, cluster))
+    fitting = (
+        p
+        for p in plans(model, batch, cluster)
+        if not problem_of(p, model, batch, cluster)
+    )
     return {p: seconds_of(p, model, batch, cluster) for p in fitting}
 
 def compare_with_gap(name, priced, gap):
     """Print what the winner of a planner that forgets one part promises, and takes."""
     whole = {plan: sum(parts.values()) for plan, parts in priced.items()}
     promised = {plan: whole[plan] - parts[gap] for plan, parts in priced.items()}
-    winner, usual = min(promised, key=promised.get), statistics.median(whole[p] / promised[p] - 1 for p in whole)
+    winner, usual = (
+        min(promised, key=promised.get),
+        statistics.median(whole[p] / promised[p] - 1 for p in whole),
+    )
     over = whole[winner] / promised[winner] - 1
     print(f"{name} without {gap}: {winner}")
-    print(f"  promised {promised[winner]:.2f} s, takes {whole[winner]:.2f}, {over:+.0%}")
-    print(f"  a typical plan is off by {usual:+.0%}; the best one takes {min(whole.values()):.2f} s")
+    print(
+        f"  promised {promised[winner]:.2f} s, takes {whole[winner]:.2f}, {over:+.0%}"
+    )
+    print(
+        f"  a typical plan is off by {usual:+.0%}; the best one takes "
+        f"{min(whole.values()):.2f} s"
+    )
     return over
 
 gpt = priced_plans("gpt-3-175b", 1024, 2048)
@@ -793,7 +837,10 @@ check(still_in_the_race, judges="values")
 # %%
 seconds = {str(plan): sum(parts.values()) for plan, parts in gpt.items()}
 for error in (0.01, 0.02, 0.05, 0.12):
-    print(f"error {error:4.0%}: {len(still_in_the_race(seconds, error)):4} of {len(seconds):,} plans")
+    print(
+        f"error {error:4.0%}: {len(still_in_the_race(seconds, error)):4} of "
+        f"{len(seconds):,} plans"
+    )
 
 # %% [markdown]
 # At 12 %, which is how far a prediction for a new source may be off, hundreds are in the race. But that is the error of
@@ -805,7 +852,9 @@ for error in (0.01, 0.02, 0.05, 0.12):
 # %%
 def whole_step(name, plan, batch):
     cluster = find_cluster("dgx-h100", plan.gpus, rates="achieved")
-    return simulate(step, plan.gpus, MODELS[name], plan, batch, cluster=cluster, alike=alike(plan))
+    return simulate(
+        step, plan.gpus, MODELS[name], plan, batch, cluster=cluster, alike=alike(plan)
+    )
 
 names = {str(plan): plan for plan in mixtral}
 by_formula = {name: sum(mixtral[plan].values()) for name, plan in names.items()}
@@ -814,12 +863,19 @@ for name in still_in_the_race(by_formula, 0.01)[:3]:
     plan = names[name]
     formula, measured = by_formula[name], whole_step("mixtral-8x7b", plan, 256).elapsed
     candidates[name] = measured / formula
-    print(f"{name:36} formula {formula:.3f} s, run {measured:.3f} s: {measured / formula - 1:+.1%}")
+    print(
+        f"{name:36} formula {formula:.3f} s, run {measured:.3f} s: "
+        f"{measured / formula - 1:+.1%}"
+    )
 
 # %%
 figures.intervals(
     {
-        name: (by_formula[name] * 0.95, by_formula[name] * candidates[name], by_formula[name] * 1.05)
+        name: (
+            by_formula[name] * 0.95,
+            by_formula[name] * candidates[name],
+            by_formula[name] * 1.05,
+        )
         for name in candidates
     },
     "the first of the race for Mixtral on 64 H100s: formula, within 5 %, and run",
@@ -866,27 +922,60 @@ def envelope(plan, model, batch):
     """Bytes on the first stage, as a blackboard has them: no logits, no tables, no
     working memory.
     """
-    layer, mine = model.dense_parameters + model.experts // plan.ep * model.expert_parameters, model.layers / plan.pp
+    layer, mine = (
+        model.dense_parameters + model.experts // plan.ep * model.expert_parameters,
+        model.layers / plan.pp,
+    )
     state = layer * mine / plan.tp * (6 + 12 / plan.replicas)
     live = min(plan.microbatches(batch), plan.pp)
     return state + 34 * plan.tokens(model) * model.width / plan.tp * mine * live
 
-dense = replace(MODELS["gpt-3-175b"], layers=8, width=2048, heads=16, key_heads=16, head_width=128, ffn=8192)
-llama = replace(MODELS["llama-3-8b"], layers=8, width=2048, heads=16, head_width=128, ffn=7168, length=2048)
-sizes = (8, 1, 1, 1), (2, 4, 1, 4), (2, 2, 2, 2), (1, 2, 4, 4), (4, 1, 2, 4), (1, 8, 1, 8)
+dense = replace(
+    MODELS["gpt-3-175b"],
+    layers=8,
+    width=2048,
+    heads=16,
+    key_heads=16,
+    head_width=128,
+    ffn=8192,
+)
+llama = replace(
+    MODELS["llama-3-8b"],
+    layers=8,
+    width=2048,
+    heads=16,
+    head_width=128,
+    ffn=7168,
+    length=2048,
+)
+sizes = (
+    (8, 1, 1, 1),
+    (2, 4, 1, 4),
+    (2, 2, 2, 2),
+    (1, 2, 4, 4),
+    (4, 1, 2, 4),
+    (1, 8, 1, 8),
+)
 grids = [Plan(dp, tp, pp, micro=micro) for dp, tp, pp, micro in sizes]
 predicted, measured = [], []
 for model, plan in product((dense, llama), grids):
-    run = simulate(step, plan.gpus, model, plan, 32, cluster="dgx-h100", alike=alike(plan))
+    run = simulate(
+        step, plan.gpus, model, plan, 32, cluster="dgx-h100", alike=alike(plan)
+    )
     predicted.append(envelope(plan, model, 32))
     measured.append(max(run.memory().peak))
     kit = sum(bytes_of(plan, model, 32).values())
     print(
-        f"{'Llama' if model is llama else 'GPT':5} {str(plan):26} run {measured[-1] / 1e9:5.2f} GB, "
-        f"envelope {measured[-1] / predicted[-1]:.2f} times too low, your kit's {measured[-1] / kit:.3f}"
+        f"{'Llama' if model is llama else 'GPT':5} {str(plan):26} run "
+        f"{measured[-1] / 1e9:5.2f} GB, "
+        f"envelope {measured[-1] / predicted[-1]:.2f} times too low, your kit's "
+        f"{measured[-1] / kit:.3f}"
     )
 for coverage in (0.5, 0.9, 1.0):
-    print(f"margin for {coverage:.0%} of them: {margin(predicted, measured, coverage):.2f}")
+    print(
+        f"margin for {coverage:.0%} of them: "
+        f"{margin(predicted, measured, coverage):.2f}"
+    )
 
 # %% [markdown]
 # The envelope needs a large factor, and it differs from run to run, because what is left out isn't proportional to what
@@ -926,14 +1015,18 @@ predict("published times inside the range", ...)
 # %%
 cases = published_plans(measure=False)
 timed = [case for case in cases if case.run.seconds]
-print("                   GPUs  plan                                   published  here          range     GB")
+print(
+    "                   GPUs  plan                                   published  here   "
+    "       range     GB"
+)
 for case in cases:
     run, here = case.run, case.here
     shortest, longest = here.range
     published = f"{run.seconds:6.2f}" if run.seconds else "     -"
     mark = "" if not run.seconds or shortest <= run.seconds <= longest else " outside"
     print(
-        f"{run.model:17} {run.plan.gpus:6} {str(run.plan):41} {published} {here.total:6.2f}  "
+        f"{run.model:17} {run.plan.gpus:6} {str(run.plan):41} {published} "
+        f"{here.total:6.2f}  "
         f"{shortest:5.2f} to {longest:5.2f} {here.gigabytes:6.1f}{mark}"
     )
 
@@ -957,7 +1050,10 @@ order = sorted(gpt, key=lambda plan: sum(gpt[plan].values()))
 recipe = Plan(32, 4, 8, chunks=12)
 seconds = [sum(gpt[plan].values()) for plan in order]
 rank = order.index(recipe)
-print(f"NVIDIA's plan is number {rank + 1} of {len(order):,}, {seconds[rank] / seconds[0] - 1:.1%} behind")
+print(
+    f"NVIDIA's plan is number {rank + 1} of {len(order):,}, "
+    f"{seconds[rank] / seconds[0] - 1:.1%} behind"
+)
 for plan, s in zip(order[:4], seconds):
     print(f"  {s:.3f} s  {plan}")
 
@@ -976,11 +1072,23 @@ ways = {
     "less recomputing": Plan(8, 8, 35, recompute="selective"),
     "nothing recomputed": Plan(8, 8, 35),
 }
-fitting = [plan for plan in plans(model, batch, cluster) if not problem_of(plan, model, batch, cluster)]
-ways["the best of all plans"] = min(fitting, key=lambda plan: sum(seconds_of(plan, model, batch, cluster).values()))
+fitting = [
+    plan
+    for plan in plans(model, batch, cluster)
+    if not problem_of(plan, model, batch, cluster)
+]
+ways["the best of all plans"] = min(
+    fitting, key=lambda plan: sum(seconds_of(plan, model, batch, cluster).values())
+)
 for name, plan in ways.items():
-    parts, nbytes = seconds_of(plan, model, batch, cluster), sum(bytes_of(plan, model, batch).values())
-    print(f"{name:21} {sum(parts.values()):5.1f} s, bubble {parts['bubble']:4.1f} s, {nbytes / 1e9:4.1f} GB: {plan}")
+    parts, nbytes = (
+        seconds_of(plan, model, batch, cluster),
+        sum(bytes_of(plan, model, batch).values()),
+    )
+    print(
+        f"{name:21} {sum(parts.values()):5.1f} s, bubble {parts['bubble']:4.1f} s, "
+        f"{nbytes / 1e9:4.1f} GB: {plan}"
+    )
 
 # %% [markdown]
 # The published plan leaves four fifths of the memory empty: in 2021 there was no sequence parallelism, which spreads
@@ -995,9 +1103,14 @@ for name, plan in ways.items():
 
 # %%
 days = 1.4e12 / (2048 * 380) / 86400
-print(f"LLaMA 65B: {days:.1f} days; by its table, 1,022,362 GPU hours: {1_022_362 / 2048 / 24:.1f} days")
+print(
+    f"LLaMA 65B: {days:.1f} days; by its table, 1,022,362 GPU hours: "
+    f"{1_022_362 / 2048 / 24:.1f} days"
+)
 for name, hours in {"7B": 82_432, "13B": 135_168, "33B": 530_432}.items():
-    print(f"LLaMA {name}: {hours:,} GPU hours, {hours / 2048 / 24:.1f} days on 2,048 GPUs")
+    print(
+        f"LLaMA {name}: {hours:,} GPU hours, {hours / 2048 / 24:.1f} days on 2,048 GPUs"
+    )
 for model in ("llama-3-405b", "llama-3-405b-128k"):
     [case] = [c for c in cases if c.run.model == model and c.run.plan.gpus == 16_384]
     parts = case.here.seconds
@@ -1016,9 +1129,14 @@ for model in ("llama-3-405b", "llama-3-405b-128k"):
 
 # %%
 model = MODELS["mixtral-8x7b"]
-print(f"{model.parameters / 1e9:.1f}B parameters, {model.active_parameters / 1e9:.1f}B of them for each token")
+print(
+    f"{model.parameters / 1e9:.1f}B parameters, {model.active_parameters / 1e9:.1f}B "
+    "of them for each token"
+)
 for ep in (1, 2, 4, 8):
-    of_ep = {plan: sum(parts.values()) for plan, parts in mixtral.items() if plan.ep == ep}
+    of_ep = {
+        plan: sum(parts.values()) for plan, parts in mixtral.items() if plan.ep == ep
+    }
     best = min(of_ep, key=of_ep.get, default=None)
     print(f"ep {ep}:", f"{of_ep[best]:.2f} s, {best}" if best else "no plan fits")
 
@@ -1030,14 +1148,20 @@ for ep in (1, 2, 4, 8):
 # V2's 8.1 trillion tokens by its own rate:
 
 # %%
-print(f"V2: {8.1 * 172_800 / 1e6:.2f} million GPU hours, ${2 * 8.1 * 172_800 / 1e6:.1f}M at $2")
+print(
+    f"V2: {8.1 * 172_800 / 1e6:.2f} million GPU hours, ${2 * 8.1 * 172_800 / 1e6:.1f}M "
+    "at $2"
+)
 model, batch = MODELS["deepseek-v2"], 9216
 for name, nvlink in (("H100's NVLink", None), ("H800's, 400 GB/s", 200e9)):
     cluster = find_cluster("dgx-h100", 1024, rates="achieved")
     if nvlink:
         cluster = replace(cluster, intra=replace(cluster.intra, bandwidth=nvlink))
     for plan in (Plan(64, pp=16, ep=8), Plan(8, 8, 16, ep=8)):
-        print(f"{name:18} {str(plan):28} {sum(seconds_of(plan, model, batch, cluster).values()):5.1f} s")
+        print(
+            f"{name:18} {str(plan):28} "
+            f"{sum(seconds_of(plan, model, batch, cluster).values()):5.1f} s"
+        )
 
 # %% [markdown]
 # Both models are far outside their ranges, and in opposite directions. V2's latent attention is written here as one
@@ -1072,7 +1196,11 @@ for name, nvlink in (("H100's NVLink", None), ("H800's, 400 GB/s", 200e9)):
 
 # %% exercise="tokens-per-tier" difficulty=3 minutes=15
 def tokens_per_tier(
-    chosen: list[list[int]], rank: int, experts_per_rank: int, gpus_per_node: int, row_bytes: int
+    chosen: list[list[int]],
+    rank: int,
+    experts_per_rank: int,
+    gpus_per_node: int,
+    row_bytes: int,
 ) -> tuple[int, int]:
     """(bytes inside nodes, bytes between nodes) for one rank's tokens and one layer.
 
@@ -1112,11 +1240,15 @@ predict("nodes per token, of 8", ...)
 tokens, row, nodes = 4096, 2 * 7168, {}
 for most in (0, 4):
     chosen = draw_routing(tokens, 256, 8, nodes=8, most_nodes=most)
-    nodes[most] = statistics.mean(len({expert // 32 for expert in token}) for token in chosen)
+    nodes[most] = statistics.mean(
+        len({expert // 32 for expert in token}) for token in chosen
+    )
     inside, between = tokens_per_tier(chosen, 0, 4, 8, row)
     print(
-        f"{'at most 4' if most else 'no limit':9} {nodes[most]:.2f} nodes per token; inside {inside / 1e9:.2f} GB, "
-        f"{inside / 360e9 * 1e3:.1f} ms; between {between / 1e9:.2f} GB, {between / 40e9 * 1e3:.1f} ms"
+        f"{'at most 4' if most else 'no limit':9} {nodes[most]:.2f} nodes per token; "
+        f"inside {inside / 1e9:.2f} GB, "
+        f"{inside / 360e9 * 1e3:.1f} ms; between {between / 1e9:.2f} GB, "
+        f"{between / 40e9 * 1e3:.1f} ms"
     )
 
 # %%
@@ -1150,7 +1282,12 @@ reveal(
 # %%
 for name in ("gpt-3-175b", "llama-3-70b", "grok-1"):
     here = next(case.here for case in cases if case.run.model == name)
-    print(f"{name:12}", ", ".join(f"{part} {s / here.total:.1%}" for part, s in here.seconds.items() if s))
+    print(
+        f"{name:12}",
+        ", ".join(
+            f"{part} {s / here.total:.1%}" for part, s in here.seconds.items() if s
+        ),
+    )
 
 # %% [markdown]
 # # Part 6 · The long run
@@ -1237,9 +1374,15 @@ def one_run(work, interval, write, between, restart, chance):
         start = clock
         while next_failure < start + interval + write:
             clock = next_failure
-            start, next_failure = clock + restart, clock + chance.expovariate(1 / between)
+            start, next_failure = (
+                clock + restart,
+                clock + chance.expovariate(1 / between),
+            )
             while next_failure < start:
-                start, next_failure = next_failure + restart, next_failure + chance.expovariate(1 / between)
+                start, next_failure = (
+                    next_failure + restart,
+                    next_failure + chance.expovariate(1 / between),
+                )
         clock = start + interval + write
     return clock
 
@@ -1248,12 +1391,18 @@ for gpus, write in ((16_384, 60), (16_384, 5), (131_072, 60)):
     interval, goodput = checkpoint_every(write, MTBF, gpus, 600)
     chance, work = random.Random(gpus + write), 2 * between
     each = work / round(work / interval)
-    taken = statistics.mean(one_run(work, each, write, between, 600, chance) for _ in range(2000))
+    taken = statistics.mean(
+        one_run(work, each, write, between, 600, chance) for _ in range(2000)
+    )
     young = math.sqrt(2 * write * between)
-    daly = young * (1 + math.sqrt(write / between / 2) / 3 + write / between / 18) - write
+    daly = (
+        young * (1 + math.sqrt(write / between / 2) / 3 + write / between / 18) - write
+    )
     print(
-        f"{gpus:>7,} GPUs, a failure in {between / 3600:.2f} h, write {write:>2} s: every {interval / 60:4.1f} min "
-        f"(Young {young / 60:.1f}, Daly {daly / 60:.1f}), goodput {goodput:.1%}; 2,000 runs {work / taken:.1%}"
+        f"{gpus:>7,} GPUs, a failure in {between / 3600:.2f} h, write {write:>2} s: "
+        f"every {interval / 60:4.1f} min "
+        f"(Young {young / 60:.1f}, Daly {daly / 60:.1f}), goodput {goodput:.1%}; 2,000 "
+        f"runs {work / taken:.1%}"
     )
 
 # %%
@@ -1268,12 +1417,20 @@ reveal(
 # %%
 def overhead(interval, write, between, restart=600):
     """Seconds that a second of work takes."""
-    return between * math.exp(restart / between) * math.expm1((interval + write) / between) / interval
+    return (
+        between
+        * math.exp(restart / between)
+        * math.expm1((interval + write) / between)
+        / interval
+    )
 
 every = [60 * 2 ** (n / 2) for n in range(17)]  # a minute to four hours
 between = 3600 * MTBF / 16_384
 figures.time_curves(
-    {f"writing takes {write} s": [(t, overhead(t, write, between)) for t in every] for write in (5, 60, 300)},
+    {
+        f"writing takes {write} s": [(t, overhead(t, write, between)) for t in every]
+        for write in (5, 60, 300)
+    },
     "16,384 GPUs: what a second of work costs",
     labels=("seconds of work between two checkpoints", "seconds for each"),
 )
@@ -1322,11 +1479,20 @@ STEPS, EVERY = 24, 4
 def train(rank, world_size, folder, dies_in=None):
     """(first step of this attempt, losses of all steps so far)"""
     first = newest_checkpoint([path.name for path in folder.iterdir()], world_size)
-    weight, momentum, losses = torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.float64), []
+    weight, momentum, losses = (
+        torch.zeros(4, dtype=torch.float64),
+        torch.zeros(4, dtype=torch.float64),
+        [],
+    )
     if first:
         weight, momentum, losses = torch.load(folder / f"step-{first}-rank-{rank}.pt")
     for number in range(first, STEPS):
-        x = torch.randn(16, 4, generator=torch.Generator().manual_seed(100 * number + rank), dtype=torch.float64)
+        x = torch.randn(
+            16,
+            4,
+            generator=torch.Generator().manual_seed(100 * number + rank),
+            dtype=torch.float64,
+        )
         error = x @ weight - x.sum(1).sin()
         both = torch.cat([error @ x / 16, error.square().mean()[None]]) / world_size
         dist.all_reduce(both)
@@ -1354,8 +1520,10 @@ for death in died_in:
             print(str(error).split("\n")[0])
         first, losses = spawn(train, 4, Path(folder)).results[0]
     print(
-        f"  killed in step {death}, resumed after {first}; equal to the undisturbed run, to the bit: "
-        f"{losses == undisturbed}; goodput {STEPS / (death + STEPS - first):.0%} of the steps"
+        f"  killed in step {death}, resumed after {first}; equal to the undisturbed "
+        "run, to the bit: "
+        f"{losses == undisturbed}; goodput {STEPS / (death + STEPS - first):.0%} of "
+        "the steps"
     )
 
 # %% [markdown]
@@ -1414,13 +1582,21 @@ check(campaign, judges="values")
 predict("millions of dollars for Llama 3 405B", ...)
 
 # %%
-[case] = [c for c in cases if c.run.model == "llama-3-405b" and c.run.plan.gpus == 16_384]
+[case] = [
+    c for c in cases if c.run.model == "llama-3-405b" and c.run.plan.gpus == 16_384
+]
 _, goodput = checkpoint_every(5, MTBF, 16_384, 600)
-for words, seconds in [("published step", case.run.seconds), *zip(("shortest", "longest"), case.here.range)]:
-    whole = campaign(15.6e12, 2048 * 8192, math.inf, seconds, 16_384, goodput, 2.0, 700, 1.8)
+for words, seconds in [
+    ("published step", case.run.seconds),
+    *zip(("shortest", "longest"), case.here.range),
+]:
+    whole = campaign(
+        15.6e12, 2048 * 8192, math.inf, seconds, 16_384, goodput, 2.0, 700, 1.8
+    )
     hours = 16_384 * whole["days"] * 24
     print(
-        f"{words:14} {seconds:.2f} s: {whole['days']:.0f} days, {hours / 1e6:.1f} million GPU hours, "
+        f"{words:14} {seconds:.2f} s: {whole['days']:.0f} days, {hours / 1e6:.1f} "
+        "million GPU hours, "
         f"${whole['dollars'] / 1e6:.0f}M, {whole['megawatt_hours']:,.0f} MWh"
     )
 
@@ -1437,11 +1613,18 @@ reveal("millions of dollars for Llama 3 405B", round(2 * 30.84), why="30.84 mill
 model = MODELS["llama-2-7b"]
 for gpus in (64, 256, 1024):
     cluster = find_cluster("dgx-h100", gpus, rates="achieved")
-    fits = (p for p in plans(model, 1024, cluster, 4, 2) if not problem_of(p, model, 1024, cluster))
+    fits = (
+        p
+        for p in plans(model, 1024, cluster, 4, 2)
+        if not problem_of(p, model, 1024, cluster)
+    )
     best = min(sum(seconds_of(p, model, 1024, cluster).values()) for p in fits)
     _, goodput = checkpoint_every(30, MTBF, gpus, 300)
     whole = campaign(2e12, 1024 * 4096, 16e6, best, gpus, goodput, 2.0, 700, 1.8)
-    print(f"{gpus:>5,} GPUs: {best:5.2f} s per step, {whole['days']:5.1f} days, ${whole['dollars'] / 1e3:,.0f}k")
+    print(
+        f"{gpus:>5,} GPUs: {best:5.2f} s per step, {whole['days']:5.1f} days, "
+        f"${whole['dollars'] / 1e3:,.0f}k"
+    )
 
 # %% [markdown]
 # # Part 7 · Honesty
@@ -1459,7 +1642,9 @@ for gpus in (64, 256, 1024):
 # what to prepare for, and the bias, the mean with the sign, whether all are off in one direction.
 
 # %% exercise="held-out-error" difficulty=2 minutes=15
-def held_out_error(rows, predict_row, calibrate, is_held_out) -> tuple[float, float, float]:
+def held_out_error(
+    rows, predict_row, calibrate, is_held_out
+) -> tuple[float, float, float]:
     """(median of the errors' sizes, the error that is largest in size, mean error) of
     the rows that are held out; the last two with their sign.
 
@@ -1490,8 +1675,10 @@ def state_errors(chosen, what):
     errors = [case.here.total / case.run.seconds - 1 for case in chosen]
     inside = sum(case.inside for case in chosen)
     print(
-        f"{what:38} {len(errors):2} rows: median {statistics.median(map(abs, errors)):5.1%}, worst "
-        f"{max(errors, key=abs):+.1%}, bias {statistics.mean(errors):+6.1%}, {inside} inside the range"
+        f"{what:38} {len(errors):2} rows: median "
+        f"{statistics.median(map(abs, errors)):5.1%}, worst "
+        f"{max(errors, key=abs):+.1%}, bias {statistics.mean(errors):+6.1%}, {inside} "
+        "inside the range"
     )
     return statistics.median(map(abs, errors))
 
@@ -1511,7 +1698,8 @@ reveal("per cent of error, unseen rows", round(100 * of_unseen, 1))
 figures.intervals(
     {
         f"{case.run.model}, {case.run.plan.gpus:,}": tuple(
-            s / case.here.total for s in (case.here.range[0], case.run.seconds, case.here.range[1])
+            s / case.here.total
+            for s in (case.here.range[0], case.run.seconds, case.here.range[1])
         )
         for case in unseen
     },
@@ -1537,7 +1725,11 @@ def fit(some):
 def by_hash(workload):
     return zlib.crc32(workload.encode()) % 2 == 0
 
-for words, calibrate in (("fitted on all rows", lambda _: fit(rows)), ("held out", fit), ("no factor", lambda _: 1.0)):
+for words, calibrate in (
+    ("fitted on all rows", lambda _: fit(rows)),
+    ("held out", fit),
+    ("no factor", lambda _: 1.0),
+):
     median, worst, bias = held_out_error(rows, predicted, calibrate, by_hash)
     print(f"{words:20} median {median:.1%}, worst {worst:+.1%}, bias {bias:+.1%}")
 
@@ -1607,7 +1799,13 @@ how_predictions_went()
 board_name = ""  # your name on the class's board; empty for none
 
 def cheapest_campaign(
-    name: str, tokens: float, critical: float, most_gpus: int, most_days: float, price: float, failures: dict
+    name: str,
+    tokens: float,
+    critical: float,
+    most_gpus: int,
+    most_days: float,
+    price: float,
+    failures: dict,
 ) -> dict:
     """{"plan": a Plan, "batch": sequences per step, "interval": seconds of work
     between two checkpoints}.
@@ -1632,9 +1830,15 @@ plan, model = answer["plan"], MODELS["llama-3-70b"]
 cluster = find_cluster("dgx-h100", plan.gpus, rates="achieved")
 few = plan.dp * plan.micro * plan.pp  # a run of all microbatches would take minutes
 formula = sum(seconds_of(plan, model, few, cluster).values())
-print(f"{plan}, batch {answer['batch']:,}, a checkpoint every {answer['interval'] / 60:.0f} minutes of work")
+print(
+    f"{plan}, batch {answer['batch']:,}, a checkpoint every "
+    f"{answer['interval'] / 60:.0f} minutes of work"
+)
 run = whole_step("llama-3-70b", plan, few)
-print(f"with {plan.pp} microbatches: {formula:.2f} s by formula, {run.elapsed:.2f} s in a run")
+print(
+    f"with {plan.pp} microbatches: {formula:.2f} s by formula, {run.elapsed:.2f} s in "
+    "a run"
+)
 
 # %% check="cheapest-campaign" judges="score" points=3
 check(cheapest_campaign, judges="score", extra_credit=3)

@@ -90,7 +90,7 @@ BREACHES = {
         '    print(judges, "right")',
         f"    print(judges, 'right')  # {'so ' * 21}on",
         f"{SOURCE}:10",
-        "this line is 94 columns wide",
+        "this line is 95 columns wide",
     ),
     "docstring that is too wide": (
         SOURCE,
