@@ -576,7 +576,7 @@ def hidden_checkpoint_every(_: Draws, write: float, mtbf_hours: float, gpus: int
     """The optimum is where the derivative changes its sign: x = interval / M with exp(-(x + write / M)) = 1 - x."""
     between = 3600 * mtbf_hours / gpus
     low, high = 0.0, 1.0
-    for _ in range(80):
+    for _halving in range(80):
         x = (low + high) / 2
         low, high = (x, high) if math.exp(-(x + write / between)) < 1 - x else (low, x)
     interval = low * between
