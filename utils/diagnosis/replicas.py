@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ..events.event import Event
@@ -10,12 +11,16 @@ from ..text.source_lines import place
 from .words import ranks_text
 
 MOST_NAMES = 3
+OWN_REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce", "all_gather", "broadcast")
 
 
 def step_without_reduction(states: Sequence[RankState]) -> str:
-    """Sentences about a step that used gradients of one rank alone; "" if there was none."""
+    """Sentences about a step that used gradients of one rank alone; "" if there was none.
+
+    Whoever reduces tensors by hand may mean to average gradients or weights without DDP, so nothing is said of that.
+    """
     for state in states:
-        if state.unreduced is None or len(states) < 2 or any(map(reduces_for_ddp, state.events)):
+        if state.unreduced is None or len(states) < 2 or any(map(reduces, state.events)):
             continue
         where, unused = state.unreduced
         begin = f"Rank {state.rank} took an optimizer step ({place(where)}), but DDP has not all-reduced any gradient. "
@@ -46,8 +51,11 @@ def frozen_remark(states: Sequence[RankState]) -> str:
     return ""
 
 
-def reduces_for_ddp(event: Event) -> bool:
-    return event.wrapper == "DDP backward" or (event.wrapper == "DDP" and event.op == "all_reduce")
+def reduces(event: Event) -> bool:
+    """Whether a call can be DDP's reduction of gradients, or the program's own; a single number is rather a loss."""
+    by_ddp = event.wrapper == "DDP backward" or (event.wrapper == "DDP" and event.op == "all_reduce")
+    own = not event.wrapper and event.op in OWN_REDUCTIONS and "float" in event.dtype
+    return by_ddp or own and math.prod(event.shape) > 1
 
 
 def differing_replicas(states: Sequence[RankState]) -> str:
