@@ -227,7 +227,11 @@ wrong("remembers", "calls the function each time").body("""
 wrong("first-arguments", "the arguments of this call").replace(
     'torch.is_autocast_enabled("cpu")))', 'torch.is_autocast_enabled("cpu"), args))'
 ).replace("state, dtype, enabled = noted[0]", "state, dtype, enabled, args = noted[0]")
-wrong("noted-after-the-first-call", "in which the first call ended").body("""
+wrong(
+    "noted-after-the-first-call",
+    sentence="a result with the mask of the random state in which the first call ended: note the state before the "
+    "function runs",
+).body("""
     noted = []
 
     def again(*args):
@@ -245,6 +249,11 @@ wrong("noted-after-the-first-call", "in which the first call ended").body("""
 wrong("seed-not-state", "a random state before the first call").replace(
     "torch.get_rng_state()", "torch.initial_seed()"
 ).replace("torch.set_rng_state(state)", "torch.manual_seed(state)")
+wrong("remembers-what-it-was-given", "too few").replace("def again(", "def anew(").replace(
+    "return again",
+    "known = {}\n\ndef again(*args):\n    if id(args[0]) not in known:\n        known[id(args[0])] = anew(*args)\n"
+    "    return known[id(args[0])]\n\nreturn again",
+)
 right("as-a-class").body("""
     class Replay:
         state = None

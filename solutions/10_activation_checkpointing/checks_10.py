@@ -387,8 +387,6 @@ def replayable(
                     isinstance(got, Tensor) and first and got.dtype != dtype
                 ),
                 made: early["the result of call 1"],
-                "a result with the mask of the random state in which the first call ended: note it before the function "
-                "runs": plain["the result of call 2"],
                 shared.format("another"): plain["the result of another wrapper"],
                 new_mask: another_mask,
             },
@@ -805,8 +803,8 @@ FROZEN = (
     vary(
         hidden_stage_peak,
         values=[
-            (0, 4, 8, 6, 1, 4, False),
-            (1, 4, 8, 6, 1, 5, True),
+            (3, 10, 14, 2, 1, 4, False),
+            (3, 9, 13, 3, 1, 5, True),
             (3, 4, 8, 2, 3, 10, True),
             (0, 4, 2, 3, 2, 7, True),
         ],
