@@ -665,9 +665,10 @@ wrong("divides-by-the-world-where-it-is-the-grid", same_as="divides-by-the-world
 ).replace("return mine", "return mine * shard_size / dist.get_world_size()")
 
 wrong, right = ANSWERS.to("offload-end")
-wrong("free-stations", "it does one at a time").body(
-    "return ready[-1] + down[-1] + update[-1] + up[-1] if ready else 0.0"
-)
+wrong(
+    "free-stations",
+    sentence="the end of the last layer's own way: the layers before it may still be at the stations",
+).body("return ready[-1] + down[-1] + update[-1] + up[-1] if ready else 0.0")
 wrong("one-at-a-time", "the stations work at the same time").body("""
     end = 0.0
     for at, a, b, c in zip(ready, down, update, up):
@@ -679,6 +680,7 @@ wrong("several-at-once", "it does one at a time").body(
     "return max((sum(times) for times in zip(ready, down, update, up)), default=0.0)"
 )
 wrong("never-goes-up", "the weights must go up").replace("return free[-1]", "return free[-2]")
+wrong("way-down-alone", "update and way up are missing").replace("return free[-1]", "return free[0]")
 wrong("needs-a-layer", "index out of range").replace("return free[-1]", "ready[0]\nreturn free[-1]")
 right("station-by-station").body("""
     arrived = list(ready)
@@ -700,9 +702,19 @@ wrong("starts-with-the-last", "nothing starts before the last gradient").replace
 wrong("ready-at-once", "all gradients were ready at 0").replace(
     "for at, *times in zip(ready,", "for at, *times in zip([0.0] * len(ready),"
 )
-wrong("endless-host", "the host updated several", hidden=True).replace(
-    "max(at, free[station])", "max(at, free[station] * (station != 1))"
-)
+endless_host = wrong("endless-host", "the host updated several")
+endless_host.replace("max(at, free[station])", "max(at, free[station] * (station != 1))")
+wrong("several-up-at-once", sentence="the end if several layers went up at once: they go one at a time").body("""
+    free, ends = [0.0, 0.0], [0.0]
+    for at, *times, last in zip(ready, down, update, up):
+        for station, takes in enumerate(times):
+            free[station] = at = max(at, free[station]) + takes
+        ends.append(at + last)
+    return max(ends)
+""")
+wrong("several-down-at-once", sentence="the end if several layers went down at once: they go one at a time").like(
+    endless_host
+).replace("station != 1", "station != 0")
 wrong("up-by-itself", "the way up didn't wait").replace(
     "max(at, free[station])", "max(at * (station < 2), free[station])"
 )
