@@ -531,6 +531,9 @@ wrong(
     sentence="what the number of operations leads to: what counts is the inner dimension, however large the rest",
 ).body(by_flops)
 wrong("by-flops-of-one", same_as="every-product").body(by_flops.replace("2 * least**3", "least"))
+wrong(
+    "by-size", sentence="what the size of the left factor leads to: its last dimension alone, the inner one, counts"
+).replace("args[first[op]].shape[-1] >= least", "args[first[op]].numel() >= least**2")
 wrong("says-yes-or-no", "MUST_SAVE or").replace("CheckpointPolicy.MUST_SAVE", "True").replace(
     "CheckpointPolicy.PREFER_RECOMPUTE", "False"
 )
