@@ -359,7 +359,10 @@ def with_zero_1(rank, world_size):
 serial = make_weights(4, 7, dtype=double)
 train_serially(serial, batches, lr=0.01)
 run = spawn(with_zero_1, 3)
-[all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(serial, weights)) for weights in run.results]
+[
+    all(torch.allclose(a, b, rtol=1e-9) for a, b in zip(serial, weights))
+    for weights in run.results
+]
 
 # %%
 # share: bytes sent for each number, (P - 1) / P times 8
@@ -408,7 +411,9 @@ predict("times N that ZeRO-2 sends, 4 microbatches", ...)
 
 
 # %% exercise="zero-2" difficulty=4 minutes=20
-def zero_2(model: nn.Module, shards: list[Tensor], make_optimizer, rank: int, world_size: int):
+def zero_2(
+    model: nn.Module, shards: list[Tensor], make_optimizer, rank: int, world_size: int
+):
     """Make step(microbatches), a step with gradients and optimizer state cut.
 
     model: the same weights on every rank; a step changes its trainable parameters in
@@ -485,7 +490,9 @@ check(zero_2, judges="traffic")
 
 # %% tags=["notebook-only"]
 def cut_each(model, rank, world_size):
-    return [flat_shard(nn.ParameterList([p]), rank, world_size) for p in model.parameters()]
+    return [
+        flat_shard(nn.ParameterList([p]), rank, world_size) for p in model.parameters()
+    ]
 
 
 def reduce_often(rank, world_size):
@@ -517,7 +524,9 @@ runs = {
 numbers = 8 * 32 * 32
 for name, run in runs.items():
     sent = run.traffic().implied(0) / (3 / 4 * 8 * numbers)
-    print(f"{name:>12}: sends {sent:.0f} N, holds {run.memory().peak[0] / 8 / numbers:.1f} N at most")
+    print(
+        f"{name:>12}: sends {sent:.0f} N, holds {run.memory().peak[0] / 8 / numbers:.1f} N at most"
+    )
 
 # %%
 reveal(
@@ -755,9 +764,13 @@ def one_step(rank, world_size, stage, reshard=True):
     )
     with track_memory(model):
         if stage == 1:
-            zero_1(model, flat_shard(model, rank, world_size), adamw, rank, world_size)(rows)
+            zero_1(model, flat_shard(model, rank, world_size), adamw, rank, world_size)(
+                rows
+            )
         elif stage == 2:
-            zero_2(model, cut_each(model, rank, world_size), adamw, rank, world_size)([rows])
+            zero_2(model, cut_each(model, rank, world_size), adamw, rank, world_size)(
+                [rows]
+            )
         else:
             shards = cut_each(model, rank, world_size)
             zero_3(model, shards, adamw, gather_weight, reshard, rank, world_size)(rows)
@@ -772,7 +785,9 @@ for name, options in (
 ):
     run = spawn(one_step, 4, int(name[0]), **options)
     found[name] = run.traffic().implied(0) / (3 / 4 * 8 * numbers)
-    print(f"ZeRO-{name}: sends {found[name]:.0f} N, in {sum(event.rank == 0 for event in run.events)} calls")
+    print(
+        f"ZeRO-{name}: sends {found[name]:.0f} N, in {sum(event.rank == 0 for event in run.events)} calls"
+    )
 
 # %%
 reveal(
@@ -796,7 +811,9 @@ predict("ms with prefetch", ...)
 
 
 # %% exercise="prefetched-forward" difficulty=3 minutes=15
-def prefetched_forward(x: Tensor, shards: list[Tensor], rank: int, world_size: int) -> Tensor:
+def prefetched_forward(
+    x: Tensor, shards: list[Tensor], rank: int, world_size: int
+) -> Tensor:
     """The output of all layers, each weight gathered while the previous one is used.
 
     x: (b, D), this rank's rows. shards: for each layer (S,), this rank's piece of its
@@ -858,9 +875,13 @@ def textbook(gather=2e-3, compute=3e-3, ranks=8, dim=1024, rows=1024):
     """A gather of a (dim, dim) weight in float32 takes `gather` seconds, a layer of
     `rows` rows takes `compute`.
     """
-    gpu = Gpu({"fp32": 2 * rows * dim**2 / compute}, memory=80e9, bandwidth=float("inf"))
+    gpu = Gpu(
+        {"fp32": 2 * rows * dim**2 / compute}, memory=80e9, bandwidth=float("inf")
+    )
     link = Link(alpha=0, bandwidth=(ranks - 1) / ranks * 4 * dim**2 / gather)
-    return replace(find_cluster("dgx-h100", ranks), name="textbook", gpu=gpu, intra=link)
+    return replace(
+        find_cluster("dgx-h100", ranks), name="textbook", gpu=gpu, intra=link
+    )
 
 
 def waiting_forward(x, shards, rank, world_size):
@@ -879,7 +900,9 @@ def forward_pass(rank, world_size, method):
 
 waits = simulate(forward_pass, 8, waiting_forward, cluster=textbook())
 overlaps = simulate(forward_pass, 8, prefetched_forward, cluster=textbook())
-print(f"one after another {waits.elapsed * 1e3:.1f} ms, prefetched {overlaps.elapsed * 1e3:.1f} ms")
+print(
+    f"one after another {waits.elapsed * 1e3:.1f} ms, prefetched {overlaps.elapsed * 1e3:.1f} ms"
+)
 
 # %% tags=["notebook-only"]
 overlaps.timeline(ranks=[0, 1], beside=waits)
@@ -910,11 +933,15 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
     def piece_of(x):
         return x.new_empty(-(-x.numel() // world_size))
 
-    weights = [torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)]
+    weights = [
+        torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)
+    ]
     # what this rank updates
     updated = [piece_of(w) if stage >= 1 else w for w in weights]
     # the optimizer's
-    kept = [torch.empty(u.shape, dtype=torch.float32) for u in updated for _ in range(3)]
+    kept = [
+        torch.empty(u.shape, dtype=torch.float32) for u in updated for _ in range(3)
+    ]
     shards = [piece_of(w) for w in weights] if stage == 3 else []
 
     def gather(w, shard, gradient=None):
@@ -928,7 +955,9 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
             return
         mine = piece_of(w)
         padding = world_size * len(mine) - w.numel()
-        dist.reduce_scatter_single(mine, nn.functional.pad(w.grad.flatten(), (0, padding)))
+        dist.reduce_scatter_single(
+            mine, nn.functional.pad(w.grad.flatten(), (0, padding))
+        )
         kept.append(mine)
         w.grad = None
         if stage == 3:
@@ -956,7 +985,9 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
 # large models are made on the meta device and filled shard by shard.
 
 # %% tags=["notebook-only"]
-runs = [simulate(paper_step, 64, stage, cluster=endless, **all_alike) for stage in range(4)]
+runs = [
+    simulate(paper_step, 64, stage, cluster=endless, **all_alike) for stage in range(4)
+]
 by_running = [run.results[0] / 1e9 for run in runs]
 for stage, (measured, formula) in enumerate(zip(by_running, by_formula)):
     print(f"stage {stage}: held {measured:6.1f} GB, by formula {formula:6.1f} GB")
@@ -1025,7 +1056,9 @@ class GatherInBf16(torch.autograd.Function):
         ### END SOLUTION
 
 
-def mixed_precision_weight(shard: Tensor, shape: tuple, rank: int, world_size: int) -> Tensor:
+def mixed_precision_weight(
+    shard: Tensor, shape: tuple, rank: int, world_size: int
+) -> Tensor:
     """The whole weight, bfloat16, of this shape, for use in a forward pass.
 
     shard: (S,) float32, a leaf that requires a gradient, cut as in flat_shard. In the
@@ -1070,7 +1103,9 @@ predict("norm of the whole gradient", ...)
 
 
 # %% exercise="clip-shards" difficulty=2 minutes=8
-def clip_shards(gradients: list[Tensor], max_norm: float, group: dist.ProcessGroup) -> tuple:
+def clip_shards(
+    gradients: list[Tensor], max_norm: float, group: dist.ProcessGroup
+) -> tuple:
     """(norm, clipped): the whole gradient's norm, a float, and this rank's gradients.
 
     gradients: this rank's pieces, any number of any size; together the ranks of `group`
@@ -1140,7 +1175,9 @@ predict("GB that a rank all-reduces", ...)
 
 
 # %% exercise="hybrid-reduce" difficulty=2 minutes=8
-def hybrid_reduce(gradient: Tensor, shard_group: dist.ProcessGroup, replica_group: dist.ProcessGroup) -> Tensor:
+def hybrid_reduce(
+    gradient: Tensor, shard_group: dist.ProcessGroup, replica_group: dist.ProcessGroup
+) -> Tensor:
     """This rank's piece of the mean gradient over all ranks of the grid.
 
     The grid may be a part of the world. gradient: any shape, n numbers, this rank's
@@ -1187,14 +1224,18 @@ def all_reduce_first(gradient, shard_group, replica_group):
 
 
 def on_a_mesh(rank, world_size, replicas, reduce=hybrid_reduce, numbers=2 * 10**9):
-    mesh = init_device_mesh("cpu", (replicas, world_size // replicas), mesh_dim_names=("replica", "shard"))
+    mesh = init_device_mesh(
+        "cpu", (replicas, world_size // replicas), mesh_dim_names=("replica", "shard")
+    )
     groups, whole = (
         (mesh.get_group("shard"), mesh.get_group("replica")),
         torch.empty(numbers),
     )
     with region("step"):
         for _ in range(2):
-            dist.all_gather_single(whole, torch.empty(numbers * replicas // world_size), group=groups[0])
+            dist.all_gather_single(
+                whole, torch.empty(numbers * replicas // world_size), group=groups[0]
+            )
         reduce(whole, *groups)
 
 
@@ -1210,12 +1251,23 @@ def nodes_of_4(nodes):
 for nodes in (2, 16):
     cluster, ranks = nodes_of_4(nodes), 4 * nodes
     hybrid = simulate(on_a_mesh, ranks, nodes, cluster=cluster, **all_alike)
-    backwards = simulate(on_a_mesh, ranks, nodes, all_reduce_first, cluster=cluster, **all_alike)
+    backwards = simulate(
+        on_a_mesh, ranks, nodes, all_reduce_first, cluster=cluster, **all_alike
+    )
     fully = simulate(on_a_mesh, ranks, 1, cluster=cluster, **all_alike)
     times = [f"{run.elapsed * 1e3:4.0f} ms" for run in (hybrid, backwards, fully)]
-    print(f"{nodes:>2} nodes: hybrid {times[0]}, all-reduce first {times[1]}, fully sharded {times[2]}")
+    print(
+        f"{nodes:>2} nodes: hybrid {times[0]}, all-reduce first {times[1]}, fully sharded {times[2]}"
+    )
     if nodes == 2:
-        between = sum(event.bytes for event in hybrid.events if (event.rank, event.op) == (0, "all_reduce")) / 1e9
+        between = (
+            sum(
+                event.bytes
+                for event in hybrid.events
+                if (event.rank, event.op) == (0, "all_reduce")
+            )
+            / 1e9
+        )
 
 # %%
 reveal(
@@ -1252,7 +1304,9 @@ predict("seconds until the second weight is back", ...)
 
 
 # %% exercise="offload-end" difficulty=2 minutes=8
-def offload_end(ready: list[float], down: list[float], update: list[float], up: list[float]) -> float:
+def offload_end(
+    ready: list[float], down: list[float], update: list[float], up: list[float]
+) -> float:
     """When the last weight is back on the GPU; one process, no torch.
 
     ready: when each layer's gradient is there, in the order in which they go down,
@@ -1295,7 +1349,9 @@ reveal(
 per_layer, pcie, host = 10_000**2, 63e9, 200e9
 down = up = 2 * per_layer / pcie
 update = 28 * per_layer / host
-print(f"down {down * 1e3:.1f} ms, update {update * 1e3:.1f} ms, up {up * 1e3:.1f} ms per layer")
+print(
+    f"down {down * 1e3:.1f} ms, update {update * 1e3:.1f} ms, up {up * 1e3:.1f} ms per layer"
+)
 state, weights = 16 * 12 * per_layer / 1e9, 2 * 12 * per_layer / 1e9
 print(f"on the GPU {state:.1f} GB of state, with offload {weights:.1f} GB of weights")
 
@@ -1305,12 +1361,16 @@ def offloaded(rows, fraction=0.5, layers=12):
     # of one layer; its backward pass takes twice that
     forward = 2 * rows * per_layer / (fraction * 989e12)
     ready = [forward * (layers + 2 * (number + 1)) for number in range(layers)]
-    return ready[-1], offload_end(ready, [down] * layers, [update] * layers, [up] * layers)
+    return ready[-1], offload_end(
+        ready, [down] * layers, [update] * layers, [up] * layers
+    )
 
 
 for rows in (4096, 16384, 65536):
     computing, end = offloaded(rows)
-    print(f"{rows:>6} rows: compute {computing * 1e3:5.0f} ms, {end / computing:.2f} times as long with offload")
+    print(
+        f"{rows:>6} rows: compute {computing * 1e3:5.0f} ms, {end / computing:.2f} times as long with offload"
+    )
 
 # %% [markdown]
 # It isn't the PCIe slot that hurts, but the update: the H100's own memory, 3.35 TB/s, is some 17 times as fast as the
@@ -1334,7 +1394,9 @@ figures.recut(numbers=10, before=4, after=3)
 
 
 # %% exercise="slices-to-read" difficulty=3 minutes=12
-def slices_to_read(num_params: int, saved_size: int, rank: int, world_size: int) -> list[tuple]:
+def slices_to_read(
+    num_params: int, saved_size: int, rank: int, world_size: int
+) -> list[tuple]:
     """[(saved rank, start, stop), ...]: what this rank reads, in order; no torch.
 
     num_params numbers were saved by `saved_size` ranks, cut as in flat_shard; now there
@@ -1389,7 +1451,9 @@ check(slices_to_read, judges="values")
 def train_with_fsdp(rank, world_size, steps, folder, first=0, save=False):
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    model = nn.Sequential(*[MLP([weight]) for weight in make_weights(3, 8, dtype=double)])
+    model = nn.Sequential(
+        *[MLP([weight]) for weight in make_weights(3, 8, dtype=double)]
+    )
     for each in model:
         fully_shard(each)
     fully_shard(model)
@@ -1397,10 +1461,14 @@ def train_with_fsdp(rank, world_size, steps, folder, first=0, save=False):
     if first:
         weights, states = get_state_dict(model, optimizer)
         dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder)
-        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
+        set_state_dict(
+            model, optimizer, model_state_dict=weights, optim_state_dict=states
+        )
     for number in range(first, first + steps):
         optimizer.zero_grad()
-        loss_of(model(make_batch(8, 8, seed=number, dtype=double).chunk(world_size)[rank])).backward()
+        loss_of(
+            model(make_batch(8, 8, seed=number, dtype=double).chunk(world_size)[rank])
+        ).backward()
         optimizer.step()
     if save:
         weights, states = get_state_dict(model, optimizer)
@@ -1432,7 +1500,9 @@ batches = [make_batch(8, 16, seed=number, dtype=double) for number in range(3)]
 
 
 def with_torch(rank, world_size, **options):
-    model = nn.Sequential(*[MLP([weight]) for weight in make_weights(4, 16, dtype=double)])
+    model = nn.Sequential(
+        *[MLP([weight]) for weight in make_weights(4, 16, dtype=double)]
+    )
     for each in model:
         fully_shard(each, **options)
     fully_shard(model, **options)
@@ -1467,8 +1537,12 @@ for name, torchs, yours in (
     ("resharded", {}, {}),
 ):
     theirs, mine = spawn(with_torch, 4, **torchs), spawn(with_yours, 4, **yours)
-    losses = torch.allclose(torch.tensor(theirs.results), torch.tensor(mine.results), rtol=1e-9)
-    print(f"{name}: same losses {losses}, same calls and bytes {sorted(calls_of(theirs)) == sorted(calls_of(mine))}")
+    losses = torch.allclose(
+        torch.tensor(theirs.results), torch.tensor(mine.results), rtol=1e-9
+    )
+    print(
+        f"{name}: same losses {losses}, same calls and bytes {sorted(calls_of(theirs)) == sorted(calls_of(mine))}"
+    )
 print(
     "a step of torch's:",
     ", ".join(op for op, _ in calls_of(theirs)[: len(calls_of(theirs)) // 3]),
@@ -1490,7 +1564,9 @@ def fsdp_step(rank, world_size, mesh=None, **options):
     model = nn.Sequential(*[MLP([weight]) for weight in weights])
     del weights
     if mesh:
-        options["mesh"] = init_device_mesh("cpu", mesh, mesh_dim_names=("replica", "shard"))
+        options["mesh"] = init_device_mesh(
+            "cpu", mesh, mesh_dim_names=("replica", "shard")
+        )
     for each in model:
         fully_shard(each, **options)
     fully_shard(model, **options)
@@ -1508,13 +1584,17 @@ runs = {
 for name, run in runs.items():
     [step] = [each for each in run.regions if each.rank == 0]
     sent, held = run.traffic().implied(0) / 1e6, run.memory().peak[0] / 1e6
-    print(f"{name:>27}: {(step.end - step.start) * 1e3:5.2f} ms, sends {sent:4.0f} MB, holds {held:4.0f} MB")
+    print(
+        f"{name:>27}: {(step.end - step.start) * 1e3:5.2f} ms, sends {sent:4.0f} MB, holds {held:4.0f} MB"
+    )
 
 # %% tags=["notebook-only"]
 runs["default"].timeline(within="step", ranks=[0])
 
 # %% tags=["notebook-only"]
-runs["reshard_after_forward=False"].timeline(within="step", ranks=[0], beside=runs["default"])
+runs["reshard_after_forward=False"].timeline(
+    within="step", ranks=[0], beside=runs["default"]
+)
 
 # %% tags=["notebook-only"]
 runs["mp_policy"].timeline(within="step", ranks=[0], beside=runs["default"])
@@ -1546,7 +1626,9 @@ as_fast = replace(h100, name="fast float32", gpu=replace(h100.gpu, flops=flops))
 
 
 def ms_of_step(**options):
-    [step] = [each for each in simulate(fsdp_step, 4, **options).regions if each.rank == 0]
+    [step] = [
+        each for each in simulate(fsdp_step, 4, **options).regions if each.rank == 0
+    ]
     return (step.end - step.start) * 1e3
 
 
@@ -1646,12 +1728,18 @@ eight_nodes = replace(one_node, name="8 nodes of one GPU", nodes=8, gpus_per_nod
 faster = {}
 for cluster in (one_node, eight_nodes):
     for rows in (1024, 8192, 65536):
-        zero = simulate(overlapped_step, 8, 8, 8192, rows // 8, cluster=cluster, **all_alike)
-        tensor = simulate(tensor_parallel_step, 8, 8, 8192, rows, cluster=cluster, **all_alike)
+        zero = simulate(
+            overlapped_step, 8, 8, 8192, rows // 8, cluster=cluster, **all_alike
+        )
+        tensor = simulate(
+            tensor_parallel_step, 8, 8, 8192, rows, cluster=cluster, **all_alike
+        )
         zero, tensor = seconds_of_step(zero), seconds_of_step(tensor)
         faster[cluster.nodes, rows] = "ZeRO-3" if zero < tensor else "tensor"
         times = f"ZeRO-3 {zero * 1e3:7.1f} ms, tensor {tensor * 1e3:7.1f} ms"
-        print(f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}, {rows:>6,} rows in all: {times}")
+        print(
+            f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}, {rows:>6,} rows in all: {times}"
+        )
 
 # %%
 reveal(
@@ -1727,7 +1815,9 @@ def try_plan(plan):
     run = simulate(overlapped_step, 8, 40, 18_032, cluster=small, **all_alike, **plan)
     tokens = 8 * plan["rows"] * plan["microbatches"]
     held = max(run.memory().peak) / 1e9
-    print(f"{tokens / seconds_of_step(run):,.0f} tokens/s; the fullest rank holds {held:.1f} GB")
+    print(
+        f"{tokens / seconds_of_step(run):,.0f} tokens/s; the fullest rank holds {held:.1f} GB"
+    )
     return run
 
 

@@ -48,7 +48,6 @@ bf16 = torch.bfloat16
 # %%
 WIDTH, HEADS = 4096, 32
 
-
 def empty_layer():
     shapes = {
         "w_qkv": (WIDTH, 3 * WIDTH),
@@ -56,8 +55,10 @@ def empty_layer():
         "b_up": (4 * WIDTH,),
     }
     shapes |= {"w_up": (WIDTH, 4 * WIDTH), "w_down": (4 * WIDTH, WIDTH)}
-    return {name: torch.empty(shapes.get(name, (WIDTH,)), dtype=bf16, requires_grad=True) for name in NAMES}
-
+    return {
+        name: torch.empty(shapes.get(name, (WIDTH,)), dtype=bf16, requires_grad=True)
+        for name in NAMES
+    }
 
 def train_transformer(rank, world_size, apply, layers=32, sequences=4, tokens=4096):
     """apply(function, *arguments) calls it, in the ordinary way or as a checkpoint."""
@@ -69,10 +70,8 @@ def train_transformer(rank, world_size, apply, layers=32, sequences=4, tokens=40
     with region("backward"):
         x.square().mean().backward()
 
-
 def plainly(function, *arguments):
     return function(*arguments)
-
 
 # %%
 try:
@@ -136,7 +135,6 @@ predict("bytes kept by exp(x).sin()", ...)
 # A **view** shares the memory of its base: a slice of a large tensor keeps all of it alive. So look at the memory
 # behind a tensor, `tensor.untyped_storage()`, with its `.nbytes()` and its address, `.data_ptr()`.
 
-
 # %% exercise="kept-for-backward" difficulty=2 minutes=8
 def kept_for_backward(function, *inputs: Tensor) -> list[int]:
     """Bytes of each piece of memory that function(*inputs) keeps for its backward pass.
@@ -161,7 +159,6 @@ def kept_for_backward(function, *inputs: Tensor) -> list[int]:
     del output
     return kept
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -193,7 +190,9 @@ parameters = {value.untyped_storage().data_ptr() for value in weights.values()}
 x = torch.randn(1, 32, 16, requires_grad=True)
 for entry in saved_tensors(transformer_layer(x, weights, 4)):
     if entry.first and entry.nbytes >= 32 * 16 * 4:
-        print(f"{entry.node:24} {entry.name:12} {str(entry.shape):16} {entry.nbytes:6} bytes")
+        print(
+            f"{entry.node:24} {entry.name:12} {str(entry.shape):16} {entry.nbytes:6} bytes"
+        )
 
 # %% [markdown]
 # In time, what is kept looks like a **staircase**: every layer of the forward pass adds a step, every layer of the
@@ -235,7 +234,6 @@ predict("times a step computes x @ w", ...)
 #
 # Checkpoints may be **nested**: the function may itself call `checkpoint`. If you've done the above, that works.
 
-
 # %% exercise="checkpoint" difficulty=4 minutes=20
 class Checkpoint(torch.autograd.Function):
     @staticmethod
@@ -264,7 +262,6 @@ class Checkpoint(torch.autograd.Function):
         return None, *[arg.grad if isinstance(arg, Tensor) else None for arg in args]
         ### END SOLUTION
 
-
 def checkpoint(function, *args):
     """Return function(*args), without keeping anything but the arguments for backward.
 
@@ -274,7 +271,6 @@ def checkpoint(function, *args):
     bit. Nothing of torch.utils.checkpoint is called.
     """
     return Checkpoint.apply(function, *args)
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -303,11 +299,9 @@ check(checkpoint, judges="memory")
 # %%
 times = []
 
-
 def counted_layer(x, w):
     times.append("x @ w")
     return layer(x, w)
-
 
 x, w = torch.randn(4, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
 checkpoint(counted_layer, x, w).sum().backward()
@@ -326,19 +320,23 @@ reveal(
 # %%
 predict("time of a step with checkpoints, times that without", ...)
 
-
 # %%
 def train_mlp(rank, world_size, apply, layers=24, dim=4096, rows=8192):
-    weights = [torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)]
+    weights = [
+        torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)
+    ]
     x = torch.empty(rows, dim, dtype=bf16, requires_grad=True)
     for weight in weights:
         x = apply(layer, x, weight)
     x.sum().backward()
 
-
-plain, again = (simulate(train_mlp, 1, apply, cluster="dgx-h100") for apply in (plainly, checkpoint))
+plain, again = (
+    simulate(train_mlp, 1, apply, cluster="dgx-h100") for apply in (plainly, checkpoint)
+)
 print(f"time {again.elapsed / plain.elapsed:.3f} times; 1 + 1/3 is {4 / 3:.3f}")
-print(f"peak {max(plain.memory().peak) / 1e9:.2f} GB, with checkpoints {max(again.memory().peak) / 1e9:.2f} GB")
+print(
+    f"peak {max(plain.memory().peak) / 1e9:.2f} GB, with checkpoints {max(again.memory().peak) / 1e9:.2f} GB"
+)
 
 # %%
 reveal(
@@ -357,12 +355,10 @@ reveal(
 torch.manual_seed(0)
 masks = []
 
-
 def drop(x):
     y = nn.functional.dropout(x, 0.5)
     masks.append((y > 0).int().tolist())
     return y
-
 
 checkpoint(drop, torch.ones(8, requires_grad=True)).sum().backward()
 masks
@@ -397,7 +393,6 @@ predict(
 # Each GPU has a generator of its own, `torch.cuda.get_rng_state()`, and an autocast of its own, to be treated in the
 # same way; `fork_rng` already covers all of them. Here, the CPU's are enough.
 
-
 # %% exercise="replayable" difficulty=3 minutes=10
 def replayable(function):
     """Return again(*args), which repeats function(*args) under the same conditions.
@@ -421,7 +416,6 @@ def replayable(function):
 
     return again
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -448,15 +442,15 @@ masks.clear()
 checkpoint(replayable(drop), torch.ones(8, requires_grad=True)).sum().backward()
 print("the same mask:", masks[0] == masks[1])
 
-
 # %%
 def number_after_a_step(apply):
     torch.manual_seed(0)
     apply(nn.Dropout(0.5), torch.ones(8, requires_grad=True)).sum().backward()
     return torch.rand(1).item()
 
-
-same = number_after_a_step(plainly) == number_after_a_step(partial(torch_checkpoint, use_reentrant=False))
+same = number_after_a_step(plainly) == number_after_a_step(
+    partial(torch_checkpoint, use_reentrant=False)
+)
 
 # %%
 reveal(
@@ -478,7 +472,6 @@ reveal(
 # a classic trap: a function made in a loop looks up its variables when it is **called**, and this one is called once
 # more when the loop has long ended.
 
-
 # %% exercise="forward-in-segments" difficulty=2 minutes=8
 def forward_in_segments(layers: list, x: Tensor, k: int, checkpoint) -> Tensor:
     """Return the output of all layers; every k consecutive ones are one checkpoint.
@@ -498,7 +491,6 @@ def forward_in_segments(layers: list, x: Tensor, k: int, checkpoint) -> Tensor:
         x = checkpoint(partial(run, layers[start : start + k]), x)
     return x
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -529,7 +521,6 @@ check(forward_in_segments, judges="memory")
 # %%
 predict("the best k for 64 layers", ...)
 
-
 # %% exercise="peak-bytes" difficulty=2 minutes=8
 def peak_bytes(num_layers: int, k: int, boundary: int, keeps: int) -> int:
     """The most bytes alive for the backward pass at any time, with a checkpoint every k
@@ -546,7 +537,6 @@ def peak_bytes(num_layers: int, k: int, boundary: int, keeps: int) -> int:
         peak = max(peak, number * boundary + length * keeps)
     return peak
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -579,31 +569,30 @@ reveal(
 # Let a small one run here, and count what is alive as activations. The time is that of a large one, on the virtual
 # H100.
 
-
 # %%
 def layer_with(weight, x):
     return layer(x, weight)
-
 
 def most_activations(step, *arguments, rows=64, dim=32):
     """The most bytes that are alive in step(weights, x, *arguments) because backward
     needs them.
     """
-    weights = nn.ParameterList([nn.Parameter(torch.randn(dim, dim) / dim**0.5) for _ in range(24)])
+    weights = nn.ParameterList(
+        [nn.Parameter(torch.randn(dim, dim) / dim**0.5) for _ in range(24)]
+    )
     x = torch.randn(rows, dim, requires_grad=True)
     with track_memory(weights, x) as memory:
         step(weights, x, *arguments)
     return max(nbytes for _, kind, nbytes in memory.samples() if kind == "activations")
 
-
 def step_in_segments(weights, x, k):
-    forward_in_segments([partial(layer_with, weight) for weight in weights], x, k, checkpoint).sum().backward()
-
+    forward_in_segments(
+        [partial(layer_with, weight) for weight in weights], x, k, checkpoint
+    ).sum().backward()
 
 def large(rank, world_size, step, *arguments, dim=4096, rows=8192):
     weights = [torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(24)]
     step(weights, torch.empty(rows, dim, dtype=bf16, requires_grad=True), *arguments)
-
 
 curve = {}
 for k in (1, 2, 3, 4, 6, 8, 12, 24):
@@ -613,7 +602,9 @@ for k in (1, 2, 3, 4, 6, 8, 12, 24):
         peak_bytes(24, k, 64 * 32 * 4, 2 * 64 * 32 * 4),
     )
     curve[k] = nbytes, run.elapsed / plain.elapsed
-    print(f"k = {k:2}: formula {formula:7,} bytes, counted {nbytes:7,}; {curve[k][1]:.3f} times the time")
+    print(
+        f"k = {k:2}: formula {formula:7,} bytes, counted {nbytes:7,}; {curve[k][1]:.3f} times the time"
+    )
 
 # %% [markdown]
 # Equal to the byte, and the time is the same for every $k$: one forward pass more.
@@ -622,13 +613,11 @@ for k in (1, 2, 3, 4, 6, 8, 12, 24):
 # one for each layer. That is the trade in full: each layer buys memory for time. Segments of several layers, the other
 # curve, buy memory for almost nothing on top.
 
-
 # %%
 def step_in_part(weights, x, recomputed):
     for number, weight in enumerate(weights):
         x = checkpoint(layer, x, weight) if number < recomputed else layer(x, weight)
     x.sum().backward()
-
 
 in_part = []
 for recomputed in range(0, 25, 4):
@@ -657,7 +646,6 @@ figures.memory_and_time(curves, "memory and time of a step of 24 layers")
 # of these goes up to some `end`. What is the peak then? Either it comes **in** the first segment, which goes backward
 # last, when all others are gone; or it comes later in the chain, where the first segment contributes its input alone.
 
-
 # %% exercise="best-segments" difficulty=4 minutes=15
 def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
     """Return the starts of segments with the least peak, for layers that differ.
@@ -682,7 +670,6 @@ def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
         start = following[start]
     return starts
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -743,7 +730,6 @@ check(best_segments, judges="values")
 # %%
 predict("products with an inner dimension of 128 or more", ...)
 
-
 # %% exercise="keep-expensive" difficulty=3 minutes=8
 def keep_expensive(least: int):
     """Make the policy that keeps the result of each matrix product with an inner
@@ -762,7 +748,6 @@ def keep_expensive(least: int):
 
     return policy
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -812,7 +797,9 @@ for name, apply in ways.items():
         kept = memory.live - before - y.nbytes
         y.sum().backward()
     flops[name] = counter.get_total_flops()
-    print(f"{name:22} {kept / 1e6:5.2f} MB kept, {flops[name] / flops['nothing recomputed']:.3f} times the FLOPs")
+    print(
+        f"{name:22} {kept / 1e6:5.2f} MB kept, {flops[name] / flops['nothing recomputed']:.3f} times the FLOPs"
+    )
 
 # %%
 inner = {
@@ -872,7 +859,6 @@ reveal(
 #
 # `dist.all_gather_single(flat, piece, group=group)` fills `flat`, (t * n,), with each rank's `piece`, (n,).
 
-
 # %% exercise="pieces-over" difficulty=3 minutes=10
 def pieces_over(group):
     """Return (pack, unpack): hooks by which each rank keeps 1/t of a saved tensor.
@@ -897,7 +883,6 @@ def pieces_over(group):
 
     return pack, unpack
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -930,7 +915,6 @@ check(pieces_over, judges="traffic")
 # work in the background: a layer's input leaves while the layer computes, and with `ahead` the next input to be needed
 # comes back while the current layer is recomputed.
 
-
 # %%
 def kept_on(peer, ahead):
     """Hooks that keep saved tensors on another rank. ahead: fetch each one before it is
@@ -960,7 +944,6 @@ def kept_on(peer, ahead):
 
     return pack, unpack
 
-
 # %% [markdown]
 # Rank 0 trains 12 layers of the transformer at the top, and rank 1 is its shelf. Two GPUs of one node are connected by
 # NVLink at 450 GB/s. The host's memory is the same program on a link of 64 GB/s: what is at the other end makes no
@@ -972,11 +955,9 @@ def kept_on(peer, ahead):
 # %%
 predict("percent longer: inputs on the host, fetched when needed", ...)
 
-
 # %%
 def unchanged(x):
     return x
-
 
 def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH)):
     """hooks: (pack, unpack); None keeps inputs here. Returns the bytes rank 0 keeps for
@@ -1001,9 +982,10 @@ def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH))
     x.square().mean().backward()
     return kept
 
-
 nvlink = find_cluster("dgx-h100", 2)
-to_host = replace(nvlink, name="a GPU and its host", intra=replace(nvlink.intra, bandwidth=64e9))
+to_host = replace(
+    nvlink, name="a GPU and its host", intra=replace(nvlink.intra, bandwidth=64e9)
+)
 here = simulate(train_with_shelf, 2, None, cluster=nvlink)
 print(f"inputs on the GPU: {here.results[0] / 1e9:.2f} GB are kept")
 longer = {}
@@ -1012,7 +994,9 @@ for name, cluster in {"another GPU": nvlink, "the host": to_host}.items():
         run = simulate(train_with_shelf, 2, kept_on(1, ahead), cluster=cluster)
         longer[name, ahead] = 100 * (run.elapsed / here.elapsed - 1)
         when = "fetched ahead" if ahead else "fetched when needed"
-        print(f"on {name}, {when}: {run.results[0] / 1e9:.2f} GB, {longer[name, ahead]:.1f} % longer")
+        print(
+            f"on {name}, {when}: {run.results[0] / 1e9:.2f} GB, {longer[name, ahead]:.1f} % longer"
+        )
 
 # %%
 reveal(
@@ -1057,7 +1041,6 @@ print(f"one layer's forward pass takes {seconds * 1e3:.1f} ms")
 # %%
 predict("the first stage keeps, times the last one", ...)
 
-
 # %% exercise="stage-peak" difficulty=2 minutes=6
 def stage_peak(
     stage: int,
@@ -1081,7 +1064,6 @@ def stage_peak(
         return live * num_layers * boundary + keeps - boundary
     return live * num_layers * keeps
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -1153,22 +1135,21 @@ how_predictions_went()
 chain = drawn_chain(24, seed=1)
 memory = int(0.4 * sum(chain.keeps))
 
-
 def try_plan(plan):
     run = simulate(train_chain, 1, chain, plan, cluster="dgx-h100")
     peak, estimate = (
         peak_of_plan(plan, chain.boundaries, chain.keeps),
         seconds_of_plan(plan, chain.seconds),
     )
-    print(f"{run.elapsed * 1e3:.2f} ms (estimate {estimate * 1e3:.2f}), {peak / 1e6:.0f} MB of {memory / 1e6:.0f} MB")
-
+    print(
+        f"{run.elapsed * 1e3:.2f} ms (estimate {estimate * 1e3:.2f}), {peak / 1e6:.0f} MB of {memory / 1e6:.0f} MB"
+    )
 
 try_plan([(0, 24, False)])
 try_plan([(number, number + 1, True) for number in range(24)])
 
 # %% exercise="recompute-plan" difficulty=5 minutes=15
 board_name = ""  # your name on the class's board; empty for none
-
 
 def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) -> list:
     """Return the fastest plan that fits, [(start, end, recompute), ...].
@@ -1192,7 +1173,6 @@ def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) ->
             again[number] = True
     return plan()
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
