@@ -289,6 +289,11 @@ wrong("microbatches-at-once", "one microbatch after another", caught_by="traffic
     "for rows in microbatches:\n    (loss_of(model(rows)) / len(microbatches)).backward()",
     "loss_of(model(torch.cat(microbatches))).backward()",
 )
+wrong("reduces-at-the-end", "reduce each gradient in its hook", caught_by="traffic").replace(
+    "p.register_post_accumulate_grad_hook(partial(reduce_gradient, piece))", "pass"
+).replace(
+    "optimizer.step()", "for p, piece in zip(parameters, pieces):\n    reduce_gradient(piece, p)\noptimizer.step()"
+)
 wrong("gathers-in-the-wider-dtype", "in the model's dtype", caught_by="traffic").replace(
     "flat = p.new_empty(", "flat = piece.new_empty("
 ).replace("piece.detach().to(p.dtype)", "piece.detach()")
@@ -346,13 +351,13 @@ wrong("transposed", sentence="the weight with rows and columns exchanged: the fl
 wrong("keeps-padding", "has padding: cut it off").replace("flat[: weight.numel()]", "flat")
 
 wrong, right = ANSWERS.to("zero-3")
-wrong("never-frees", "free each weight after its forward pass", caught_by="memory").replace("if reshard:", "if False:")
+wrong("never-frees", "only while their layer runs", caught_by="memory").replace("if reshard:", "if False:")
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
 wrong(
     "keeps-weights",
     sentence="if no weight is freed after its backward pass: the next forward pass finds the old one there",
 ).replace("free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad")
-wrong("keeps-gradients", "drop its gradient", caught_by="memory").replace(
+wrong("keeps-gradients", "drop each gradient when", caught_by="memory").replace(
     "weight.grad = None", "kept.append(weight.grad)\nweight.grad = None"
 ).replace("weights = list(model.weights)", "weights = list(model.weights)\nkept = []")
 wrong("sums", sentence="with the sum of the gradients: take their mean over the ranks (AVG)").replace(
@@ -536,6 +541,17 @@ right("norm-of-norms").body("""
 wrong("adds-all-norms", sentence="the sum of all pieces' norms: add up squares, and take one root").replace(
     "gradient.double().square().sum() for", "gradient.double().norm() for"
 ).replace("total.sqrt().item()", "total.item()")
+wrong("scales-inverse", sentence="the gradients times norm / max_norm: it is the other way round").replace(
+    "max_norm / norm)", "norm / max_norm)"
+)
+wrong("scales-inverse-always", same_as="scales-inverse").replace(
+    "min(1.0, max_norm / norm) if norm else 1.0", "norm / max_norm"
+)
+wrong(
+    "epsilon",
+    sentence="the gradients scaled by max_norm / (norm + 1e-6), as PyTorch's own clipping does it: here their norm is "
+    "to be max_norm itself, so leave the 1e-6 out",
+).replace("max_norm / norm)", "max_norm / (norm + 1e-6))")
 wrong("cuts-off-numbers", sentence="each number cut off at max_norm: scale all of them by one factor").replace(
     "gradient * scale for", "gradient.clamp(-max_norm, max_norm) for"
 )
@@ -649,9 +665,10 @@ wrong("divides-by-the-world-where-it-is-the-grid", same_as="divides-by-the-world
 ).replace("return mine", "return mine * shard_size / dist.get_world_size()")
 
 wrong, right = ANSWERS.to("offload-end")
-wrong("free-stations", "it does one at a time").body(
-    "return ready[-1] + down[-1] + update[-1] + up[-1] if ready else 0.0"
-)
+wrong(
+    "free-stations",
+    sentence="the end of the last layer's own way: the layers before it may still be at the stations",
+).body("return ready[-1] + down[-1] + update[-1] + up[-1] if ready else 0.0")
 wrong("one-at-a-time", "the stations work at the same time").body("""
     end = 0.0
     for at, a, b, c in zip(ready, down, update, up):
@@ -663,6 +680,7 @@ wrong("several-at-once", "it does one at a time").body(
     "return max((sum(times) for times in zip(ready, down, update, up)), default=0.0)"
 )
 wrong("never-goes-up", "the weights must go up").replace("return free[-1]", "return free[-2]")
+wrong("way-down-alone", "update and way up are missing").replace("return free[-1]", "return free[0]")
 wrong("needs-a-layer", "index out of range").replace("return free[-1]", "ready[0]\nreturn free[-1]")
 right("station-by-station").body("""
     arrived = list(ready)
@@ -684,9 +702,19 @@ wrong("starts-with-the-last", "nothing starts before the last gradient").replace
 wrong("ready-at-once", "all gradients were ready at 0").replace(
     "for at, *times in zip(ready,", "for at, *times in zip([0.0] * len(ready),"
 )
-wrong("endless-host", "the host updated several", hidden=True).replace(
-    "max(at, free[station])", "max(at, free[station] * (station != 1))"
-)
+endless_host = wrong("endless-host", "the host updated several")
+endless_host.replace("max(at, free[station])", "max(at, free[station] * (station != 1))")
+wrong("several-up-at-once", sentence="the end if several layers went up at once: they go one at a time").body("""
+    free, ends = [0.0, 0.0], [0.0]
+    for at, *times, last in zip(ready, down, update, up):
+        for station, takes in enumerate(times):
+            free[station] = at = max(at, free[station]) + takes
+        ends.append(at + last)
+    return max(ends)
+""")
+wrong("several-down-at-once", sentence="the end if several layers went down at once: they go one at a time").like(
+    endless_host
+).replace("station != 1", "station != 0")
 wrong("up-by-itself", "the way up didn't wait").replace(
     "max(at, free[station])", "max(at * (station < 2), free[station])"
 )
@@ -717,6 +745,7 @@ wrong(
     "rounds-down", sentence="slices cut with pieces rounded down: the last piece is padded, the others are longer"
 ).replace("-(-num_params // world_size)", "num_params // world_size")
 wrong("empty-slices", "expected []").replace("return slices", "return slices or [(0, 0, 0)]")
+right("no-clamp-at-zero").replace("min(rank * mine, num_params), min(", "rank * mine, min(")
 right("file-by-file").body("""
     old, new = (num_params + saved_size - 1) // saved_size, (num_params + world_size - 1) // world_size
     begin, end = rank * new, min((rank + 1) * new, num_params)

@@ -89,6 +89,12 @@ wrong("no-gradient-of-arguments", "each at its place").replace(
 wrong("tensors-on-ctx", "where hooks don't see it", caught_by="memory").replace(
     "ctx.save_for_backward(*[args[place] for place in ctx.places])", "ctx.kept = [args[place] for place in ctx.places]"
 ).replace("ctx.saved_tensors", "ctx.kept")
+wrong("keeps-args-in-closure", "alive although hooks", caught_by="memory").replace(
+    "ctx.function = function", "ctx.function, ctx.again = function, lambda: function(*args)"
+)
+wrong("on-ctx-and-saved", "alive although hooks", caught_by="memory").replace(
+    "ctx.function = function", "ctx.function, ctx.given = function, args"
+)
 wrong("sums-without-autograd", "inside torch.enable_grad()").replace(
     "torch.autograd.backward(*zip(*pairs))", "sum(y.sum() for y, _ in pairs).backward()"
 )
@@ -115,7 +121,7 @@ wrong("tensors-first", "back in its own place").replace(
 )
 wrong("others-on-ctx", "with or without gradient", caught_by="memory", hidden=True).replace(
     "if isinstance(arg, Tensor)]\n", "if isinstance(arg, Tensor) and arg.requires_grad]\n"
-).replace("None if isinstance(arg, Tensor) else arg", "arg")
+).replace("None if isinstance(arg, Tensor) else arg", "None if isinstance(arg, Tensor) and arg.requires_grad else arg")
 wrong("keeps-the-result", "Keep the arguments", caught_by="memory", hidden=True).replace(
     "return function(*args)", "ctx.result = function(*args)\nreturn ctx.result"
 )
@@ -193,7 +199,7 @@ wrong("first-call-undone", "draws numbers as any other").replace(
 )
 wrong("always-on", "ran without autocast").replace("enabled=enabled", "enabled=True")
 wrong("one-type", "note torch.get_autocast_dtype", hidden=True).replace('"cpu", dtype, enabled', '"cpu", enabled')
-wrong("noted-too-soon", "in which the wrapper was made").body("""
+wrong("noted-too-soon", "a random state before the first call").body("""
     state = torch.get_rng_state()
     calls = []
 
@@ -218,6 +224,36 @@ wrong("remembers", "calls the function each time").body("""
 
     return again
 """)
+wrong("first-arguments", "the arguments of this call").replace(
+    'torch.is_autocast_enabled("cpu")))', 'torch.is_autocast_enabled("cpu"), args))'
+).replace("state, dtype, enabled = noted[0]", "state, dtype, enabled, args = noted[0]")
+wrong(
+    "noted-after-the-first-call",
+    sentence="a result with the mask of the random state in which the first call ended: note the state before the "
+    "function runs",
+).body("""
+    noted = []
+
+    def again(*args):
+        if not noted:
+            result = function(*args)
+            noted.append((torch.get_rng_state(), torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")))
+            return result
+        state, dtype, enabled = noted[0]
+        with torch.random.fork_rng(), torch.autocast("cpu", dtype, enabled=enabled):
+            torch.set_rng_state(state)
+            return function(*args)
+
+    return again
+""")
+wrong("seed-not-state", "a random state before the first call").replace(
+    "torch.get_rng_state()", "torch.initial_seed()"
+).replace("torch.set_rng_state(state)", "torch.manual_seed(state)")
+wrong("remembers-what-it-was-given", "too few").replace("def again(", "def anew(").replace(
+    "return again",
+    "known = {}\n\ndef again(*args):\n    if id(args[0]) not in known:\n        known[id(args[0])] = anew(*args)\n"
+    "    return known[id(args[0])]\n\nreturn again",
+)
 right("as-a-class").body("""
     class Replay:
         state = None
@@ -293,6 +329,18 @@ wrong("last-by-itself", "The last segment is a checkpoint", caught_by="memory").
     "x = checkpoint(partial(run, layers[start : start + k]), x)",
     "part = partial(run, layers[start : start + k])\nx = checkpoint(part, x) if start + k < len(layers) else part(x)",
 )
+wrong("rest-in-the-last", "what is left over is a segment of its own", caught_by="memory").body("""
+    def run(segment, x):
+        for one in segment:
+            x = one(x)
+        return x
+
+    count = max(len(layers) // k, 1)
+    for number in range(count):
+        end = len(layers) if number + 1 == count else (number + 1) * k
+        x = checkpoint(partial(run, layers[number * k : end]), x)
+    return x
+""")
 wrong("inside-segments", "run in the ordinary way", caught_by="memory").replace("x = one(x)", "x = checkpoint(one, x)")
 wrong("first-of-each", "outside of the checkpoints", caught_by="memory").body("""
     for number, one in enumerate(layers):
@@ -339,9 +387,10 @@ wrong("no-checkpoints", sentence="what everything takes without checkpoints").bo
 wrong("without-its-input", sentence="a sum without the segment's own input: what a layer keeps includes it").replace(
     "length * keeps", "length * keeps - boundary"
 )
-wrong("one-segment", sentence="what one segment keeps: the inputs of the segments before it are alive, too").body(
-    "return min(k, num_layers) * keeps"
-)
+wrong(
+    "one-segment",
+    sentence="what the first segment keeps, the least of all: for a later one, the inputs before it are alive, too",
+).body("return min(k, num_layers) * keeps")
 wrong(
     "all-inputs-before",
     sentence="a sum with the inputs of all layers before: a segment keeps the input of its first layer alone",
@@ -353,6 +402,21 @@ wrong(
 wrong(
     "no-inputs", sentence="a sum in which no layer keeps its input: only the segment's own would be counted twice"
 ).replace("length * keeps", "length * (keeps - boundary)")
+wrong(
+    "all-but-input",
+    sentence="a sum in which a segment's first layer alone keeps its input: each recorded layer keeps its own",
+).body("""
+    starts = range(0, num_layers, k)
+    return max((n + 1) * boundary + min(k, num_layers - s) * (keeps - boundary) for n, s in enumerate(starts))
+""")
+wrong(
+    "all-segments-plus-one",
+    sentence="the inputs of all segments and what one layer keeps: the layers of a whole segment are recorded",
+).body("return -(-num_layers // k) * boundary + keeps")
+wrong("first-segment", same_as="one-segment").body("return max(0, min(k, num_layers)) * keeps")
+wrong("smallest", same_as="one-segment").replace("peak = 0", "peak = num_layers * keeps").replace(
+    "max(peak,", "min(peak,"
+)
 right("goes-through-segments").body("""
     alive, most, left = 0, 0, num_layers
     while left > 0:
@@ -452,6 +516,24 @@ wrong("any-operation", sentence="what you get by keeping other operations too: o
 
     return policy
 """)
+by_flops = """
+    def policy(ctx, op, *args, **kwargs):
+        if op not in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default):
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        left, right = args[-2:]
+        flops = 2 * left.numel() * right.shape[-1]
+        return CheckpointPolicy.MUST_SAVE if flops >= 2 * least**3 else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return policy
+"""
+wrong(
+    "by-flops",
+    sentence="what the number of operations leads to: what counts is the inner dimension, however large the rest",
+).body(by_flops)
+wrong("by-flops-of-one", same_as="every-product").body(by_flops.replace("2 * least**3", "least"))
+wrong(
+    "by-size", sentence="what the size of the left factor leads to: its last dimension alone, the inner one, counts"
+).replace("args[first[op]].shape[-1] >= least", "args[first[op]].numel() >= least**2")
 wrong("says-yes-or-no", "MUST_SAVE or").replace("CheckpointPolicy.MUST_SAVE", "True").replace(
     "CheckpointPolicy.PREFER_RECOMPUTE", "False"
 )
@@ -582,6 +664,14 @@ wrong(
     live = min(num_stages - stage, microbatches)
     return live * boundary + keeps - boundary if recompute else live * num_layers * keeps
 """)
+wrong(
+    "bubble",
+    sentence="what M + P - 1 microbatches keep: as many slots as the schedule has, but stage p has P - p in flight",
+).replace("min(num_stages - stage, microbatches)", "microbatches + num_stages - 1")
+wrong(
+    "slots-of-the-bubble",
+    sentence="what P - 1 microbatches keep: stage p has P - p in flight, the bubble doesn't count",
+).replace("min(num_stages - stage, microbatches)", "num_stages - 1")
 right("one-sum").body("""
     live = min(microbatches, num_stages - stage)
     held = live * num_layers * (boundary if recompute else keeps)

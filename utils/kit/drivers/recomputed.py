@@ -8,6 +8,7 @@ from functools import partial
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -107,21 +108,23 @@ def through_backward(
     """A piece with `function` as its checkpoint: its output, the gradients, bytes that it keeps, and how often it ran.
 
     The bytes are those alive after the forward pass besides the arguments and the output. "unseen": how many tensors
-    among the arguments of the (outer) checkpoint are not saved where hooks see it. "by torch": whether torch's own
-    checkpoint has run the piece.
+    among the arguments of the (outer) checkpoint are not saved where hooks see it; "held": how many live on when the
+    hooks have put copies in their places. "by torch": whether torch's own checkpoint has run the piece.
     """
     calls: list[str] = []
     given: list[int] = []  # addresses of the tensors that the checkpoint is called with
+    inner: dict[int, ref[Tensor]] = {}  # those of them that are not leaves
     saved: list[int] = []  # addresses, as hooks see them
     leaf, w = x.clone().requires_grad_(), nn.Parameter(weight.clone())
 
     def pack(tensor: Tensor) -> Tensor:
         saved.append(tensor.data_ptr())
-        return tensor
+        return tensor.detach().clone() if tensor.data_ptr() in inner else tensor
 
     def apply(part: Callable[..., Any], *args: Any) -> Any:
         if not given:
             given.extend(arg.data_ptr() for arg in args if isinstance(arg, Tensor))
+            inner.update({x.data_ptr(): ref(x) for x in args if isinstance(x, Tensor) and x is not leaf and x is not w})
         return function(part, *args)
 
     with track_memory(leaf, w) as storages:
@@ -129,6 +132,7 @@ def through_backward(
         with saved_tensors_hooks(pack, lambda tensor: tensor):
             output = piece(apply, leaf, w, calls)
         kept = storages.live - before - output.nbytes
+        held = sum(one() is not None for one in inner.values())
         forward = len(calls)
         if output.requires_grad:
             output.backward(gradient)
@@ -138,6 +142,7 @@ def through_backward(
         "the gradient of w": w.grad,
         "kept": kept,
         "unseen": len(set(given) - set(saved)),
+        "held": held,
         "calls": (forward, len(calls) - forward),
         "by torch": BY_TORCH in calls,
     }
@@ -161,6 +166,8 @@ def through_replays(
 ) -> dict[str, Any]:
     """Three calls of what `function` makes of a piece with dropout, and the random numbers that come after each.
 
+    The third is given 2 * x, so its result is 4 times as large.
+
     Between the first two, another wrapper that `function` has made is called for the first time.
     first, later: whether autocast is on in the first call, and in the others; dtype: of the first one
     """
@@ -178,7 +185,7 @@ def through_replays(
         for number in (1, 2, 3):
             of_call, enabled = (dtype, first) if number == 1 else (torch.bfloat16, later)
             with torch.autocast("cpu", of_call, enabled=enabled):
-                results[f"the result of call {number}"] = again(x, rate)
+                results[f"the result of call {number}"] = again(2 * x if number == 3 else x, rate)
             results[f"the random numbers after call {number}"] = torch.rand(4)
             if number == 1:
                 with torch.autocast("cpu", of_call, enabled=enabled):
