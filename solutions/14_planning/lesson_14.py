@@ -732,11 +732,11 @@ show_best(best, composed, of_llama)
 reveal("pieces", number, why="Four sizes, few values of each, and the formula has pruned the rest.")
 
 # %% tags=["notebook-only"]
-gigabytes = {plan: sum(bytes_of(plan, llama, 2048).values()) / 1e9 for plan in composed}
+nbytes = {plan: sum(bytes_of(plan, llama, 2048).values()) for plan in composed}
 figures.plan_cloud(
-    {str(plan): (gigabytes[plan], seconds) for plan, seconds in composed.items()},
+    {str(plan): (nbytes[plan], seconds) for plan, seconds in composed.items()},
     marked={str(best[0]): "your best", str(of_llama): "published"},
-    memory=80,
+    memory=80e9,
 )
 
 # %% [markdown]

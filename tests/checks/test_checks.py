@@ -591,7 +591,7 @@ def lesson_of(one: Check, hidden: bool = False) -> Checks:
     """A lesson with a single check."""
     checks = Checks.__new__(Checks)
     checks.checks, checks.hidden, checks.progress = {(one.exercise, one.judges): one}, hidden, Progress({})
-    checks.looked_at, checks.known = set(), KnownMistakes()
+    checks.looked_at, checks.known, checks.best = set(), KnownMistakes(), {}
     return checks
 
 

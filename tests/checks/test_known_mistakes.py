@@ -163,7 +163,7 @@ def lesson(*known: tuple[str, str, object]) -> Checks:
     """A lesson of this one exercise that knows wrong answers: (sentence, what is judged, the answer)."""
     checks = Checks.__new__(Checks)
     checks.checks = {(one.exercise, one.judges): one for one in sum_up.checks()}
-    checks.hidden, checks.known = False, KnownMistakes()
+    checks.hidden, checks.known, checks.best = False, KnownMistakes(), {}
     for words, judges, answer in known:
         checks.known.add("sum-up", judges, words, written_down(failure(checks, answer, judges).outcome))
     return checks

@@ -64,6 +64,7 @@ LOSSES = {
     name: [1.0 / (step + 1 + number) for step in range(40)]
     for number, name in enumerate(("whole gradients", "top 1 %", "top 1 %, feedback", "signs", "signs, feedback"))
 }
+STAGE = {"parameters": 9e9, "gradients": 18e9, "optimizer": 13e9, "activations": 36e9, "logits": 12e9}
 PLANS = {"one bucket": ([10.0], [6.0]), "twenty-four": ([k * 10 / 24 for k in range(1, 25)], [0.4] * 24)}
 
 
@@ -115,6 +116,9 @@ STAND_INS = {
     "memory_and_time": lambda: figures.memory_and_time(RECOMPUTED, "memory and time of a step of 24 layers"),
     "over_steps": lambda: figures.over_steps(LOSSES, "what hasn't arrived yet", "length of the accumulated error"),
     "overlap": lambda: figures.overlap(PLANS, backward=10.0),
+    "plan_cloud": lambda: figures.plan_cloud(
+        {f"dp {n}": (4e9 * n, 18 - 0.1 * n) for n in range(1, 24)}, {"dp 4": "your best", "dp 7": "published"}, 80e9
+    ),
     "ring_blocks": lambda: figures.ring_blocks(
         {"neighbouring chunks": [[0, 1], [2, 3], [4, 5], [6, 7]], "zigzag": [[0, 7], [1, 6], [2, 5], [3, 4]]}
     ),
@@ -126,6 +130,7 @@ STAND_INS = {
     ),
     "schedule": lambda: figures.schedule(CHUNKS, "interleaved 1F1B, 4 ranks, 8 microbatches, 2 chunks"),
     "schedule, one chunk": lambda: figures.schedule(ROWS, "GPipe, 4 ranks, 8 microbatches"),
+    "stage_bytes": lambda: figures.stage_bytes({f"stage {n}": STAGE for n in range(8)}, memory=80e9),
     "sweep": lambda: figures.sweep(SIZES, TIMES, RATES, "all_reduce, 8 ranks of dgx-h100", (1e-5, 1e-10), LIMITS),
     "time_curves": lambda: figures.time_curves({**CURVES, "chosen": CURVES["ring"]}, "on 16 ranks", dots="chosen"),
     "topology": lambda: figures.topology(TWISTED, "a ring in rank order", ring=list(range(8))),

@@ -23,7 +23,9 @@ class Rank:
         if key not in self.kinds:
             self.kinds[key] = len(self.kinds) + 1
             where = f"/train.py:{line}"
-            kind = CallKind(self.kinds[key], op, "world", peer, tag, 12, "float32", shape, "", False, where, "", (), "", "")
+            kind = CallKind(
+                self.kinds[key], op, "world", peer, tag, 12, "float32", shape, "", False, where, "", (), "", ""
+            )
             self.recorder.write(kind)
         for _ in range(times):
             index = self.recorder.start(self.kinds[key])

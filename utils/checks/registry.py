@@ -45,6 +45,7 @@ class Checks:
                 self.checks[one.exercise, one.judges] = one
                 self.names[one.exercise, one.judges] = name
         self.known = KnownMistakes.read(mistakes_file(room, hidden))
+        self.best = {} if hidden else best_scores(room)
         self.progress = Progress({} if hidden else points_of(room))
         self.looked_at: set[tuple[str, bool]] = set()  # (exercise, whether it got stuck) whose timeline has been shown
 
@@ -101,7 +102,7 @@ class Checks:
         one = self.checks[exercise, judges]
         run = runner(function, one.if_stuck, self.hidden)
         run.known, are_drawn = self.known.of(exercise, judges), run.draws.salt != 0
-        run.best = () if self.hidden else best_scores(self.room).get(exercise, ())
+        run.best = self.best.get(exercise, ())
         try:
             remark = one(run)
         except CheckFailed as failed:
