@@ -139,13 +139,13 @@ wrong("keeps-the-last-of-its-groups", "its column is ranks").like(by_rows).repla
     "next(group for group, team in zip(groups, teams) if rank in team)",
     "[group for group, team in zip(groups, teams) if rank in team][-1]",
 )
-wrong("looks-up-columns-by-row", "returns at once, and isn't counted").replace(
+wrong("looks-up-columns-by-row", "a group that it is not in").replace(
     "next(group for group, team in zip(groups, teams) if rank in team)", "groups[rank // columns]"
 )
 wrong("columns-of-too-few", "A list for new_group is empty", varies=True).replace(
     "range(c, world_size", "range(c * columns, world_size"
 )
-wrong("columns-by-row-in-two-calls", "number rank // columns of the rows").function("""
+wrong("columns-by-row-in-two-calls", "a group that it is not in").function("""
     rows = [dist.new_group(list(range(r, r + columns))) for r in range(0, world_size, columns)]
     every_column = [dist.new_group(list(range(c, world_size, columns))) for c in range(columns)]
     over_row, over_column = x.clone(), x.clone()

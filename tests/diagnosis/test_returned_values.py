@@ -45,6 +45,7 @@ def test_a_value_that_is_taken_for_the_result_is_named(source, says):
         "work = dist.all_reduce(x, async_op=later)\nif work is not None:\n    work.wait()",
         "[dist.recv(x, src=r) for r in ranks]",
         "dist.send(x, 1) if rank == 0 else dist.recv(x, 0)",
+        "dist.send(x, 0) if rank else [dist.recv(x, src=r) for r in ranks]",
         "x = dist.all_reduce(x) or x\nreturn x",
         "kept = dist.broadcast(x, 0)\nkept = x\nreturn kept",
         "total = all_reduce(x)\nreturn total / n",

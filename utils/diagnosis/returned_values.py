@@ -87,7 +87,10 @@ def misuse(call: ast.Call, returns: str, tree: ast.AST, parents: dict[ast.AST, a
     if returns == HANDLE or isinstance(user, ast.Expr):
         return None
     if isinstance(user, ast.ListComp | ast.GeneratorExp) and user.elt is value:
-        return None if isinstance(parents.get(user), ast.Expr) else user
+        outer = parents.get(user)
+        while isinstance(outer, ast.IfExp | ast.BoolOp):
+            outer = parents.get(outer)
+        return None if isinstance(outer, ast.Expr) else user
     appends = isinstance(user, ast.Call) and isinstance(user.func, ast.Attribute) and user.func.attr == "append"
     return user if appends or isinstance(user, ast.Return | ast.Attribute) else None
 
