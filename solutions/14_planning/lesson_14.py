@@ -636,8 +636,8 @@ reveal(
 # So composed steps are off by up to 6 % from those carried out. Keep that number in mind.
 #
 # NVIDIA, whose recipe for GPT-3 this is, reports 8.45 s, and 8.86 s looks good beside it. But the virtual H100's rate
-# was fitted to several published runs, and this recipe is one of them. So it is no evidence that the seconds are close.
-# Part 7 comes back to that.
+# was fitted to several published runs, and this recipe is one of them. So their being close is no evidence. Part 7
+# comes back to that.
 
 # %% [markdown]
 # ## The search
@@ -1648,7 +1648,8 @@ reveal("millions of dollars for Llama 3 405B", round(2 * 30.84), why="30.84 mill
 # %% [markdown]
 # The published step, times the number of steps, comes within a few per cent of the hours on the card. Some of that is
 # luck: the paper's first phase had a smaller batch, its last one longer sequences, and we don't know which attempts the
-# card's hours include. The honest answer is the span between the two lines below it.
+# card's hours include. The two lines below it show how wide the answer should be. They aren't independent of it either:
+# the factor for production was fitted to this run.
 #
 # And more GPUs aren't free, even if they scale. What does haste cost for a 7B model, with 4 million tokens per step?
 
@@ -1803,8 +1804,8 @@ how_predictions_went()
 #   formulas compose and prune, and **confirm the best few** by runs.
 # - Ask **does it fit?** first, of the fullest rank, then **how fast?**, by parts. Print the parts: you can't argue with
 #   a winner that comes without reasons.
-# - NVIDIA's recipes are within a few per cent of the planner's best; a plan of 2021 is far from what today's software
-#   could do. Some that ran are at the very edge of memory, so take the margin from data.
+# - The two NVIDIA recipes that you ranked are within a few per cent of the planner's best; a plan of 2021 is far from
+#   what today's software could do. Some plans that ran are at the very edge of memory, so take the margin from data.
 # - Ratios between plans on one machine can be trusted further than days. Days need a range and a factor for production.
 # - A cluster fails as often as all its GPUs together. Interval, write and restart decide goodput; the optimum is flat.
 # - An error means something if it was fixed before looking: rows split by workload, in advance, all of them reported.
