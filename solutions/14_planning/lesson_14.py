@@ -1615,10 +1615,11 @@ def campaign(
 check(campaign, judges="values")
 
 # %% [markdown]
-# Llama 3 405B: 15.6 trillion tokens, 16.8 million per step. Meta's model card says 30.84 million GPU hours. We don't
-# know the critical batch, so we take the 15.6 trillion as what was needed: an infinite critical batch leaves them as
-# they are. We assume writes of 5 s, restarts of 10 minutes, and that host, network and cooling bring 700 W for a GPU to
-# 1.8 times as much. **Predict** the dollars, in millions, at $2 per hour.
+# Llama 3 405B: 15.6 trillion tokens, 16.8 million per step. A step on 16,384 GPUs takes 6.75 s, and Meta's model card
+# says how many GPU hours the whole run took. We don't know the critical batch, so we take the 15.6 trillion as what was
+# needed: an infinite critical batch leaves them as they are. We assume writes of 5 s, restarts of 10 minutes, and that
+# host, network and cooling bring 700 W for a GPU to 1.8 times as much. **Predict** the dollars, in millions, at $2 per
+# hour.
 
 # %%
 predict("millions of dollars for Llama 3 405B", ...)
@@ -1646,10 +1647,10 @@ for words, seconds in [
 reveal("millions of dollars for Llama 3 405B", round(2 * 30.84), why="30.84 million hours on Meta's model card, at $2.")
 
 # %% [markdown]
-# The published step, times the number of steps, comes within a few per cent of the hours on the card. Some of that is
-# luck: the paper's first phase had a smaller batch, its last one longer sequences, and we don't know which attempts the
-# card's hours include. The two lines below it show how wide the answer should be. They aren't independent of it either:
-# the factor for production was fitted to this run.
+# The published step, times the number of steps, comes within a few per cent of the card's 30.84 million hours. Some of
+# that is luck: the paper's first phase had a smaller batch, its last one longer sequences, and we don't know which
+# attempts the card's hours include. The two lines below it show how wide the answer should be. They aren't independent
+# of it either: the factor for production was fitted to this run.
 #
 # And more GPUs aren't free, even if they scale. What does haste cost for a 7B model, with 4 million tokens per step?
 
