@@ -1251,7 +1251,7 @@ figures.roofline(
 #
 # Which all-reduce? A ring through all GPUs of several machines is as slow as its slowest link: it leaves each machine
 # through one NIC, while the other seven sit idle. So libraries can work in two tiers. With $M$ nodes of $L$ GPUs, a
-# **hierarchical** all-reduce of $n$ bytes has three phases, one after another:
+# **hierarchical** all-reduce of $n$ bytes, as in lesson 02, has three phases, one after another:
 #
 # 1. In each node, a ring reduce-scatter of $n$ bytes. Each GPU then has the node's sum of an $L$-th.
 # 2. A ring all-reduce of this $L$-th, with the $M - 1$ GPUs at the same place in the other nodes. All $L$ rings run at
