@@ -630,7 +630,7 @@ predict("the slowest link of the best ring", ..., choices=["SYS", "NV1", "NV2"])
 
 # %%
 def slowest_link(ring):
-    # it is closed
+    # ring[-1] comes before ring[0]
     labels = [cube_mesh[ring[at - 1]][ring[at]] for at in range(len(ring))]
     return min(labels, key=gpu_topology.speed)
 
@@ -661,9 +661,8 @@ figures.topology(nvswitch, "eight-nvlink: NVSwitch joins all GPUs")
 # %% tags=["nbval-ignore-output"]
 text = gpu_topology.of_this_machine()
 here = read_topology(text) if text else []
-figures.topology(here, "this machine") if len(
-    here
-) > 1 else f"{len(here)} GPUs to draw here"
+nothing = f"{len(here)} GPUs to draw here"
+figures.topology(here, "this machine") if len(here) > 1 else nothing
 
 # %% [markdown]
 # ### Tiers

@@ -257,9 +257,8 @@ spiky[large] *= 100
 for levels, bits in ((127, 8), (7, 4)):
     for block in (4096, 256, 32):
         codes, scales = quantise(spiky, block, levels, torch.round)
-        off = (dequantise(codes, scales, block) - spiky)[usual].norm() / spiky[
-            usual
-        ].norm()
+        off = (dequantise(codes, scales, block) - spiky)[usual].norm()
+        off = off / spiky[usual].norm()
         nbytes = len(codes) * bits // 8 + scales.nbytes
         print(
             f"int{bits}, blocks of {block:4}: error {off:6.1%}, "
@@ -1216,8 +1215,8 @@ def torchs(rank, world_size, state, hook, steps=3):
 def torchs_half(rank, world_size):
     return torchs(rank, world_size, None, fp16_compress_hook)
 
-# its first steps are ordinary ones: it must not start earlier
 def torchs_power(rank, world_size):
+    # its first steps are ordinary ones: it must not start earlier
     state = PowerSGDState(
         None, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=7
     )

@@ -1730,7 +1730,7 @@ def state_errors(chosen, what):
     return statistics.median(map(abs, errors))
 
 unseen = [case for case in timed if not case.run.fitted]
-state_errors([case for case in timed if case.run.fitted], "rates were fitted to them")
+state_errors([case for case in timed if case.run.fitted], "fitted, or a guessed plan")
 of_unseen = state_errors(unseen, "never fitted to")
 by_source = {}
 for case in unseen:
