@@ -407,9 +407,9 @@ check(fused_chain, judges="traffic")
 # %% [markdown]
 # Does it pay on this machine? One operation after another over 64 MB reads and writes memory three times. Block by
 # block, with blocks that fit into a cache, only the first operation reads from memory and only the last writes there.
-# To see this and nothing else, both write into tensors that are there beforehand. The third way makes new tensors, as
-# `torch.relu(x * 0.5 + 3)` does. It looks even worse, but what it measures is how long the system takes to hand out
-# memory. And the fourth is the opposite of fusion: it has the blocks too, but finishes each operation before the next.
+# To see this and nothing else, both write into tensors that already exist. The third way makes new tensors, as
+# `torch.relu(x * 0.5 + 3)` does. If it looks even worse, that is the time the system takes to hand out memory. The
+# fourth has blocks but no fusion: it finishes one operation on all blocks before it starts the next.
 
 # %% tags=["nbval-ignore-output"]
 def compare(rank, world_size):
@@ -630,7 +630,7 @@ predict("the slowest link of the best ring", ..., choices=["SYS", "NV1", "NV2"])
 
 # %%
 def slowest_link(ring):
-    # it is closed
+    # ring[-1] comes before ring[0]
     labels = [cube_mesh[ring[at - 1]][ring[at]] for at in range(len(ring))]
     return min(labels, key=gpu_topology.speed)
 
@@ -661,9 +661,8 @@ figures.topology(nvswitch, "eight-nvlink: NVSwitch joins all GPUs")
 # %% tags=["nbval-ignore-output"]
 text = gpu_topology.of_this_machine()
 here = read_topology(text) if text else []
-figures.topology(here, "this machine") if len(
-    here
-) > 1 else f"{len(here)} GPUs to draw here"
+nothing = f"{len(here)} GPUs to draw here"
+figures.topology(here, "this machine") if len(here) > 1 else nothing
 
 # %% [markdown]
 # ### Tiers
@@ -1198,10 +1197,11 @@ print(
 # From 8 MB on, the achieved rates are within 5 %. At 0.5 MB both are a third to a half too slow: a model is as good as
 # the measurements that it was made from, and this size was not among them.
 #
-# The product takes half as long again as in part 2, where 794.5 TFLOP/s were called achieved, too. Those are the best
-# of many shapes, in a short run of nothing else. In training, the clock falls after minutes of load, to 79 % of that
-# on an H100, and this product has tiles at its edges that aren't full. So there are three numbers for one product: what
-# is promised, what a sprint achieves, and what a step can count on. Say which one you mean.
+# The product takes a third longer than in part 2, where 794.5 TFLOP/s were called achieved, too. Those are the best of
+# many shapes, in a short run of nothing else. In training, a GPU under load for minutes lowers its clock: fitted to
+# published training steps, an H100 keeps 79 % of that rate. A few more percent go to the last tiles, which don't fill
+# the GPU. So there are three numbers for one product: what is promised, what a sprint achieves, and what a step can
+# count on. Say which one you mean.
 
 # %% [markdown]
 # # Part 6 · The roofline of communication
@@ -1232,8 +1232,8 @@ figures.roofline(
 
 # %% [markdown]
 # Read it from the left. With 256 rows per GPU, as on the first page, all three networks are the bottleneck. With 4,096,
-# NVLink lets the GPUs compute at full speed; a ring over InfiniBand does so from about 13,000 on. And the regimes have
-# names:
+# NVLink lets the GPUs compute at full speed; with a ring over InfiniBand, whose ridge point is 19,780 FLOP per byte, it
+# takes about 13,000. And the regimes have names:
 #
 # | FLOP per byte sent | the step is |
 # |---|---|
@@ -1248,13 +1248,13 @@ figures.roofline(
 # others are still being computed. How many tokens does a GPU need for the backward pass to take at least as long as the
 # all-reduce? The gradients may be bfloat16 or float32.
 #
-# Which all-reduce? A ring through all GPUs of several machines is as slow as its slowest link: it crosses the network
-# with one NIC per machine, while the other seven have nothing to do. So libraries work in two tiers. With $M$ nodes of
-# $L$ GPUs, a **hierarchical** all-reduce of $n$ bytes has three phases, one after another:
+# Which all-reduce? A ring through all GPUs of several machines is as slow as its slowest link: it leaves each machine
+# through one NIC, while the other seven sit idle. So libraries can work in two tiers. With $M$ nodes of $L$ GPUs, a
+# **hierarchical** all-reduce of $n$ bytes, as in lesson 02, has three phases, one after another:
 #
 # 1. In each node, a ring reduce-scatter of $n$ bytes. Each GPU then has the node's sum of an $L$-th.
 # 2. A ring all-reduce of this $L$-th, with the $M - 1$ GPUs at the same place in the other nodes. All $L$ rings run at
-#    once, each over NICs of its own.
+#    once, each over its own NICs.
 # 3. In each node, a ring all-gather.
 #
 # **Predict** for 8 H100s over NVLink, a single node, bfloat16 gradients and a large model: about how many tokens per
@@ -1271,9 +1271,9 @@ predict("tokens per GPU over NVLink", ...)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# Phases 1 and 3 together cost as much as a ring all-reduce of all gradients in one node. Phase 2 is a ring all-reduce,
-# too: of how many bytes, on how many GPUs, over which link? So write a function for a ring and call it twice. How many
-# FLOP does the GPU compute in that time? One token needs $4N$ of them.
+# Phases 1 and 3 together cost as much as a ring all-reduce of all gradients inside one node. Phase 2 is a ring
+# all-reduce as well: of how many bytes, on how many GPUs, over which link? So write a function for a ring and call it
+# twice. How many FLOP does the GPU compute in that time? One token needs $4N$ of them.
 # </details>
 #
 # <details><summary>Hint 3: a check by hand</summary>
@@ -1355,7 +1355,7 @@ for tier in ("InfiniBand", "Ethernet"):
 
 # %% [markdown]
 # Two tiers need far fewer tokens. `simulate` knows both ways and takes the faster one. Ask it how long the all-reduce
-# of these gradients takes on the whole cluster, and convert the time into tokens:
+# of these gradients takes on each of two clusters with 16 machines of 8, and convert the time into tokens:
 
 # %% tags=["notebook-only"]
 def gradients_reduced(rank, world_size):
@@ -1369,8 +1369,8 @@ for cluster in ("dgx-h100", "ethernet-cloud"):
     )
 
 # %% [markdown]
-# To use more, you need a different kind of parallelism, one that makes several GPUs work on the **same** tokens:
-# lessons 08, 09 and everything after them.
+# These are your numbers for two tiers. To use more GPUs, you need a different kind of parallelism, one that makes
+# several of them work on the **same** tokens: lessons 08, 09 and everything after them.
 
 # %% [markdown]
 # ## Scaling efficiency
@@ -1812,7 +1812,7 @@ how_predictions_went()
 # - Compare one direction with one direction. Take out fixed costs before you quote a bandwidth.
 # - A collective takes (messages) $\alpha$ + (bytes sent) $\beta$ + (bytes added) $\gamma$, along its critical path. The
 #   lowest of several lines is a tuning table. Real sweeps consist of several lines.
-# - On a machine with two tiers, don't price one ring: a **hierarchical** all-reduce sends only an $L$-th over each NIC.
+# - Over several machines, don't price one flat ring: a **hierarchical** all-reduce sends only an $L$-th over each NIC.
 # - Data parallelism needs a batch per GPU above the link's ridge point, and a batch in all below the critical one.
 # - Efficiency is $T_1 / (P\,T_P)$ for the same work, $T_1 / T_P$ for work that grows.
 # - Training state is 16 bytes per parameter, sharded by ZeRO; activations are $sbh(34 + 5as/h)$ per layer, and

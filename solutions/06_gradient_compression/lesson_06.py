@@ -154,8 +154,8 @@ def stochastic_round(y: Tensor, seed: int) -> Tensor:
 # <details><summary>Hint</summary>
 #
 # `torch.rand(y.shape, generator=generator)` draws a number $u$ from 0 to 1 for each entry. How likely is it that $u$ is
-# below 0.3? Compare $u$ with the fraction; don't add it to $y$, since that sum is rounded too: in float32, 300,001 plus
-# a $u$ just below 1 is 300,002. And mind that `floor(-0.3)` is -1, while converting to an integer gives 0.
+# below 0.3? Compare $u$ with the fraction. Don't add it to $y$, since that sum is rounded too: in float32, 300,001 plus
+# a $u$ just below 1 is 300,002. And note that `floor(-0.3)` is -1, while converting -0.3 to an integer gives 0.
 # </details>
 
 # %% check="stochastic-round" judges="values" points=3
@@ -193,9 +193,9 @@ reveal("the sum of 1,000 roundings of 0.3", nearest, why="Each one is 0. A bias 
 # One scale for the whole tensor has a weakness: a single large entry makes the scale so coarse that all the others
 # become 0. So cut the tensor into **blocks**, each with a scale of its own.
 #
-# The scale is rounded too, to the dtype of $x$. In bfloat16, 2.75 divided by its scale 2.75 / 127 comes out as 127.5,
-# and is rounded to 128. An int8 has no 128: it wraps around to -128, and the largest entry changes its sign. So
-# **clamp** what you have rounded to $\pm$ levels before you convert it.
+# The scale itself is rounded, to the dtype of $x$. In bfloat16, 2.75 divided by its scale 2.75 / 127 comes out as
+# 127.5, and that is rounded to 128. An int8 has no 128: it wraps around to -128, and the largest entry changes its
+# sign. So **clamp** the rounded numbers to $\pm$ levels before you convert them.
 #
 # **Predict** the bytes for 1,000 float32 numbers in int8, with blocks of 100 and scales in float32:
 
@@ -257,9 +257,8 @@ spiky[large] *= 100
 for levels, bits in ((127, 8), (7, 4)):
     for block in (4096, 256, 32):
         codes, scales = quantise(spiky, block, levels, torch.round)
-        off = (dequantise(codes, scales, block) - spiky)[usual].norm() / spiky[
-            usual
-        ].norm()
+        off = (dequantise(codes, scales, block) - spiky)[usual].norm()
+        off = off / spiky[usual].norm()
         nbytes = len(codes) * bits // 8 + scales.nbytes
         print(
             f"int{bits}, blocks of {block:4}: error {off:6.1%}, "
@@ -705,7 +704,8 @@ spawn(with_feedback, 2).results[0]
 # ### A network that needs it
 # Two weights are a toy. Here is an MLP with 2,128 parameters that learns to imitate a teacher, on 2 ranks with
 # different rows, with plain SGD, 400 steps. We send 1 % of the entries: 21 of 2,128. One run proves little, so we train
-# three times, from different weights and with a different teacher each time.
+# three times, each time from different weights and with a different teacher, and print the median loss with the lowest
+# and the highest.
 #
 # **Predict** the loss at the end without feedback. It starts at about 0.4; with whole gradients it ends at about 0.015.
 
@@ -812,10 +812,11 @@ figures.over_steps(losses_of, "loss on rank 0: median and range of three runs", 
 
 # %% [markdown]
 # What do these runs show, and what don't they? Top 1 % without feedback stays far above the rest in all three. With
-# feedback it gets there, but later: after 120 steps its loss is still twice that of whole gradients, and after 400 it
-# has nearly caught up. Signs lose less: even without feedback they train, though more slowly, and with it you can't
-# tell them from whole gradients. So feedback decides whether top-k works, and for signs only how fast. This is one
-# small problem with a fixed batch and plain SGD. How much a large model loses, only training it can tell.
+# feedback it gets there, but later: after 120 steps its loss is still about twice that of whole gradients, and after
+# 400 it has nearly caught up. Signs lose less: even without feedback they train, though more slowly, and with it the
+# range of their three losses overlaps that of whole gradients, after 120 steps as after 400. So here feedback decides
+# whether top-k works, but for signs only how fast. This is one small problem with a fixed batch and plain SGD. How much
+# a large model would lose, you only learn by training it.
 #
 # The **accumulated** error shows why: how far the sum of all that has arrived lags behind the sum of the true
 # gradients.
@@ -1214,8 +1215,8 @@ def torchs(rank, world_size, state, hook, steps=3):
 def torchs_half(rank, world_size):
     return torchs(rank, world_size, None, fp16_compress_hook)
 
-# its first steps are ordinary ones: it must not start earlier
 def torchs_power(rank, world_size):
+    # its first steps are ordinary ones: it must not start earlier
     state = PowerSGDState(
         None, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=7
     )
@@ -1488,7 +1489,7 @@ how_predictions_went()
 # - **Stochastic rounding** is unbiased: errors cancel. Rounding to nearest, signs and top-k are biased: errors
 #   accumulate, and training can stand still.
 # - **Error feedback** keeps what wasn't sent and adds it to the next gradient. On our small problem, 1 % of the entries
-#   then reach the loss of whole gradients, only later; without it they never do.
+#   then come close to the loss of whole gradients, only later; without it they stay far above it.
 # - **Top-k** has different indices on each rank, so it must be gathered. **Random-k** with a common seed and
 #   **PowerSGD** can be all-reduced.
 # - Compression pays below the **break-even bandwidth**. Inside an NVLink node it mostly costs: the bytes were hidden

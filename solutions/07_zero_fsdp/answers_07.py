@@ -799,3 +799,4 @@ wrong("forgets-the-averages", "out of memory", caught_by="score").replace("state
     "0.9 * memory", "memory"
 )
 right("two-microbatches").replace('"microbatches": 1', '"microbatches": 2').replace("0.9 * memory", "0.95 * memory")
+right("eight-microbatches").replace('"microbatches": 1', '"microbatches": 8').replace("0.9 * memory", "memory")

@@ -72,8 +72,8 @@ except RankFailed as failure:
 
 # %% [markdown]
 # Sixty-four GPUs have 5,120 GB together, and each of them is out of memory. A 65th wouldn't help, because every rank
-# holds the same thing. The message is about the first allocation that didn't fit, AdamW's averages for the first
-# layer; the other two layers' would come after it. How much is it in all? Ask GPUs without a limit:
+# holds the same thing. The message is about the first allocation that didn't fit: the first of AdamW's two averages,
+# for the first of three layers. More would have followed. How much is it in all? Ask GPUs without a limit:
 
 # %%
 endless = find_cluster("dgx-h100", 64)
@@ -1299,7 +1299,7 @@ reveal(
 # 2. the processor **updates** the weight,
 # 3. the weight goes **up** to the GPU.
 #
-# PCIe carries both directions at once, so the three stations work at the same time, each on another layer; but each
+# PCIe carries both directions at once, so the three stations work at the same time, each on a different layer; but each
 # station does one layer at a time, in order. **Predict**: two layers, ready at 0 s and 1 s, and every station takes 2 s
 # per layer. When is the second weight back?
 
@@ -1614,8 +1614,8 @@ runs["a 2-D mesh"].timeline(within="step", ranks=[0], beside=runs["default"])
 # - `reshard_after_forward=False`: the gathers of the backward pass are gone, and the rank holds all weights. (By
 #   default it is `True` for the layers and `False` for the outermost module, which is needed again at once.) A number
 #   is in between: after the forward pass, that many ranks share the pieces, such as those of one node.
-# - `mp_policy`: your `mixed_precision_weight`. Gathers move half the bytes; reductions don't. But that isn't what saves
-#   most of the time here: see below.
+# - `mp_policy`: your `mixed_precision_weight`. Gathers move half the bytes; reductions don't. But most of the time it
+#   saves here comes from something else: see below.
 # - a mesh with two axes: HSDP. The gathers stay within a shard group, and each reduction is followed by an all-reduce
 #   over the replicas.
 # - Wrapping: **what** you call it on. Called on the whole model alone, it makes one unit: a single gather of
@@ -1624,8 +1624,8 @@ runs["a 2-D mesh"].timeline(within="step", ranks=[0], beside=runs["default"])
 # - `offload_policy=CPUOffloadPolicy()`: shards and optimizer state live in host memory.
 # - `model.set_requires_gradient_sync(False)`: accumulate whole gradients and don't reduce, lesson 05's `no_sync`.
 #
-# `mp_policy` changes two things at once: what the gathers carry, and what the GPU computes in. To tell them apart, take
-# one of them away: a GPU that is as fast in float32 as it is in bfloat16.
+# `mp_policy` changes two things at once: the dtype in which weights are gathered, and the one in which the GPU
+# computes. To tell them apart, take one away: simulate a GPU that is as fast in float32 as in bfloat16.
 
 # %%
 h100 = find_cluster("dgx-h100", 4)
@@ -1646,8 +1646,8 @@ gathers = ms_of_step(**same_speed) - ms_of_step(mp_policy=mixed, **same_speed)
 print(f"mp_policy saves {in_all:.2f} ms; where float32 is as fast, {gathers:.2f} ms")
 
 # %% [markdown]
-# So gathers account for an eighth of what is saved. The rest is computing: an H100 has 67 TFLOP/s in float32, and 989
-# in bfloat16.
+# So the gathers account for about an eighth of the time saved. The rest is computing: an H100 promises 67 TFLOP/s in
+# float32, and 989 in bfloat16.
 #
 # ### What FSDP1 did differently
 # The first FSDP, `FullyShardedDataParallel`, made one flat tensor of all parameters in a unit, as your `flat_shard`
@@ -1810,9 +1810,9 @@ how_predictions_went()
 # per rank, the layers whose weights stay after their forward pass (`keep`), those whose activations are computed again
 # in the backward pass (`recompute`), and the number of microbatches.
 #
-# The score is the time for a million tokens. The step is any but the first: AdamW's two averages are there from its
-# beginning. Par is a cautious plan that fits, with nothing recomputed. The limit is what eight A100s need if they do
-# nothing but multiply matrices, at their peak.
+# The score is the time for a million tokens. It is not the first step that counts but a later one, so AdamW's two
+# averages are in memory from the start. Par is a cautious plan that fits, with nothing recomputed. The limit is what
+# eight A100s need if they do nothing but multiply matrices, at their peak.
 
 # %%
 dgx = find_cluster("dgx-a100", 8)
@@ -1856,18 +1856,18 @@ def training_plan(layers: int, dim: int, world_size: int, memory: float) -> dict
 # %% [markdown]
 # <details><summary>Hint 1: what to look at</summary>
 #
-# The gathers of a step take the same time for any number of rows, so more rows per step hide them better. The update
-# takes the same time for any number of microbatches. What fills the memory? `try_plan(...).memory()` says.
+# The gathers of a step take the same time for any number of rows, so more rows hide them better. The update takes the
+# same time for any number of microbatches. What fills the memory? `try_plan(...).memory()` shows it.
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
-# A layer whose activations are computed again keeps half of them, and costs a forward pass more. A kept weight saves a
-# gather, and takes the memory of rows. Does either pay off while the gathers hide?
+# A layer in `recompute` keeps only half of its activations, and costs another forward pass. A weight in `keep` saves a
+# gather, but takes memory that more rows could use. Does either pay off while the gathers are hidden anyway?
 # </details>
 # <details><summary>Hint 3: beyond par</summary>
 #
-# For one microbatch and for several, find the largest number of rows that fits, and compare. The estimate of par leaves
-# room: when most activations are alive, a single microbatch has no gradients of shards yet.
+# For one microbatch and for several, find the largest number of rows that fits, and compare. Par's estimate leaves
+# room: with a single microbatch, there are no gradients of shards yet when most activations are alive.
 # </details>
 
 # %% tags=["notebook-only"]

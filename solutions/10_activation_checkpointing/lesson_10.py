@@ -80,8 +80,8 @@ except RankFailed as failure:
     print(str(failure).split("\n")[0])
 
 # %% [markdown]
-# Not even a third of the layers fit. (All 12.9 GB of weights are there from the start. The message calls those
-# parameters that a layer has used, and counts the rest under "other".) Now change one word: call each layer through
+# Not even a third of the layers fit. (All 12.9 GB of weights are there from the start. The message counts a weight as a
+# parameter only once a layer has used it, and until then under "other".) Now change one word: call each layer through
 # PyTorch's `checkpoint`. The model, the batch and the GPU are the same.
 
 # %%
@@ -1028,10 +1028,11 @@ print(f"one layer's forward pass takes {seconds * 1e3:.1f} ms")
 
 # %% [markdown]
 # A layer's input travels in less time than the layer computes. All that the layer keeps with FlashAttention, which
-# never writes the scores, takes nearly three times as long as the layer's forward pass, so little more than a third
-# of it can leave in time; the forward pass once more costs less. With the scores, it would be sixteen times as long.
-# (PyTorch's hooks for the host are `torch.autograd.graph.save_on_cpu`. Keeping activations on a later
-# stage of the pipeline, which has fewer microbatches in flight, is called BPipe.)
+# never writes the scores, takes nearly three times as long as its forward pass, so little more than a third of it can
+# leave in time. Repeating the forward pass costs less than waiting for the rest. With the scores as well, the copy
+# would take nearly sixteen times as long as the forward pass. (PyTorch's hooks for the host are
+# `torch.autograd.graph.save_on_cpu`. Keeping activations on a later stage of the pipeline, which has fewer microbatches
+# in flight, is called BPipe.)
 
 # %% [markdown]
 # ## Peak memory of a pipeline stage

@@ -1470,9 +1470,9 @@ def serial_losses(steps):
 # %% [markdown]
 # ## Groups of the whole program
 #
-# The same on a grid. First the groups. Along `cp` as along `dp`, ranks have the same weights and different tokens, so
-# the gradients are averaged over both. And the first and the last stage of each pipeline share the table. Write down
-# all groups that the program needs, with `along(sizes, axes)`, which is your `axis_groups`.
+# Now the same on a grid. First the groups. Along `cp` as along `dp`, ranks have the same weights and different tokens,
+# so the gradients are averaged over both. And the first and the last stage of each pipeline share the embedding table.
+# Write down all groups that the program needs, with `along(sizes, axes)`, which is your `axis_groups`.
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -1483,14 +1483,14 @@ def serial_losses(steps):
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# `dist.new_group` wants every rank in one group of each name. So a stage in between is alone in a group of its own, and
-# with one stage the first is the last.
+# `process_groups` wants every rank in exactly one group of each name. So a stage in between is alone in a group of its
+# own. And if there is only one stage, the first is the last.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
 # A dictionary of four calls of `along`. Then a loop over the pipelines: one list of its first and its last rank,
-# without doubles, and one list for each other rank. Sort all of these lists.
+# without duplicates, and one list for each other rank. Sort all of these lists.
 # </details>
 
 # %% exercise="program-groups" difficulty=3 minutes=10
@@ -1518,7 +1518,7 @@ def program_groups(sizes: dict[str, int], along) -> dict[str, list[list[int]]]:
 check(program_groups, judges="values")
 
 # %% [markdown]
-# Now the trainer. Read it from top to bottom: there is nothing in it that you don't know.
+# Now the trainer. Read it from top to bottom: you have met almost every part of it before.
 
 # %%
 class Trainer:
@@ -2088,8 +2088,8 @@ run.timeline(ranks=[0, 8, 16, 24])
 # MFU, model FLOPs utilisation, is the share of the GPUs' peak that goes into the model's own FLOPs. Megatron-LM's paper
 # of 2021 reports 52 % of the peak of A100s, but counts the forward pass that activation checkpointing repeats: four
 # passes' worth of FLOPs where the model needs three, so about 39 % as MFU. This run has one layer on each stage, four
-# microbatches of one sequence, and a data axis that begins when all backward passes are done; the breakdown says what
-# each of these costs.
+# microbatches of one sequence, and an all-reduce along dp that waits until all backward passes are done; the breakdown
+# says what each of these costs.
 #
 # For many grids, or a whole model, there is a shorter way: a closed form with the same costs, in
 # `utils/kit/plans`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and
