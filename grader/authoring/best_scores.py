@@ -32,19 +32,20 @@ def challenges_of(lesson: Lesson) -> list[str]:
     return [check.exercise for check in lesson.checks if check.judges == SCORE]
 
 
-def write_best_scores(lesson: Lesson) -> None:
+def write_best_scores(lesson: Lesson) -> bool:
     """The file has, for each challenge, the best score of the solution and all right answers in each visible case.
 
-    Right answers that fail are passed over: `try` and the tests report them.
+    Right answers that fail are passed over: `try` and the tests report them. Returns whether anything has changed.
     """
     from grader.authoring.workbench import Workbench
     from utils.checks import CheckFailed
+    from utils.checks.scores import best_scores
 
     best: dict[str, list[float]] = {}
     challenges = challenges_of(lesson)
     if not challenges:
         file_of(lesson).unlink(missing_ok=True)
-        return
+        return False
     bench = Workbench.load(lesson.name, lesson.root)
     for exercise in challenges:
         scores = [scores_of(bench, exercise, str)]
@@ -53,7 +54,9 @@ def write_best_scores(lesson: Lesson) -> None:
                 with suppress(CheckFailed):
                     scores.append(scores_of(bench, exercise, one.apply))
         best[exercise] = [float(f"{min(of_case):.{DIGITS}g}") for of_case in zip(*scores, strict=True)]
+    before = best_scores(lesson.room)
     file_of(lesson).write_text(json.dumps(best, indent=1) + "\n", encoding="utf-8")
+    return best != before
 
 
 def scores_of(bench: Workbench, exercise: str, change: Callable[[str], str]) -> list[float]:

@@ -221,17 +221,18 @@ def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> 
     Raises BuildError with everything that must be fixed first; that lesson's notebooks then stay as they were.
     """
     names = list(names)
+    scored_anew = set()  # lessons whose outputs show other scores now
     for lesson in read_lessons(names, root):
         write_record(lesson)
-        if force or has_changed(lesson):
-            write_best_scores(lesson)
+        if (force or has_changed(lesson)) and write_best_scores(lesson):
+            scored_anew.add(lesson.name)
     lessons = read_lessons_by_the_rules(names, root)
     wanted = [(lesson, notebook_of(lesson)) for lesson in lessons]
-    to_do = [pair for pair in wanted if force or drift_of(*pair)]
+    to_do = [pair for pair in wanted if force or pair[0].name in scored_anew or drift_of(*pair)]
     to_run = {
         lesson.name: len(code_cells(notebook))
         for lesson, notebook in to_do
-        if force or not take_outputs(notebook, read_notebook(solution_path(lesson)))
+        if force or lesson.name in scored_anew or not take_outputs(notebook, read_notebook(solution_path(lesson)))
     }
     with tqdm(total=sum(to_run.values()), unit="cell", disable=None if to_run else True, leave=False) as bar:
         for lesson, notebook in to_do:
