@@ -67,7 +67,7 @@ def find_model(model: str | Path | Model, sequence: int | None = None) -> tuple[
 
 def read(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}; it should be the config.json of a model on Hugging Face.")
+        raise FileNotFoundError(f"there is no file {path}: give the path of a model's config.json, from Hugging Face.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
