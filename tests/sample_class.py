@@ -33,9 +33,9 @@ LESSON = "01_collectives"
 # What the mutant students hand in: a wrong answer, and which of its exercise's checks must fail.
 MUTANT_STUDENTS: list[dict[str, str]] = [
     {
-        "broadcast-by-hand/forgets-to-receive": "values traffic",
+        "broadcast-by-hand/forgets-to-receive": "values",
         "scatter-by-hand/wrong-dtype": "values",
-        "gather-by-hand/sends-to-rank-0": "values traffic",
+        "gather-by-hand/sends-to-rank-0": "values",
         "reduce-by-hand/averages": "values",
         "grid-sums/sums-over-all-first": "traffic",
         "all-reduce-from-halves/averages": "values",
@@ -47,12 +47,12 @@ MUTANT_STUDENTS: list[dict[str, str]] = [
         "uneven-all-gather/keeps-the-padding": "score",
     },
     {
-        "broadcast-by-hand/four-ranks": "values traffic",
+        "broadcast-by-hand/four-ranks": "values",
         "scatter-by-hand/off-by-one": "values",
         "gather-by-hand/returns-a-list": "values",
-        "reduce-by-hand/counts-to-four": "values traffic",
-        "grid-sums/forgets-the-group": "values traffic",
-        "launch-then-wait/three-tensors": "values traffic",
+        "reduce-by-hand/counts-to-four": "values",
+        "grid-sums/forgets-the-group": "values",
+        "launch-then-wait/three-tensors": "values",
         "all-reduce-any-view/flattens-wrong": "values",
         "agree-or-explain/never-asks": "values",
     },
@@ -111,7 +111,10 @@ def students_of(lesson: Lesson) -> list[Student]:
         for name, checks in hand.items():
             mutant = kept[name]
             answers[mutant.exercise] = as_student(mutant.apply(lesson.exercises[mutant.exercise].source))
-            points.update({f"{mutant.exercise}-{judges}": 0 for judges in checks.split()})
+            lost = [f"{mutant.exercise}-{judges}" for judges in checks.split()]
+            if "values" in checks:  # the others wait for them
+                lost = [check.id for check in lesson.checks if check.exercise == mutant.exercise]
+            points.update(dict.fromkeys(lost, 0))
         class_.append((", ".join(hand), points, answers))
     class_.append(("a PDF with the name of the notebook", nothing, b"%PDF-1.7\n%\xe2\xe3\xcf\xd3"))
     return [Student(f"student-{number:02}", *one) for number, one in enumerate(class_, 1)]

@@ -333,6 +333,7 @@ LEAVE = "Leave each meeting before the next one: call dist.destroy_process_group
 WRONG_ORDER = "the right numbers in the wrong order: give rank= the rank in that meeting, and keep all_gather's order"
 TENSORS = "made of tensors, where numbers are wanted: take .item() of each"
 STILL_THERE = "the group of the last meeting: call dist.destroy_process_group() after that one too"
+UNDELIVERED = f"That is {EARLY}; or what `gather` leads to: it delivers to one rank alone, all_gather to all"
 MEETING = {  # torch's errors, and what they mean
     "default process group twice": LEAVE,
     "rank < size": "rank= takes the rank of this process in the meeting, and world_size= the number who come to it.",
@@ -345,7 +346,8 @@ MEETING = {  # torch's errors, and what they mean
     "EADDRINUSE": "A server's port can be taken: meet at a file, dist.FileStore(path, world_size).",
     "incompatible constructor": "store= takes the store, dist.FileStore(path, world_size), and not its path.",
     "must be positive": "With a store, PyTorch needs rank= and world_size= too.",
-    "float NaN": f"That is {EARLY}.",
+    "float NaN": f"{UNDELIVERED}.",
+    "float infinity": f"{UNDELIVERED}.",
     "Wait timeout": f"A rank did not come: {MEET}",
 }
 POISON = [in_flight.poison_of(dtype) for dtype in (torch.int32, torch.int64)]  # while a call is in flight

@@ -67,10 +67,26 @@ def condition_around(event: Event, states: Mapping[int, RankState]) -> str:
     return named(max(reversed(forks), key=lambda fork: weight(fork, states)).decision)
 
 
-def exit_around(event: Event, states: Mapping[int, RankState]) -> str:
+def exit_around(event: Event) -> str:
     """The last `if` that may leave before the call is reached, as "`if done` (line 3)"; "" if there is none."""
-    forks = [fork for fork in forks_of(event, None) if fork.decision.kind == "exit"]
-    return named(forks[-1].decision) if forks else ""
+    exits = [fork.decision for fork in forks_of(event, None) if fork.decision.kind == "exit"]
+    return named(exits[-1]) if exits else ""
+
+
+def skipped_by(event: Event) -> str:
+    """A sentence with a space in front on how a rank may skip the call in one round of a loop; "" if none is seen."""
+    if exit_before := exit_around(event):
+        return f" Look at {exit_before}, which leaves before it."
+    around = [fork.decision for fork in forks_of(event, None) if fork.decision.kind == "try"]
+    return f" It is inside {swallowing(around[-1])}." if around else ""
+
+
+def swallowing(decision: Decision) -> str:
+    """Of a "try"."""
+    return (
+        f"the `try` of line {decision.line}, whose `{decision.text}` goes on: a rank on which an exception is caught "
+        "there skips what the others wait in"
+    )
 
 
 def named(decision: Decision) -> str:
@@ -106,6 +122,8 @@ def weight(fork: Fork, states: Mapping[int, RankState]) -> int:
         return 0 if fork.other is not None else -1
     if decision.kind == "except":
         return 4
+    if decision.kind == "try":
+        return 2
     mine, its = known(fork, states)
     differ = any(mine[name] != its[name] for name in mine.keys() & its.keys())
     return 3 if decision.is_about_rank else 2 if differ else 1
@@ -133,6 +151,8 @@ def in_words(fork: Fork, states: Mapping[int, RankState]) -> str:
             said = f" The {what} is inside {inside(decision)} ({at})."
         case "except":
             said = f" The {what} is inside `{decision.text}` ({at}): only a rank on which that was raised comes there."
+        case "try":
+            said = f" The {what} is inside {swallowing(decision)}."
         case "exit":
             said = f" The {what} is not reached {inside(decision)}: `{place.function}` leaves before it ({at})."
         case "decorator" if weight(fork, states) > 0:

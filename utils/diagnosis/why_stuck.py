@@ -9,7 +9,7 @@ from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
 from ..text.source_lines import place
 from ..text.units import plural
-from .decided import condition_around, exit_around, what_decides
+from .decided import condition_around, exit_around, skipped_by, what_decides
 from .fsdp import skipped_module
 from .meshes import dimensions_swapped
 from .mismatch import difference, mixed_gradients, mixed_objects
@@ -173,7 +173,7 @@ def in_group(event: Event, state: RankState) -> list[Event]:
 def more_rounds(event: Event, finished: list[int]) -> str:
     """What to look at where a rank has made a call more often than others."""
     if event.wrapper:
-        return MORE_ROUNDS
+        return f"{MORE_ROUNDS}{skipped_by(event)}"
     them = ranks_text(finished).lower()
     return f"does the loop have more rounds on rank {event.rank}, or does an `if` skip the call on {them}?"
 
@@ -181,7 +181,7 @@ def more_rounds(event: Event, finished: list[int]) -> str:
 def skipped(event: Event, is_world: bool, states: dict[int, RankState]) -> str:
     """What to look at where others have never made the call of a group, which may be the whole world."""
     condition = condition_around(event, states)
-    if not condition and (exit_before := exit_around(event, states)):
+    if not condition and (exit_before := exit_around(event)):
         return f"look at {exit_before}, which leaves before it."
     if is_world:
         return f"take it out of the {condition}." if condition else "look for an early return, or an `if` around it."

@@ -20,7 +20,8 @@ LONGEST = 80  # characters of a condition that are shown
 class Decision(NamedTuple):
     """Something that decides whether a line runs.
 
-    kind   "if", "else", "loop", "except", "exit" (an `if` whose body leaves before the line) or "decorator"
+    kind   "if", "else", "loop", "except", "exit" (an `if` whose body leaves before the line), "decorator" or "try"
+           (one with a handler that goes on, so that a rank on which something is raised skips the line)
     text   as code: "if rank == 0", "for step in range(3)", "except OSError"
     names  what its condition reads: "rank", "bar.n", "batch['x']"
     exits  of a loop: the `if`s inside that may end it, as "if done (line 3)"
@@ -95,8 +96,8 @@ def arm_with(node: ast.stmt, file: str, line: int) -> tuple[list[ast.stmt], Deci
         if name == "handlers":
             for handler in arm:
                 if handler.lineno <= line <= (handler.end_lineno or 0):
-                    what = f"except {ast.unparse(handler.type)}" if handler.type else "except"
-                    return handler.body, Decision("except", what, handler.lineno, (), (file, handler.lineno, name))
+                    key = file, handler.lineno, name
+                    return handler.body, Decision("except", caught_by(handler), handler.lineno, (), key)
         elif name == "cases":
             for case in arm:
                 if case.pattern.lineno <= line <= (case.body[-1].end_lineno or 0):
@@ -122,7 +123,19 @@ def decision_of(node: ast.stmt, arm: str, file: str) -> Decision | None:
     if isinstance(node, ast.For) and arm == "body":
         text = f"for {ast.unparse(node.target)} in {shown(node.iter)}"
         return Decision("loop", text, node.lineno, names_in(node.iter), key, exits_of(node.body))
+    if isinstance(node, ast.Try) and arm == "body":
+        swallow = [caught_by(handler) for handler in node.handlers if goes_on(handler)]
+        return Decision("try", swallow[0], node.lineno, (), key) if swallow else None
     return None
+
+
+def goes_on(handler: ast.ExceptHandler) -> bool:
+    leaves = any(isinstance(node, ast.Continue | ast.Break | ast.Return) for node in ast.walk(handler))
+    return leaves or not isinstance(handler.body[-1], ast.Raise)
+
+
+def caught_by(handler: ast.ExceptHandler) -> str:
+    return f"except {ast.unparse(handler.type)}" if handler.type else "except"
 
 
 def exits_of(body: list[ast.stmt]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from grader.classroom.grade_class import GradeOptions
 from grader.classroom.grades import Grades, by_exercise
 from grader.classroom.judgement_cache import digest_of
 from grader.classroom.new_course import new_course
+from grader.classroom.one_submission import OneSubmission
 from grader.judging.verdict import WRONG, Flag, Judgement, Verdict
 from grader.sandbox import bubblewrap
 from tests import stand_in_judge
@@ -328,13 +329,21 @@ def test_a_course_says_what_it_lacks(tmp_path):
 
 def test_a_submission_that_can_not_be_graded_does_not_affect_the_others(made, judged, capsys, monkeypatch):
     hand_in(made.root, "ada", **earning(*EARNED["ada"]))
-    hand_in(made.root, "late", **RIGHT).with_name("timestamp.txt").write_text("yesterday")
+    hand_in(made.root, "bo", **RIGHT)
     hand_in_file(made.root, "pdf", b"%PDF-1.7")
-    this = grade_class.autograde(made, LESSON, ["ada", "late", "pdf"])
-    assert list(this.failed) == ["late"]
+    record = OneSubmission.record
+
+    def not_of_bo(submission, *args):
+        if submission.student == "bo":
+            raise OSError("no space left")
+        record(submission, *args)
+
+    monkeypatch.setattr(OneSubmission, "record", not_of_bo)
+    this = grade_class.autograde(made, LESSON, ["ada", "bo", "pdf"])
+    assert list(this.failed) == ["bo"]
     said = capsys.readouterr().out.splitlines()
-    assert "late: could not be graded (ParserError): see " in said[0]
-    assert "yesterday" in made.log_file(LESSON, "late").read_text()
+    assert "bo: could not be graded (OSError): see " in said[0]
+    assert "no space left" in made.log_file(LESSON, "bo").read_text()
     assert said[1].startswith("pdf: the file is not a notebook: a PDF")
     assert len(said) == 2
 

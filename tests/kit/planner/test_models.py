@@ -95,7 +95,7 @@ def test_a_path_may_be_a_folder_and_its_length_is_moderate(tmp_path):
 def test_what_is_no_model_is_told_what_is(tmp_path):
     with pytest.raises(ValueError, match="there is no model 'Llama3-70b': did you mean 'llama-3-70b'"):
         find_model("Llama3-70b")
-    with pytest.raises(FileNotFoundError, match="config.json of a model"):
+    with pytest.raises(FileNotFoundError, match="give the path of a model's config.json"):
         find_model(tmp_path / "config.json")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="is not JSON"):
