@@ -220,6 +220,30 @@ def test_a_signal_is_passed_on_and_the_ranks_may_save(start, tmp_path):
     assert err.startswith("SIGTERM: the ranks were ended.\n") and "train.py, line 10:  time.sleep(0.01)" in err
 
 
+QUIET = """\
+import queue
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    queue.Queue().get()
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_a_rank_that_waits_for_something_of_its_own_is_told_of(start, tmp_path):
+    (tmp_path / "train.py").write_text(QUIET)
+    process = start("utils", "--nproc-per-node", "2", "--tell-after", "1", "train.py")
+    told = [process.stderr.readline() for _ in range(4)]
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=SECONDS)
+    assert "no rank has called or left torch.distributed for " in told[0]
+    assert "rank 0  waits in all_reduce" in told[1] and "train.py, line 8" in told[1]
+    assert "rank 1  is idle" in told[2] and "train.py, line 7:  queue.Queue().get()" in told[2]
+    assert told[3].startswith("No rank is computing, so more time is unlikely to help.")
+
+
 def test_a_line_is_shown_as_soon_as_it_has_ended():
     output = OutputAsItComes(2)
     output.feed(1, b"first\nsec")

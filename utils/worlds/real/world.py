@@ -118,18 +118,11 @@ class RealWorld(ProcessWorld):
             raise WorldStuck(f"{first_line}\n{report}")
 
     def timed_out(self, timeout: float) -> RankTimeout:
-        computing = self.which_compute()
-        running = self.ask_for_lines(seconds=1)
-        unfinished = [state.rank for state in self.states if not state.finished]
+        unfinished, lines, advice = self.what_ranks_do()
+        advice = (
+            advice or f"If the work needs longer, say how long: spawn(..., timeout={max(300, round(5 * timeout))})."
+        )
         at_work = [rank for rank in unfinished if self.states[rank].blocked_in() is None]
-        idle = [rank for rank in at_work if rank not in computing]
-        lines = deadlock.describe_ranks(self.states, running, idle, self.seconds())
-        if idle and not computing:
-            advice = deadlock.what_idle_ranks_wait_for(self.states, idle)
-        elif not at_work and (threads := deadlock.calls_of_threads(self.states)):
-            advice = threads
-        else:
-            advice = f"If the work needs longer, say how long: spawn(..., timeout={max(300, round(5 * timeout))})."
         self.end()
         verb = "has" if len(unfinished) == 1 else "have"
         return RankTimeout(
@@ -137,6 +130,18 @@ class RealWorld(ProcessWorld):
             + "\n".join(["  " + line for line in lines] + ["", advice]),
             rank=next(iter(at_work or unfinished), None),
         )
+
+    def what_ranks_do(self) -> tuple[list[int], list[str], str]:
+        """The ranks that have not finished, a line for each rank, and what seems to hold them up, "" for work."""
+        computing = self.which_compute()
+        running = self.ask_for_lines(seconds=1)
+        unfinished = [state.rank for state in self.states if not state.finished]
+        at_work = [rank for rank in unfinished if self.states[rank].blocked_in() is None]
+        idle = [rank for rank in at_work if rank not in computing]
+        lines = deadlock.describe_ranks(self.states, running, idle, self.seconds())
+        if idle and not computing:
+            return unfinished, lines, deadlock.what_idle_ranks_wait_for(self.states, idle)
+        return unfinished, lines, "" if at_work else deadlock.calls_of_threads(self.states)
 
     def which_compute(self) -> list[int]:
         """The ranks that compute, or whose records grow, in the next moments.

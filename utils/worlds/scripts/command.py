@@ -82,6 +82,13 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="after every N optimizer steps, compare parameters and buffers; at the end, name the first that differs",
     )
+    parser.add_argument(
+        "--tell-after",
+        type=float,
+        default=60,
+        metavar="SECONDS",
+        help="say once what each rank does, when nothing has moved for so long while some wait (default: %(default)g)",
+    )
     virtual = parser.add_argument_group("on a virtual cluster")
     virtual.add_argument("--virtual", type=int, metavar="N", help="run on N virtual GPUs, in virtual time")
     virtual.add_argument("--cluster", default="dgx-h100", metavar="NAME", help="which kind (default: %(default)s)")
@@ -104,7 +111,9 @@ def run_here(script: Script, options: argparse.Namespace) -> int:
     stopped_by: list[int] = []
 
     def make() -> ScriptWorld:
-        worlds.append(ScriptWorld(script, size, options.memory, environment, options.check_replicas))
+        worlds.append(
+            ScriptWorld(script, size, options.memory, environment, options.check_replicas, options.tell_after)
+        )
         return worlds[-1]
 
     def stop(number: int, _: FrameType | None) -> NoReturn:

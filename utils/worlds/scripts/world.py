@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
@@ -14,6 +16,8 @@ from ...recording.call_table import COLUMNS, END, HEADER, KIND
 from ...recording.notes import GroupBegun, GroupMade
 from ...recording.reader import RecordReader, read_memory
 from ...report.run import Run
+from ...text.package import NAME
+from ...text.wrapping import wrapped
 from ..real.ordered_output import OrderedOutput
 from ..real.placement import Placement
 from ..real.world import RealWorld
@@ -29,12 +33,19 @@ class ScriptWorld(RealWorld):
     entry = f"{__package__}.rank:perform"
 
     def __init__(
-        self, script: Script, world_size: int, tracks_memory: bool, environment: dict[str, str], check_replicas: int = 0
+        self,
+        script: Script,
+        world_size: int,
+        tracks_memory: bool,
+        environment: dict[str, str],
+        check_replicas: int = 0,
+        tell_after: float = 60.0,
     ):
         self.script = script
         self.signal_to_end = signal.SIGTERM
         self.is_ending = False
         self.next_look = 0.0
+        self.tell_after, self.seen, self.moved = tell_after, None, time.monotonic()
         super().__init__(world_size, Placement("", environment), pickle.dumps((script, tracks_memory)), check_replicas)
         self.output = OutputAsItComes(world_size)
 
@@ -43,12 +54,28 @@ class ScriptWorld(RealWorld):
         super().feed(rank, data)
 
     def raise_if_stuck(self) -> None:
+        self.tell_if_quiet()
         if time.monotonic() < self.next_look or not self.all_may_wait():
             return
         began = time.monotonic()
         super().raise_if_stuck()
         now = time.monotonic()
         self.next_look = now + RESTS * (now - began)
+
+    def tell_if_quiet(self) -> None:
+        """Say once what the ranks do if some have waited for others for long, which may be a deadlock or slow work."""
+        progress, now = self.progress(), time.monotonic()
+        if progress != self.seen:
+            self.seen, self.moved = progress, now
+        elif now - self.moved > self.tell_after:
+            quiet, self.moved = now - self.moved, now
+            self.update_states()
+            if any(state.blocked_in() is not None for state in self.states):
+                self.tell_after = math.inf
+                _, lines, advice = self.what_ranks_do()
+                said = f"{NAME}: no rank has called or left torch.distributed for {quiet:.0f} s."
+                self.screen.flush()
+                print(*wrapped("\n".join([said, *("  " + line for line in lines), advice])), sep="\n", file=sys.stderr)
 
     def all_may_wait(self) -> bool:
         """False if some rank is certainly at work: a quick look, since the record of a long run takes long to read."""
