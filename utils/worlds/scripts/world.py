@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from ...diagnosis.errors import RankError
 from ...events.failure import Failure
@@ -45,7 +46,8 @@ class ScriptWorld(RealWorld):
         self.signal_to_end = signal.SIGTERM
         self.is_ending = False
         self.next_look = 0.0
-        self.tell_after, self.seen, self.moved = tell_after, None, time.monotonic()
+        self.tell_after, self.moved = tell_after, time.monotonic()
+        self.seen: list[Any] = []
         super().__init__(world_size, Placement("", environment), pickle.dumps((script, tracks_memory)), check_replicas)
         self.output = OutputAsItComes(world_size)
 
