@@ -33,8 +33,10 @@ jax: needs-course ## add JAX, which four cells of lesson 13 can use
 jax = $(shell sed -n 's/^jax = \["\(.*\)"\].*/\1/p' pyproject.toml)
 
 lab: needs-$(if $(COURSE),instructor,course) ## open the lessons in JupyterLab, or a course's folder with its formgrader: make COURSE=../spring lab
-	@bin="$$(cd "$(VENV)/bin" && pwd)" && cd "$(or $(COURSE),.)" && PATH="$$bin:$$PATH" "$$bin/python" -m jupyterlab \
-	  --LabApp.default_url=$(if $(COURSE),/formgrader,/lab/tree/notebooks) \
+	@$(if $(COURSE),,$(run) -m utils.checks --page notebooks/start.md $(sort $(wildcard notebooks/*/*.ipynb)))
+	@bin="$$(cd "$(VENV)/bin" && pwd)" && cd "$(or $(COURSE),.)" && \
+	  $(if $(COURSE),,JUPYTER_CONFIG_PATH=grader/bundle/jupyter) PATH="$$bin:$$PATH" "$$bin/python" -m jupyterlab \
+	  --LabApp.default_url=$(if $(COURSE),/formgrader,/lab/tree/notebooks/start.md) \
 	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
 
 # Jupyter prints its address if it made up the token itself; with your own token or options, it only logs it.

@@ -228,7 +228,7 @@ def test_make_lab_prints_its_address_and_serves_the_lessons(tmp_path):
     lesson = next((ROOT / "notebooks").glob("*/*.ipynb")).relative_to(ROOT)
     with subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **output) as make:
         try:
-            pattern = re.compile(r"http://127\.0\.0\.1:\d+(?=/lab/tree/notebooks)")
+            pattern = re.compile(r"http://127\.0\.0\.1:\d+(?=/lab/tree/notebooks/start.md)")
             address = next(filter(None, map(pattern.search, make.stdout)))[0]
             assert ask(f"{address}/api/contents/{lesson}")["name"] == lesson.name
         finally:

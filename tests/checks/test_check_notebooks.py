@@ -7,6 +7,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from utils.checks import __main__ as command
+from utils.checks.saved import saved_passes
 
 HEAD = """
 class CheckFailed(AssertionError):
@@ -85,3 +86,19 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path, capsys):
     (tmp_path / "x.ipynb").write_text("hello")
     assert command.main([str(tmp_path / "x.ipynb")]) == 2
     assert "can't read a notebook" in capsys.readouterr().err
+
+
+def test_the_start_page_links_to_each_lesson_and_says_where_to_go_on(tmp_path):
+    path = saved(tmp_path, *LESSON)
+    page = tmp_path / "start.md"
+    assert command.main(["--page", str(page), str(path)]) == 0
+    said = page.read_text()
+    assert "**[Begin with 07 · Sums](07_sums/07_sums.ipynb)**" in said and "0 of 8 points, 0 of 3 exercises" in said
+    notebook = nbformat.read(path, as_version=4)
+    [cell] = [cell for cell in notebook.cells if "virtual time" in cell.source]
+    cell.outputs = [nbformat.v4.new_output("stream", text="add · virtual time · passed\n")]
+    nbformat.write(notebook, path)
+    command.main(["--page", str(page), str(path)])
+    said = page.read_text()
+    assert "**[Continue at `add` in 07 · Sums](07_sums/07_sums.ipynb)**" in said and "1 of 8 points" in said
+    assert saved_passes(path) == {("add", "virtual-time")} and saved_passes(tmp_path / "none.ipynb") == set()

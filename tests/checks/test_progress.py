@@ -33,6 +33,12 @@ def test_the_challenge_is_not_needed_for_all_points_but_for_all_exercises():
     assert repr(Summary(progress(*DONE))).endswith("All of it is done.")
 
 
+def test_a_summary_remembers_what_the_saved_notebook_shows_unless_it_has_failed_since():
+    again = Summary(progress(("sum", "traffic"), failed=[("mean", "values")]), [("sum", "values"), ("mean", "values")])
+    assert again.rows[0][2] == "values (before), traffic" and again.caption.startswith("1 of 3 exercises done")
+    assert again.next == "Next: mean, values."
+
+
 def test_the_last_outcome_of_a_check_counts():
     one = progress()
     for passed in (True, False):

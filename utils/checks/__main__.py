@@ -2,21 +2,19 @@
 
     python -m <this package>.checks NOTEBOOK ...            run notebooks from top to bottom, one line per check
     python -m <this package>.checks --saved NOTEBOOK ...    run nothing: one line per lesson, from the outputs you saved
+    python -m <this package>.checks --page PAGE NOTEBOOK ...    the same as a page with links, which `make lab` opens
 
-Neither changes a notebook. The points are those of the visible checks; grading runs more tests on the same functions.
+None changes a notebook. The points are those of the visible checks; grading runs more tests on the same functions.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
@@ -26,44 +24,26 @@ from tqdm import tqdm
 from traitlets.config import Config
 
 from ..text.package import IMPORT_ROOT
+from .saved import Line, about, checks, code_cells, is_written, lines_of, title
+from .start_page import bar_of, score, start_page
 
 CELL_TIMEOUT = 300  # seconds; a cell of a lesson takes a few
-NOT_WRITTEN = "not written yet"
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
-
-@dataclass(frozen=True)
-class Line:
-    """What one check says about one exercise."""
-
-    exercise: str
-    judges: str
-    most: float  # points; 0 for a challenge, whose points are extra credit
-    says: str  # "passed", or why not
-
-    @property
-    def passed(self) -> bool:
-        return self.says == "passed"
-
-    @property
-    def points(self) -> float:
-        return self.most if self.passed else 0
-
-    @property
-    def shown_points(self) -> str:
-        return f"{self.points:g} of {self.most:g}" if self.most else "extra credit"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}", description="What the checks of lessons say.")
     parser.add_argument("notebooks", nargs="+", type=Path)
     parser.add_argument("--saved", action="store_true", help="run nothing: judge by the outputs that were saved")
+    parser.add_argument("--page", type=Path, help="run nothing: write a page about how far you are, with links")
     given = parser.parse_args(arguments)
     try:
         lessons = {path: nbformat.read(path, as_version=4) for path in given.notebooks}
     except (OSError, nbformat.reader.NotJSONError) as error:
         print(f"check: can't read a notebook: {error}", file=sys.stderr)
         return 2
+    if given.page:
+        given.page.write_text(start_page(lessons, given.page.parent), encoding="utf-8")
+        return 0
     found = {}
     for path, notebook in lessons.items():
         if not given.saved:
@@ -111,59 +91,6 @@ def run(notebook: NotebookNode, path: Path) -> None:
             cell.update(ran)
 
 
-# --- reading what it said
-
-
-def lines_of(notebook: NotebookNode) -> Iterator[Line]:
-    """One line for each check, from its cell's outputs."""
-    for cell, exercise in checks(notebook):
-        name = about(exercise)["grade_id"]
-        judges = about(cell)["grade_id"].removeprefix(f"{name}-")
-        yield Line(name, judges, about(cell)["points"], what_it_says(cell) if is_written(exercise) else NOT_WRITTEN)
-
-
-def checks(notebook: NotebookNode) -> Iterator[tuple[NotebookNode, NotebookNode]]:
-    """(the cell of a check, the cell of the exercise that it judges), from top to bottom."""
-    exercises: dict[str, NotebookNode] = {}
-    for cell in code_cells(notebook):
-        if about(cell).get("solution"):
-            exercises[about(cell)["grade_id"]] = cell
-        elif about(cell).get("grade"):
-            names = [name for name in exercises if about(cell)["grade_id"].startswith(f"{name}-")]
-            if names:
-                yield cell, exercises[max(names, key=len)]
-
-
-def what_it_says(cell: NotebookNode) -> str:
-    """ "passed", or the first two lines of what went wrong as one."""
-    for output in cell.outputs:
-        if output.output_type == "error":
-            text = [ANSI.sub("", line).strip() for line in output.evalue.splitlines() or output.traceback]
-            is_checks_own = output.ename == "CheckFailed"  # a header, then what was seen
-            said = " ".join(text[1:3]) if is_checks_own else f"{output.ename}: {output.evalue}".splitlines()[0]
-            return said.rstrip(": ")
-    shown = (output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
-    printed = "".join(shown)
-    return "passed" if "passed" in printed else "not run yet"
-
-
-def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def about(cell: NotebookNode) -> Any:
-    return cell.metadata.get("nbgrader", {})
-
-
-def is_written(exercise: NotebookNode) -> bool:
-    return "raise NotImplementedError()" not in exercise.source
-
-
-def title(notebook: NotebookNode) -> str:
-    headings = (line for cell in notebook.cells for line in cell.source.splitlines() if line.startswith("# "))
-    return next(headings, "# a lesson").removeprefix("# ")
-
-
 # --- tables
 
 
@@ -179,17 +106,6 @@ def progress(lessons: dict[str, list[Line]]) -> str:
         missing = {line.exercise for line in lines if not line.passed}
         rows.append((lesson, f"{len(exercises - missing)} of {len(exercises)}", score(lines), bar_of(lines)))
     return "\n" + table(("lesson", "exercises", "points", ""), rows)
-
-
-def score(lines: Iterable[Line]) -> str:
-    lines = list(lines)
-    return f"{sum(line.points for line in lines):g} of {sum(line.most for line in lines):g} points"
-
-
-def bar_of(lines: list[Line], width: int = 20) -> str:
-    most = sum(line.most for line in lines) or 1
-    done = int(width * sum(line.points for line in lines) / most)
-    return "█" * done + "░" * (width - done)
 
 
 def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

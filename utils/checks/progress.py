@@ -1,12 +1,12 @@
 """How far you are in a lesson: what `check.summary()` shows, and what stands next to a check that has passed.
 
-It knows the checks that have run in this session; after a restart of the kernel it starts again from nothing. The
+It knows the checks that have run in this session, and the summary also those that the saved notebook shows. The
 lesson's exercises and points are written down by `make build` (frozen_cases.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from html import escape
 
@@ -72,11 +72,14 @@ class Summary:
 
     header = ("exercise", "points", "passed", "left")
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, saved: Collection[tuple[str, str]] = ()) -> None:
+        """saved: (exercise, judges) of what had passed when the notebook was saved, perhaps in an earlier session."""
+        earlier = set(saved) - progress.passed - progress.failed
+        progress = Progress(progress.points, progress.passed | earlier, progress.failed)
         self.rows, self.next = [], ""
         for exercise, points in progress.points.items():
             left = [judges for judges in points if (exercise, judges) not in progress.passed]
-            passed = [judges for judges in points if judges not in left]
+            passed = [j + " (before)" * ((exercise, j) in earlier) for j in points if j not in left]
             extra = " extra credit" * progress.is_challenge(exercise)
             count = f"{progress.earned(exercise):g} of {sum(points.values()):g}{extra}"
             missing = [judges + " (not passed)" * ((exercise, judges) in progress.failed) for judges in left]

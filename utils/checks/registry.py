@@ -23,6 +23,7 @@ from .progress import Passed, Progress, Summary
 from .registration import Check, CheckFunction, exercise_of
 from .rooms import HIDDEN, load_checks
 from .runner import Runner
+from .saved import saved_passes
 from .scores import best_scores
 from .timelines import keep, to_look_at
 
@@ -84,8 +85,8 @@ class Checks:
                 display(picture)
 
     def summary(self) -> Summary:
-        """The lesson's exercises: what has passed in this session, what is left, and where to go on."""
-        return Summary(self.progress)
+        """The lesson's exercises: what has passed, in this session or as saved, what is left, and where to go on."""
+        return Summary(self.progress, saved_passes(Path(f"{self.room.name}.ipynb")))
 
     def judge(
         self, function: Callable[..., Any], judges: str, runner: Callable[[Callable[..., Any], str, bool], Runner]
