@@ -496,7 +496,7 @@ class Printed(Prints):
 
 
 class ProgramUnpickler(pickle.Unpickler):
-    """Reads the judge's program, which has placeholders for the student's function and for memories."""
+    """Reads the judge's program, which has placeholders for the student's function, memories and witnesses."""
 
     def __init__(self, program: bytes, function: Callable[..., Any], world: RankWorld):
         super().__init__(io.BytesIO(program))
@@ -505,8 +505,18 @@ class ProgramUnpickler(pickle.Unpickler):
     def persistent_load(self, placeholder: Any) -> Any:
         if placeholder == "answer":
             return self.function
-        number, room, arrays = placeholder
-        return HubMemory(self.world.hub, number, room, arrays)
+        number, *memory = placeholder
+        return HubMemory(self.world.hub, number, *memory) if memory else HubWitness(self.world.hub, number)
+
+
+class HubWitness:
+    """A Witness that lives with the judge: nothing of it is here."""
+
+    def __init__(self, hub: HubNetwork, number: int):
+        self.hub, self.number = hub, number
+
+    def __call__(self, *question: Any) -> Any:
+        return self.hub.request({"do": "ask", "witness": self.number, "question": list(question)})["said"]
 
 
 class HubMemory(SlowMemory):
