@@ -117,7 +117,8 @@ class RemoteRunner(Runner):
                 raise
             if self.reused:  # what an earlier run has left in a process may be to blame
                 self.flags = []
-            run = self.run_ranks(orders, stays, request.in_new_processes)  # it may be the machine's fault, which was short of memory, say
+            # It may be the machine's fault, which was short of memory, say.
+            run = self.run_ranks(orders, stays, request.in_new_processes)
         if self.draws.salt:  # 0 for the inputs of a notebook, which are the same in each run
             self.draws = new_draws()
         return replace(run, results=[restored_result(request, *pair) for pair in enumerate(run.results)])

@@ -119,9 +119,7 @@ class Runner:
         **for_all: Any,
     ) -> Answer:
         function = partial(driver, self.function) if driver else self.function
-        return self.answer(
-            RunRequest(world_size, function, inputs, for_all, catch, in_new_processes=in_new_processes)
-        )
+        return self.answer(RunRequest(world_size, function, inputs, for_all, catch, in_new_processes=in_new_processes))
 
     def virtual(
         self,

@@ -21,16 +21,14 @@ from utils.diagnosis.errors import RankError, RankFailed
 from utils.kit.slow_memory import SlowMemory
 from utils.kit.witness import Witness
 
+SECONDS = 5  # a run's time; what is sent here takes a few hundredths
+SIZE = 2  # ranks
+QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 class Dice(Witness):
     def __call__(self, sides: int) -> int:
         return range(1, sides + 1)[-1]
-
-
-SECONDS = 5  # a run's time; what is sent here takes a few hundredths
-SIZE = 2  # ranks
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def told(said: list[bytes], virtual: bool) -> object:

@@ -12,7 +12,7 @@ from tests.graded import judged, points
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 
 # Every object of a rank: of the garbage collector, of all frames, and what these refer to.
-SEARCH = '''
+SEARCH = """
 import gc, sys
 
 def callers():
@@ -29,7 +29,7 @@ def reachable():
             found[id(one)] = one
             todo += gc.get_referents(one)
     return found.values()
-'''
+"""
 
 CLOSURE = """
 def shortest_benchmark(seconds_of):
@@ -164,9 +164,7 @@ def slow_network_hook(rank, world_size):
 """
 
 
-@pytest.mark.parametrize(
-    "source", [CLAIMS_A_LOSS, TRAINED_BEFORE], ids=["claims a loss", "others' rows from the seed"]
-)
+@pytest.mark.parametrize("source", [CLAIMS_A_LOSS, TRAINED_BEFORE], ids=["claims a loss", "others' rows from the seed"])
 def test_training_is_judged_by_the_weights_that_come_back(source):
     said = judged("06_gradient_compression", {"slow-network-hook": source}, ["slow-network-hook-score"])
     assert points(said) == {"slow-network-hook-score": 0}

@@ -213,7 +213,7 @@ class Segments(Witness):
 
     def __call__(self, what: str, number: int = 0, x: int = 0) -> int:
         if what == "layer":
-            before = self.ran[x] if x in self.ran else [-1]
+            before = self.ran.get(x, [-1])
             made = secrets.randbits(48)
             self.ran[made] = [*before, number]
             if self.inside:
