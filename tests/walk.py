@@ -100,7 +100,7 @@ def watched(function):
 """
 
 namespace: dict = {}
-exec("import torch\nfrom functools import partial as functools_partial\n" + WALK, namespace)  # noqa: S102
+exec("import torch\nfrom functools import partial as functools_partial\n" + WALK, namespace)
 prints_of = namespace["prints_of"]
 
 

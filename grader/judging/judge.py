@@ -10,7 +10,7 @@ the record of the hub that carried all messages (hub.py).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from utils.checks.answer import CheckFailed
 from utils.checks.registry import Checks
 from utils.checks.rooms import room_of
 from utils.checks.scores import SCORE
+from utils.report.run import Run
 
 if TYPE_CHECKING:
     from grader.inside.slices import Slice
@@ -186,7 +187,12 @@ class Judging:
         longest = max((source.count("\n") + 1 for source in self.cells), default=0)
         run = RemoteRunner(self.ranks, code, function, longest, audited=self.audit or cell.judges == SCORE)
         try:
-            return judge_openly(run, part, cell)
+            said = judge_openly(run, part, cell)
+            if needs_messages(part, cell) and says_nothing(run.runs):
+                run.flags.append(
+                    Flag("sent no message", "its ranks came to the right result without hearing of others")
+                )
+            return said
         except CheckFailed as failed:
             if not part.hidden:
                 raise
@@ -230,6 +236,16 @@ def has_check(part: Checks, cell: CheckCell) -> bool:
     """Whether it judges this cell; the visible part has to, a hidden one need not."""
     exercise = cell.function.replace("_", "-")
     return not part.hidden or (exercise, cell.judges) in part.registered
+
+
+def needs_messages(part: Checks, cell: CheckCell) -> bool:
+    """Whether this is about messages: their cost is judged, here or in another check of the exercise."""
+    return cell.judges == SCORE or (cell.function.replace("_", "-"), "traffic") in part.registered
+
+
+def says_nothing(runs: Sequence[Run]) -> bool:
+    """Whether several ranks have run, and none sent anything in any run."""
+    return any(run.world_size > 1 for run in runs) and not any(run.events for run in runs)
 
 
 def stand_in(name: str, parameters: list[str]) -> Callable[..., Any]:
