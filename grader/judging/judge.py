@@ -187,12 +187,7 @@ class Judging:
         longest = max((source.count("\n") + 1 for source in self.cells), default=0)
         run = RemoteRunner(self.ranks, code, function, longest, audited=self.audit or cell.judges == SCORE)
         try:
-            said = judge_openly(run, part, cell)
-            if needs_messages(part, cell) and says_nothing(run.runs):
-                run.flags.append(
-                    Flag("sent no message", "its ranks came to the right result without hearing of others")
-                )
-            return said
+            return judge_openly(run, part, cell)
         except CheckFailed as failed:
             if not part.hidden:
                 raise
@@ -219,9 +214,9 @@ class Judging:
 
 
 def judge_openly(run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
-    """Let a check judge, with all that it has to say."""
+    """Let a check judge, with all that it has to say. Flags an answer that is right and has sent nothing."""
     try:
-        return run.judge(part, cell.judges)
+        said = run.judge(part, cell.judges)
     except (*FAILURES, NotForRanks):
         raise
     except Exception as error:  # a check met a value that it did not expect, so the answer is not right
@@ -230,6 +225,9 @@ def judge_openly(run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
             f"What came back can't be judged ({type(error).__name__}).",
             mistake="Does your function return what its description says, in that form?",
         ) from None
+    if needs_messages(part, cell) and says_nothing(run.runs):
+        run.flags.append(Flag("sent no message", "its ranks came to the right result without hearing of others"))
+    return said
 
 
 def has_check(part: Checks, cell: CheckCell) -> bool:
