@@ -23,7 +23,7 @@ from utils.checks.inputs import Draws
 from utils.checks.kinds import kind_of
 from utils.checks.registry import Checks
 from utils.checks.runner import Runner, RunRequest
-from utils.cluster.hardware import links
+from utils.cluster.hardware import Cluster, links
 from utils.diagnosis.errors import RankCrashed, RankError, RankTimeout
 from utils.kit.witness import Witness
 from utils.report.run import Run
@@ -111,14 +111,14 @@ class RemoteRunner(Runner):
         stays: list[Stays] = []
         orders = self.orders_for(request, stays)
         try:
-            run = self.run_ranks(orders, stays, request.in_new_processes)
+            run = self.run_ranks(request, orders, stays)
         except RankCrashed:
             if stays:
                 raise
             if self.reused:  # what an earlier run has left in a process may be to blame
                 self.flags = []
             # It may be the machine's fault, which was short of memory, say.
-            run = self.run_ranks(orders, stays, request.in_new_processes)
+            run = self.run_ranks(request, orders, stays)
         if self.draws.salt:  # 0 for the inputs of a notebook, which are the same in each run
             self.draws = new_draws()
         return replace(run, results=[restored_result(request, *pair) for pair in enumerate(run.results)])
@@ -126,7 +126,7 @@ class RemoteRunner(Runner):
     def orders_for(self, request: RunRequest, stays: list[Stays]) -> list[RunOrder]:
         """One for each rank; the SlowMemories and Witnesses in its inputs are added to `stays`."""
         size, virtual = request.world_size, request.cluster is not None
-        cluster = request.cluster or links(size, alpha=0.0, bandwidth=math.inf)
+        cluster = without_links(cluster_of(request))
         packed = []
         for rank in range(size):
             before = len(stays)
@@ -136,14 +136,16 @@ class RemoteRunner(Runner):
                     one.rank = rank
         return [RunOrder(rank, size, virtual, cluster, request.device, self.code, packed[rank]) for rank in range(size)]
 
-    def run_ranks(self, orders: list[RunOrder], stays: list[Stays], in_new_processes: bool) -> Run:
+    def run_ranks(self, request: RunRequest, orders: list[RunOrder], stays: list[Stays]) -> Run:
         """Run one world from start to end. Raises what `spawn` raises, TooLong, HostGone."""
         first, size = orders[0], len(orders)
-        is_crew = self.may_reuse and not (first.virtual or in_new_processes) and self.judges in ("values", "traffic")
+        is_crew = (
+            self.may_reuse and not (first.virtual or request.in_new_processes) and self.judges in ("values", "traffic")
+        )
         self.reused |= is_crew and bool(self.ranks.crew)
         ranks = self.ranks.crew_of(size) if is_crew else self.ranks.start(size)
         connections, stay = self.ranks.connect(ranks), False
-        hub = Hub(connections, first.cluster, first.virtual, stays, times_count=kind_of(self.judges).is_timed)
+        hub = Hub(connections, cluster_of(request), first.virtual, stays, times_count=kind_of(self.judges).is_timed)
         try:
             for rank, order in zip(ranks, orders, strict=True):
                 give_order(rank.socket, replace(order, more_runs=is_crew))
@@ -201,6 +203,16 @@ class RemoteRunner(Runner):
 def new_draws() -> Draws:
     """No two runs get the same inputs."""
     return Draws(secrets.randbits(SALT_BITS))
+
+
+def cluster_of(request: RunRequest) -> Cluster:
+    return request.cluster or links(request.world_size, alpha=0.0, bandwidth=math.inf)
+
+
+def without_links(cluster: Cluster) -> Cluster:
+    """A cluster as its ranks may know it: messages are the hub's, and how long they take is for answers to find out."""
+    intra, inter = (replace(link, alpha=0.0, bandwidth=math.inf) for link in (cluster.intra, cluster.inter))
+    return replace(cluster, intra=intra, inter=inter)
 
 
 def restored_result(request: RunRequest, rank: int, result: RankResult) -> RankResult:

@@ -65,6 +65,30 @@ def test_a_link_is_measured_and_not_read(source):
     assert points(said) == {"shortest-benchmark-score": 0}
 
 
+READS_THE_CLUSTER = f"""{SEARCH}
+def recover_the_link(sizes, seconds_of, fit, rank, world_size):
+    for nbytes in sizes:
+        x = torch.zeros(nbytes // 4)
+        seconds_of(partial(dist.all_reduce, x))
+    [link] = {{(one.inter.alpha, one.inter.bandwidth) for one in reachable() if type(one).__name__ == "Cluster"}}
+    return link
+"""
+ANY_LINK = f"""{SEARCH}
+def recover_the_link(sizes, seconds_of, fit, rank, world_size):
+    for nbytes in sizes:
+        x = torch.zeros(nbytes // 4)
+        seconds_of(partial(dist.all_reduce, x))
+    found = [one for one in reachable() if type(one).__name__ == "Link" and one.alpha > 0]
+    return next(((one.alpha, one.bandwidth) for one in found if one.reduces is False), (1.0, 1.0))
+"""
+
+
+@pytest.mark.parametrize("source", [READS_THE_CLUSTER, ANY_LINK], ids=["the cluster", "any link"])
+def test_a_rank_does_not_know_the_links_of_its_cluster(source):
+    said = judged("03_benchmarking", {"recover-the-link": source}, ["recover-the-link-values"])
+    assert points(said) == {"recover-the-link-values": 0}
+
+
 SLOWEST = ["times-of-the-slowest-values", "times-of-the-slowest-traffic"]
 SETS_COUNTER = """
 def times_of_the_slowest(time_one, warmup, repeats):
