@@ -139,9 +139,8 @@ class RemoteRunner(Runner):
     def run_ranks(self, request: RunRequest, orders: list[RunOrder], stays: list[Stays]) -> Run:
         """Run one world from start to end. Raises what `spawn` raises, TooLong, HostGone."""
         first, size = orders[0], len(orders)
-        is_crew = (
-            self.may_reuse and not (first.virtual or request.in_new_processes) and self.judges in ("values", "traffic")
-        )
+        may_stay = self.may_reuse and not (first.virtual or request.in_new_processes)
+        is_crew = may_stay and self.judges in ("values", "traffic")
         self.reused |= is_crew and bool(self.ranks.crew)
         ranks = self.ranks.crew_of(size) if is_crew else self.ranks.start(size)
         connections, stay = self.ranks.connect(ranks), False
