@@ -5,9 +5,17 @@ Each kind of attack has two forms. All of them earned full points when what they
 
 from __future__ import annotations
 
-import pytest
+import re
+from functools import partial
 
-from tests.graded import judged, points
+import pytest
+import torch
+
+from grader.judging import remote_runner
+from grader.sandbox.bubblewrap import ROOT
+from tests.graded import judged, lesson, points
+from tests.walk import prints_of, walked
+from utils.checks.inputs import Draws
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 
@@ -327,3 +335,50 @@ def gather_weight(weight, shard, world_size):
 def test_a_weight_is_gathered_where_nobody_has_it(source):
     said = judged("07_zero_fsdp", {"gather-weight": source}, GATHER)
     assert set(points(said).values()) == {0}
+
+
+# ---- the walk over what lies in a rank's process ---------------------------------------------------------------------
+
+LESSONS = sorted(path.name for path in (ROOT / "solutions").iterdir() if re.match(r"\d\d_", path.name))
+
+
+class Holds:
+    def __init__(self, value):
+        self.value = value
+
+
+def in_closure(value):
+    return lambda: value
+
+
+@pytest.mark.parametrize("hide", [in_closure, Holds, lambda one: [{"x": (one,)}], lambda one: partial(print, x=one)])
+@pytest.mark.parametrize("value", [torch.randn(2, 3), [3, 1, 4, 1, 5], 0.123456])
+def test_a_walk_finds_what_is_hidden(hide, value):
+    assert prints_of(hide(value)) == prints_of(value) != set()
+
+
+@pytest.mark.parametrize("value", [torch.zeros(9), torch.arange(9.0), [0, 1, 2], 0.5, 7, [1, 1, 2]])
+def test_a_walk_passes_over_what_anybody_has(value):
+    assert not prints_of(value)
+
+
+@pytest.mark.parametrize("exercise", ["times-of-the-slowest", "shortest-benchmark"])
+def test_nothing_that_an_answer_must_find_lies_beside_it(exercise):
+    judges = "score" if exercise == "shortest-benchmark" else "values"
+    assert walked("03_benchmarking", exercise, judges) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LESSONS)
+def test_nothing_that_an_answer_must_find_lies_beside_it_in_any_lesson(name):
+    checks = [cell.check for cell in lesson(name).cells if cell.check]
+    assert [one for check in checks for one in walked(name, check.exercise, check.judges)] == []
+
+
+def test_a_right_answer_that_sends_nothing_is_flagged(monkeypatch):
+    """With the inputs of a notebook, which follow a formula, no rank needs to hear of the others."""
+    monkeypatch.setattr(remote_runner, "new_draws", Draws)
+    silent = re.sub(r"dist.all_reduce.*", "pass", BY_FORMULA)
+    said = judged("03_benchmarking", {"times-of-the-slowest": silent}, SLOWEST[:1])
+    assert points(said) == {SLOWEST[0]: 4}
+    assert [flag.what for flag in said.flags] == ["sent no message"]
