@@ -600,7 +600,10 @@ def share_through_hub(world: RankWorld) -> None:
 
 def placeholder_for(value: Any) -> dict[str, Any] | None:
     """The placeholder of something that lives at the hub."""
-    return {"memory": value.number} if type(value) is HubMemory else None
+    return {PLACEHOLDERS[type(value)]: value.number} if type(value) in PLACEHOLDERS else None
+
+
+PLACEHOLDERS: dict[type, str] = {HubMemory: "memory", HubWitness: "witness"}
 
 
 def state_of(value: Any) -> list[Any]:

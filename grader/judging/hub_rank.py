@@ -117,12 +117,20 @@ class Placeholders:
             name, shape = placeholder["buffer"]
             self.count(math.prod(shape) * DTYPES[name].itemsize)
             return torch.zeros(shape, dtype=DTYPES[name])
-        return memory_of(self.stays, placeholder)
+        return (memory_of if "memory" in placeholder else witness_of)(self.stays, placeholder)
 
     def count(self, nbytes: int) -> None:
         self.bytes_left -= nbytes
         if self.bytes_left < 0 or nbytes < 0:
             raise Breach(f"more than {MAX_BYTES >> 20} MB, counting what all ranks send and receive")
+
+
+def witness_of(stays: Sequence[Stays], message: Message) -> Witness:
+    """The Witness that a rank names. Raises Breach."""
+    found = stays[index_into(stays, message["witness"])]
+    if not isinstance(found, Witness):
+        raise Breach("the number of something that is not a witness")
+    return found
 
 
 def memory_of(stays: Sequence[Stays], message: Message) -> SlowMemory:

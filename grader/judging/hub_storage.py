@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grader.inside.codec import Breach
-from grader.judging.hub_rank import RankOfHub, Stays, memory_of
-from grader.judging.untrusted import Message, index_into, text
+from grader.judging.hub_rank import RankOfHub, Stays, memory_of, witness_of
+from grader.judging.untrusted import Message, text
 from utils.checks.traffic import SHARED_FILE
 from utils.events.event import Event, Region
-from utils.kit.witness import Witness
 
 MAX_KEYS, MAX_LINES = 10_000, 10_000  # per store; per file
 STORE = "dist.Store"  # the op of an access to a store
@@ -166,8 +165,8 @@ class Storage:
 
     def ask(self, rank: RankOfHub, message: Message) -> None:
         """A question to a Witness that the rank was given."""
-        witness = self.stays[index_into(self.stays, message["witness"])]
-        if not isinstance(witness, Witness) or witness.rank != rank.number:
+        witness = witness_of(self.stays, message)
+        if witness.rank != rank.number:
             raise Breach("a question to something that it was not given")
         try:
             said = witness(*message["question"])

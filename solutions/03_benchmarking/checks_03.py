@@ -381,22 +381,38 @@ def meeting(one: Line, other: Line, right: float | None) -> Case:
 # ---- time-once
 
 
-class Device:
-    """A rank's device with a queue, in virtual time, and the collective that the rank starts.
+class Queue(Witness):
+    """The work of a device.
 
-    queued   seconds of earlier work still in its queue at the beginning
+    queued   seconds of earlier work still in it at the beginning
     kernel   seconds of work that the operation gives the device after its collective
-    handle   the operation only starts the collective and returns a handle. As on a GPU, waiting for that handle only
-             puts the kernel into the queue
     log      what was called, in order: o for the operation, w for the wait for its handle, s for synchronize
     """
 
+    def __init__(self, queued: float, kernel: float) -> None:
+        self.free_at, self.kernel, self.log = queued, kernel, ""
+
+    def __call__(self, what: str, now: float) -> float:
+        """Note a call. Returns how long the device will be busy."""
+        self.log += what
+        if what == "w":
+            self.free_at = max(self.free_at, now) + self.kernel
+        return max(0.0, self.free_at - now) if what == "s" else 0.0
+
+
+class Device:
+    """A rank's device with a queue, in virtual time, and the collective that the rank starts.
+
+    queued, kernel  see Queue
+    handle  the operation only starts the collective and returns a handle. As on a GPU, waiting for that handle only
+            puts the kernel into the queue
+    """
+
     def __init__(self, numel: int, queued: float = 0.0, kernel: float = 0.0, handle: bool = False) -> None:
-        self.numel, self.kernel, self.handle = numel, kernel, handle
-        self.free_at, self.log = queued, ""
+        self.numel, self.handle, self.queue = numel, handle, Queue(queued, kernel)
 
     def operation(self) -> Handle | None:
-        self.log += "o"
+        self.queue("o", time.perf_counter())
         work = dist.all_reduce(torch.ones(self.numel), async_op=True)
         if self.handle:
             return Handle(self, work)
@@ -404,8 +420,7 @@ class Device:
         return None
 
     def synchronize(self) -> None:
-        self.log += "s"
-        time.sleep(max(0.0, self.free_at - time.perf_counter()))
+        time.sleep(self.queue("s", time.perf_counter()))
 
 
 class Handle:
@@ -416,8 +431,7 @@ class Handle:
 
     def wait(self) -> None:
         self.work.wait()
-        self.device.log += "w"
-        self.device.free_at = max(self.device.free_at, time.perf_counter()) + self.device.kernel
+        self.device.queue("w", time.perf_counter())
 
 
 NEVER = "your function never called `synchronize`. Call the argument itself, under no condition"
@@ -448,13 +462,13 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
     layout = Layout.of(network, range(world_size))
     truth = cost("all_reduce", devices[0].numel * FLOAT, network, layout).seconds
     barrier = cost("barrier", 0, network, layout).seconds
-    late = max(one.free_at for one in devices)
-    right = [truth + one.kernel for one in devices]
+    late = max(one.queue.free_at for one in devices)
+    right = [truth + one.queue.kernel for one in devices]
 
     logs: list[str] = []  # one per rank: the log of its device
 
     def read(answer: Answer) -> None:
-        logs.extend(after[1].__self__.log for after in answer.inputs_after)
+        logs.extend(after[1].__self__.queue.log for after in answer.inputs_after)
 
     def waited(got: Any, rank: int) -> str:
         log, calls = logs[rank], logs[rank].count("o")

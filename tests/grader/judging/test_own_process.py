@@ -97,6 +97,36 @@ def test_a_rank_does_not_know_the_links_of_its_cluster(source):
     assert points(said) == {"recover-the-link-values": 0}
 
 
+READS_THE_KERNEL = """
+def time_once(operation, synchronize):
+    device = synchronize.__self__
+    synchronize()
+    dist.barrier()
+    start = time.perf_counter()
+    handle = operation()
+    if handle is not None:
+        handle.wait()
+    return time.perf_counter() - start + getattr(device, "queue", device).kernel
+"""
+READS_THE_QUEUE = """
+def time_once(operation, synchronize):
+    device = synchronize.__self__
+    synchronize()
+    dist.barrier()
+    start = time.perf_counter()
+    handle = operation()
+    if handle is not None:
+        handle.wait()
+    return max(getattr(device, "queue", device).free_at, time.perf_counter()) - start
+"""
+
+
+@pytest.mark.parametrize("source", [READS_THE_KERNEL, READS_THE_QUEUE], ids=["the kernel", "the queue"])
+def test_a_device_tells_how_long_it_is_busy_only_to_those_who_wait(source):
+    said = judged("03_benchmarking", {"time-once": source}, ["time-once-values"])
+    assert points(said) == {"time-once-values": 0}
+
+
 SLOWEST = ["times-of-the-slowest-values", "times-of-the-slowest-traffic"]
 SETS_COUNTER = """
 def times_of_the_slowest(time_one, warmup, repeats):
