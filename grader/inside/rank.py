@@ -496,7 +496,7 @@ class Printed(Prints):
 
 
 class ProgramUnpickler(pickle.Unpickler):
-    """Reads the judge's program, which has placeholders for the student's function and for memories."""
+    """Reads the judge's program, which has placeholders for the student's function, memories and witnesses."""
 
     def __init__(self, program: bytes, function: Callable[..., Any], world: RankWorld):
         super().__init__(io.BytesIO(program))
@@ -505,8 +505,18 @@ class ProgramUnpickler(pickle.Unpickler):
     def persistent_load(self, placeholder: Any) -> Any:
         if placeholder == "answer":
             return self.function
-        number, room, arrays = placeholder
-        return HubMemory(self.world.hub, number, room, arrays)
+        number, *memory = placeholder
+        return HubMemory(self.world.hub, number, *memory) if memory else HubWitness(self.world.hub, number)
+
+
+class HubWitness:
+    """A Witness that lives with the judge: nothing of it is here."""
+
+    def __init__(self, hub: HubNetwork, number: int):
+        self.hub, self.number = hub, number
+
+    def __call__(self, *question: Any) -> Any:
+        return self.hub.request({"do": "ask", "witness": self.number, "question": list(question)})["said"]
 
 
 class HubMemory(SlowMemory):
@@ -590,7 +600,10 @@ def share_through_hub(world: RankWorld) -> None:
 
 def placeholder_for(value: Any) -> dict[str, Any] | None:
     """The placeholder of something that lives at the hub."""
-    return {"memory": value.number} if type(value) is HubMemory else None
+    return {PLACEHOLDERS[type(value)]: value.number} if type(value) in PLACEHOLDERS else None
+
+
+PLACEHOLDERS: dict[type, str] = {HubMemory: "memory", HubWitness: "witness"}
 
 
 def state_of(value: Any) -> list[Any]:

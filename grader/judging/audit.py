@@ -13,11 +13,10 @@ from typing import Any
 from grader.inside import codec
 from grader.inside.codec import Breach
 from grader.inside.orders import RunOrder
-from grader.judging.hub_rank import Placeholders, RankResult
+from grader.judging.hub_rank import Placeholders, RankResult, Stays
 from grader.judging.program_packing import give_order
 from grader.judging.rank_connection import Exchange, RankConnection
 from grader.judging.ranks import Ranks
-from utils.kit.slow_memory import SlowMemory
 
 
 class Diverged(Exception):
@@ -25,7 +24,7 @@ class Diverged(Exception):
 
 
 def differs_alone(
-    ranks: Ranks, order: RunOrder, log: Sequence[Exchange], memories: Sequence[SlowMemory], result: RankResult
+    ranks: Ranks, order: RunOrder, log: Sequence[Exchange], stays: Sequence[Stays], result: RankResult
 ) -> bool:
     """Whether a rank comes to another result alone, or to none. Raises HostGone.
 
@@ -35,7 +34,7 @@ def differs_alone(
     try:
         [connection] = ranks.connect([process])
         give_order(process.socket, order)
-        return packed(replay(log, connection, Placeholders(memories).resolve)) != packed(result)
+        return packed(replay(log, connection, Placeholders(stays).resolve)) != packed(result)
     except (Diverged, Breach, OSError, KeyError):
         return True
     finally:

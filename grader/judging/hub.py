@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from grader.inside.codec import Breach
-from grader.judging.hub_rank import MAX_CALLS, MAX_OTHER_MESSAGES, Finished, Placeholders, RankOfHub, RankResult
+from grader.judging.hub_rank import MAX_CALLS, MAX_OTHER_MESSAGES, Finished, Placeholders, RankOfHub, RankResult, Stays
 from grader.judging.hub_storage import HANDLERS as STORAGE_HANDLERS
 from grader.judging.hub_storage import STORE, Storage
 from grader.judging.rank_connection import RankConnection
@@ -34,7 +34,6 @@ from utils.events.event import Event, Region
 from utils.events.failure import Failure, Frame
 from utils.events.memory_samples import KINDS, MemoryNote, peak_of
 from utils.events.rank_state import RankState, TensorLayout
-from utils.kit.slow_memory import SlowMemory
 from utils.recording.reader import making
 from utils.recording.torch_calls import OPERATIONS, CallOptions, handed_in, new_event, tensors_in
 from utils.report.collective_charges import Charge
@@ -56,7 +55,7 @@ class Hub(Turns[RankOfHub]):
     cluster       whose links and costs apply
     virtual       whether time is the cluster's. If not, an event's time is its place in the order of all requests, and
                   ranks are told no times
-    memories      SlowMemories that live here and that ranks load from
+    stays         SlowMemories and Witnesses, which live here and which ranks use through stand-ins
     times_count   whether times earn points: then, where computing takes no time, all times are the hub's own
     """
 
@@ -65,11 +64,11 @@ class Hub(Turns[RankOfHub]):
         connections: Sequence[RankConnection],
         cluster: Cluster,
         virtual: bool,
-        memories: Sequence[SlowMemory] = (),
+        stays: Sequence[Stays] = (),
         times_count: bool = False,
     ):
         self.size, self.cluster, self.virtual = len(connections), cluster, virtual
-        self.placeholders = Placeholders(memories)
+        self.placeholders = Placeholders(stays)
         self.ranks = [RankOfHub(number, connection) for number, connection in enumerate(connections)]
         for connection in connections:
             connection.count = self.placeholders.count
@@ -79,7 +78,7 @@ class Hub(Turns[RankOfHub]):
         self.ticks = 0
         self.making_group: dict[tuple[str, tuple[int, ...]], list[RankOfHub]] = {}  # the members that have arrived
         self.joining: dict[str, dict[int, RankOfHub]] = {}  # store -> {rank in the new default group: who}
-        self.storage = Storage(memories, self.now, self.seconds_of, self.make_ready)
+        self.storage = Storage(stays, self.now, self.seconds_of, self.make_ready)
         everybody = tuple(range(self.size))
         for rank in self.ranks:
             rank.groups.add(("world", everybody))

@@ -10,13 +10,16 @@ import torch
 
 from grader.inside.codec import DTYPES, Breach
 from grader.judging.rank_connection import RankConnection
+from grader.judging.untrusted import Message, index_into
 from utils.events.event import Event, Region
 from utils.events.failure import Failure
 from utils.events.rank_state import RankState, TensorLayout
 from utils.kit.slow_memory import SlowMemory
+from utils.kit.witness import Witness
 from utils.worlds.virtual.calls import VirtualCall
 from utils.worlds.virtual.simulated_world import event_fields
 
+Stays = SlowMemory | Witness  # what a check hands to its ranks, and the hub keeps: they get stand-ins
 MAX_BYTES = 1 << 29  # sent and received by all ranks of one run together
 MAX_CALLS, MAX_OTHER_MESSAGES = 50_000, 100_000  # per rank and run
 
@@ -106,17 +109,33 @@ class Placeholders:
     It also counts all bytes that arrive, and ends the run once they exceed MAX_BYTES.
     """
 
-    def __init__(self, memories: Sequence[SlowMemory]):
-        self.memories, self.bytes_left = memories, MAX_BYTES
+    def __init__(self, stays: Sequence[Stays]):
+        self.stays, self.bytes_left = stays, MAX_BYTES
 
     def resolve(self, placeholder: Any) -> Any:
         if type(placeholder) is dict and "buffer" in placeholder:
             name, shape = placeholder["buffer"]
             self.count(math.prod(shape) * DTYPES[name].itemsize)
             return torch.zeros(shape, dtype=DTYPES[name])
-        return self.memories[placeholder["memory"]]
+        return (memory_of if "memory" in placeholder else witness_of)(self.stays, placeholder)
 
     def count(self, nbytes: int) -> None:
         self.bytes_left -= nbytes
         if self.bytes_left < 0 or nbytes < 0:
             raise Breach(f"more than {MAX_BYTES >> 20} MB, counting what all ranks send and receive")
+
+
+def witness_of(stays: Sequence[Stays], message: Message) -> Witness:
+    """The Witness that a rank names. Raises Breach."""
+    found = stays[index_into(stays, message["witness"])]
+    if not isinstance(found, Witness):
+        raise Breach("the number of something that is not a witness")
+    return found
+
+
+def memory_of(stays: Sequence[Stays], message: Message) -> SlowMemory:
+    """The SlowMemory that a rank names. Raises Breach."""
+    found = stays[index_into(stays, message["memory"])]
+    if not isinstance(found, SlowMemory):
+        raise Breach("the number of something that is not a memory")
+    return found

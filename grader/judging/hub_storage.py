@@ -1,8 +1,9 @@
-"""What ranks share through the hub besides messages: key-value stores, text files, and SlowMemories.
+"""What ranks reach through the hub besides messages: key-value stores, text files, SlowMemories and Witnesses.
 
 Whatever goes through a store or a file could have gone through a message, so each access is an event of the run with
 its bytes (`note`), takes as long as a message, and counts wherever traffic is judged. A store is there for ranks to
-meet: beyond MEETING and MEETING_BYTES, it refuses.
+meet: beyond MEETING and MEETING_BYTES, it refuses. A Witness has a single rank that may ask it, so what it says is no
+message, and takes no time.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grader.inside.codec import Breach
-from grader.judging.hub_rank import RankOfHub
-from grader.judging.untrusted import Message, index_into, text
+from grader.judging.hub_rank import RankOfHub, Stays, memory_of, witness_of
+from grader.judging.untrusted import Message, text
 from utils.checks.traffic import SHARED_FILE
 from utils.events.event import Event, Region
-from utils.kit.slow_memory import SlowMemory
 
 MAX_KEYS, MAX_LINES = 10_000, 10_000  # per store; per file
 STORE = "dist.Store"  # the op of an access to a store
@@ -23,7 +23,7 @@ MEETING, MEETING_BYTES = 100, 10_000  # uses of stores by one rank in one run, a
 
 
 class Storage:
-    """The stores (dist.Store), files and memories of one run. HANDLERS has the requests that it answers.
+    """The stores (dist.Store), files, memories and witnesses of one run. HANDLERS has the requests that it answers.
 
     now         the time at which a rank makes a request
     seconds_of  how long a message of so many bytes takes
@@ -32,12 +32,12 @@ class Storage:
 
     def __init__(
         self,
-        memories: Sequence[SlowMemory],
+        stays: Sequence[Stays],
         now: Callable[[RankOfHub, Message], float],
         seconds_of: Callable[[int], float],
         make_ready: Callable[[RankOfHub], None],
     ) -> None:
-        self.memories, self.now, self.seconds_of, self.make_ready = memories, now, seconds_of, make_ready
+        self.stays, self.now, self.seconds_of, self.make_ready = stays, now, seconds_of, make_ready
         self.stores: dict[str, dict[str, bytes]] = {}  # store -> {key: value}
         self.written: dict[tuple[str, str], float] = {}  # (store, key) -> when
         self.waiting: dict[tuple[str, str], list[RankOfHub]] = {}  # (store, key) -> ranks that wait for it
@@ -136,12 +136,9 @@ class Storage:
 
     # ---- memories
 
-    def memory_of(self, message: Message) -> SlowMemory:
-        return self.memories[index_into(self.memories, message["memory"])]
-
     def load(self, rank: RankOfHub, message: Message) -> None:
         """The tile stays on the chip until the rank says that it has let go of it."""
-        memory, where = self.memory_of(message), [slice(*part) for part in message["where"]]
+        memory, where = memory_of(self.stays, message), [slice(*part) for part in message["where"]]
         try:
             tile = memory.load(message["name"], *where)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -155,7 +152,7 @@ class Storage:
         rank.tiles.pop((message["memory"], message["number"]), None)
 
     def store(self, rank: RankOfHub, message: Message) -> None:
-        memory, where = self.memory_of(message), [slice(*part) for part in message["where"]]
+        memory, where = memory_of(self.stays, message), [slice(*part) for part in message["where"]]
         before = memory.stored
         try:
             memory.store(message["name"], message["tile"], *where)
@@ -163,6 +160,20 @@ class Storage:
             rank.answer(error=error)
         else:
             rank.answer(bytes=memory.stored - before)
+
+    # ---- witnesses
+
+    def ask(self, rank: RankOfHub, message: Message) -> None:
+        """A question to a Witness that the rank was given."""
+        witness = witness_of(self.stays, message)
+        if witness.rank != rank.number:
+            raise Breach("a question to something that it was not given")
+        try:
+            said = witness(*message["question"])
+        except (TypeError, ValueError) as error:
+            rank.answer(error=error)
+        else:
+            rank.answer(said=said)
 
 
 HANDLERS: dict[str, Callable[[Storage, RankOfHub, Message], bool | None]] = {
@@ -175,4 +186,5 @@ HANDLERS: dict[str, Callable[[Storage, RankOfHub, Message], bool | None]] = {
     "load": Storage.load,
     "let_go": Storage.let_go,
     "store": Storage.store,
+    "ask": Storage.ask,
 }

@@ -10,7 +10,7 @@ the record of the hub that carried all messages (hub.py).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from utils.checks.answer import CheckFailed
 from utils.checks.registry import Checks
 from utils.checks.rooms import room_of
 from utils.checks.scores import SCORE
+from utils.report.run import Run
 
 if TYPE_CHECKING:
     from grader.inside.slices import Slice
@@ -213,9 +214,9 @@ class Judging:
 
 
 def judge_openly(run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
-    """Let a check judge, with all that it has to say."""
+    """Let a check judge, with all that it has to say. Flags an answer that is right and has sent nothing."""
     try:
-        return run.judge(part, cell.judges)
+        said = run.judge(part, cell.judges)
     except (*FAILURES, NotForRanks):
         raise
     except Exception as error:  # a check met a value that it did not expect, so the answer is not right
@@ -224,12 +225,25 @@ def judge_openly(run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
             f"What came back can't be judged ({type(error).__name__}).",
             mistake="Does your function return what its description says, in that form?",
         ) from None
+    if needs_messages(part, cell) and says_nothing(run.runs):
+        run.flags.append(Flag("sent no message", "its ranks came to the right result without hearing of others"))
+    return said
 
 
 def has_check(part: Checks, cell: CheckCell) -> bool:
     """Whether it judges this cell; the visible part has to, a hidden one need not."""
     exercise = cell.function.replace("_", "-")
     return not part.hidden or (exercise, cell.judges) in part.registered
+
+
+def needs_messages(part: Checks, cell: CheckCell) -> bool:
+    """Whether this is about messages: their cost is judged, here or in another check of the exercise."""
+    return cell.judges == SCORE or (cell.function.replace("_", "-"), "traffic") in part.registered
+
+
+def says_nothing(runs: Sequence[Run]) -> bool:
+    """Whether several ranks have run, and none sent anything in any run."""
+    return any(run.world_size > 1 for run in runs) and not any(run.events for run in runs)
 
 
 def stand_in(name: str, parameters: list[str]) -> Callable[..., Any]:

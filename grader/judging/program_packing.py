@@ -17,10 +17,12 @@ import torch
 from grader.inside.codec import Other
 from grader.inside.orders import ReadOrder, RunOrder, send_order
 from grader.inside.rank import strided
+from grader.judging.hub_rank import Stays
 from grader.sandbox.load import patience
 from utils.checks.inputs import Draws
 from utils.checks.runner import Runner
 from utils.kit.slow_memory import SlowMemory
+from utils.kit.witness import Witness
 from utils.worlds.common import pickling
 
 READ_SECONDS = 60  # until a rank has taken its order
@@ -35,36 +37,41 @@ class NotForRanks(Exception):
     """A check hands its ranks something that reveals each other's inputs. The check is wrong, not the answer."""
 
 
-def pack_program(program: tuple[Any, ...], function: Callable[..., Any], memories: list[SlowMemory]) -> bytes:
+def pack_program(program: tuple[Any, ...], function: Callable[..., Any], stays: list[Stays]) -> bytes:
     """What one rank calls, with its own inputs and no others.
 
     function   the student's; a placeholder takes its place
-    memories   the SlowMemories in the program are added to it; placeholders take theirs
+    stays      the SlowMemories and Witnesses in the program are added to it; placeholders take their places
 
     Raises NotForRanks.
     """
     file = io.BytesIO()
-    ProgramPickler(file, function, memories).dump(program)
+    ProgramPickler(file, function, stays).dump(program)
     return file.getvalue()
 
 
 class ProgramPickler(cloudpickle.Pickler):
-    """Puts placeholders where the student's function and memories stand, and sends tensors by value.
+    """Puts placeholders where the student's function, memories and witnesses stand, and sends tensors by value.
 
     A view travels without the rest of its storage, which may hold other ranks' inputs or the expected values. The
     generators that inputs are drawn from do not travel at all.
     """
 
-    def __init__(self, file: io.BytesIO, function: Callable[..., Any], memories: list[SlowMemory]):
+    def __init__(self, file: io.BytesIO, function: Callable[..., Any], stays: list[Stays]):
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self.function, self.memories = function, memories
+        self.function, self.stays = function, stays
 
     def persistent_id(self, value: Any) -> Any:
         if value is self.function:
             return "answer"
         if isinstance(value, SlowMemory):
-            self.memories.append(value)
-            return len(self.memories) - 1, value.room, {name: array.to("meta") for name, array in value.arrays.items()}
+            self.stays.append(value)
+            return len(self.stays) - 1, value.room, {name: array.to("meta") for name, array in value.arrays.items()}
+        if isinstance(value, Witness):
+            if any(value is one for one in self.stays):
+                raise NotForRanks(f"the check of {self.function.__name__} hands one Witness to two ranks")
+            self.stays.append(value)
+            return (len(self.stays) - 1,)
         return None
 
     def reducer_override(self, value: Any) -> Any:
@@ -83,6 +90,8 @@ class ProgramPickler(cloudpickle.Pickler):
 
 def restored(original: Any, described: Any) -> Any:
     """An input as it was after the call, from the rank's description; an object with state is a copy of ours."""
+    if isinstance(original, Witness):
+        return original
     kind, state = described if type(described) is list and len(described) == 2 else ("", None)
     if kind == "value":
         return state

@@ -13,7 +13,7 @@ from grader.inside.orders import RunOrder
 from grader.judging.audit import differs_alone
 from grader.judging.hidden_words import Case, case_of, how_it_failed
 from grader.judging.hub import Hub
-from grader.judging.hub_rank import RankResult
+from grader.judging.hub_rank import RankResult, Stays
 from grader.judging.program_packing import give_order, pack_program, restored
 from grader.judging.rank_connection import Exchange
 from grader.judging.rank_host import HostGone
@@ -23,9 +23,9 @@ from utils.checks.inputs import Draws
 from utils.checks.kinds import kind_of
 from utils.checks.registry import Checks
 from utils.checks.runner import Runner, RunRequest
-from utils.cluster.hardware import links
+from utils.cluster.hardware import Cluster, links
 from utils.diagnosis.errors import RankCrashed, RankError, RankTimeout
-from utils.kit.slow_memory import SlowMemory
+from utils.kit.witness import Witness
 from utils.report.run import Run
 
 if TYPE_CHECKING:
@@ -108,35 +108,43 @@ class RemoteRunner(Runner):
         own = self.code["parameters"] or []
         on_ranks = not ON_RANKS.isdisjoint(own) or "dist." in self.source
         self.cases.append(case_of(request.world_size, request.inputs, request.for_all, own, on_ranks))
-        memories: list[SlowMemory] = []
-        orders = self.orders_for(request, memories)
+        stays: list[Stays] = []
+        orders = self.orders_for(request, stays)
         try:
-            run = self.run_ranks(orders, memories)
+            run = self.run_ranks(request, orders, stays)
         except RankCrashed:
-            if memories:
+            if stays:
                 raise
             if self.reused:  # what an earlier run has left in a process may be to blame
                 self.flags = []
-            run = self.run_ranks(orders, memories)  # it may be the machine's fault, which was short of memory, say
+            # It may be the machine's fault, which was short of memory, say.
+            run = self.run_ranks(request, orders, stays)
         if self.draws.salt:  # 0 for the inputs of a notebook, which are the same in each run
             self.draws = new_draws()
         return replace(run, results=[restored_result(request, *pair) for pair in enumerate(run.results)])
 
-    def orders_for(self, request: RunRequest, memories: list[SlowMemory]) -> list[RunOrder]:
-        """One for each rank; the SlowMemories in its inputs are added to `memories`."""
+    def orders_for(self, request: RunRequest, stays: list[Stays]) -> list[RunOrder]:
+        """One for each rank; the SlowMemories and Witnesses in its inputs are added to `stays`."""
         size, virtual = request.world_size, request.cluster is not None
-        cluster = request.cluster or links(size, alpha=0.0, bandwidth=math.inf)
-        packed = [pack_program(request.program_of(rank), self.function, memories) for rank in range(size)]
+        cluster = without_links(cluster_of(request))
+        packed = []
+        for rank in range(size):
+            before = len(stays)
+            packed.append(pack_program(request.program_of(rank), self.function, stays))
+            for one in stays[before:]:
+                if isinstance(one, Witness):
+                    one.rank = rank
         return [RunOrder(rank, size, virtual, cluster, request.device, self.code, packed[rank]) for rank in range(size)]
 
-    def run_ranks(self, orders: list[RunOrder], memories: list[SlowMemory]) -> Run:
+    def run_ranks(self, request: RunRequest, orders: list[RunOrder], stays: list[Stays]) -> Run:
         """Run one world from start to end. Raises what `spawn` raises, TooLong, HostGone."""
         first, size = orders[0], len(orders)
-        is_crew = self.may_reuse and not first.virtual and self.judges in ("values", "traffic")
+        may_stay = self.may_reuse and not (first.virtual or request.in_new_processes)
+        is_crew = may_stay and self.judges in ("values", "traffic")
         self.reused |= is_crew and bool(self.ranks.crew)
         ranks = self.ranks.crew_of(size) if is_crew else self.ranks.start(size)
         connections, stay = self.ranks.connect(ranks), False
-        hub = Hub(connections, first.cluster, first.virtual, memories, times_count=kind_of(self.judges).is_timed)
+        hub = Hub(connections, cluster_of(request), first.virtual, stays, times_count=kind_of(self.judges).is_timed)
         try:
             for rank, order in zip(ranks, orders, strict=True):
                 give_order(rank.socket, replace(order, more_runs=is_crew))
@@ -155,14 +163,14 @@ class RemoteRunner(Runner):
             elif not is_crew:
                 self.ranks.end(ranks)
         if self.audited and size > 1:
-            self.audit(orders, [connection.log for connection in connections], memories, run.results)
+            self.audit(orders, [connection.log for connection in connections], stays, run.results)
         return run
 
     def audit(
         self,
         orders: list[RunOrder],
         logs: list[list[Exchange]],
-        memories: list[SlowMemory],
+        stays: list[Stays],
         results: Sequence[RankResult],
     ) -> None:
         """Flag ranks that come to something else alone. The last is first to be run again, so that none can learn
@@ -171,7 +179,7 @@ class RemoteRunner(Runner):
         found = [
             str(rank)
             for rank in reversed(range(len(orders)))
-            if differs_alone(self.ranks, orders[rank], logs[rank], memories, results[rank])
+            if differs_alone(self.ranks, orders[rank], logs[rank], stays, results[rank])
         ]
         if found:
             evidence = f"rank {', '.join(sorted(found))} of {len(orders)}"
@@ -194,6 +202,16 @@ class RemoteRunner(Runner):
 def new_draws() -> Draws:
     """No two runs get the same inputs."""
     return Draws(secrets.randbits(SALT_BITS))
+
+
+def cluster_of(request: RunRequest) -> Cluster:
+    return request.cluster or links(request.world_size, alpha=0.0, bandwidth=math.inf)
+
+
+def without_links(cluster: Cluster) -> Cluster:
+    """A cluster as its ranks may know it: messages are the hub's, and how long they take is for answers to find out."""
+    intra, inter = (replace(link, alpha=0.0, bandwidth=math.inf) for link in (cluster.intra, cluster.inter))
+    return replace(cluster, intra=intra, inter=inter)
 
 
 def restored_result(request: RunRequest, rank: int, result: RankResult) -> RankResult:

@@ -362,9 +362,9 @@ def go_to_meetings(function: Callable[..., Any], number: int, meetings: list[tup
 
 
 @oracle(values=[(4, PAIRS, ALL)], if_stuck=MEET)
-def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> Case:
-    """Rounds of meetings, of one or more teams each. Rank r brings the number 7 r + 3."""
-    folder, numbers = tempfile.mkdtemp(), [7 * rank + 3 for rank in range(world_size)]
+def rendezvous_by_hand(draws: Draws, world_size: int, *rounds: tuple[Team, ...]) -> Case:
+    """Rounds of meetings, of one or more teams each. Rank r brings the number 7 r + 3, and in grading a secret more."""
+    folder, numbers = tempfile.mkdtemp(), [7 * rank + 3 + 100 * draws.secret(rank) for rank in range(world_size)]
     meetings: list[list[tuple[str, int, int]]] = [[] for _ in range(world_size)]
     right: list[list[list[int]]] = [[] for _ in range(world_size)]
     answers: list[Answer] = []

@@ -37,6 +37,7 @@ from utils.checks.scores import Measure
 from utils.checks.traffic import expect_calls
 from utils.cluster.collective_costs import Layout, cost
 from utils.cluster.hardware import links
+from utils.kit.witness import Witness
 from utils.text.units import quantity
 
 ROOM = Path(__file__).parent
@@ -380,22 +381,38 @@ def meeting(one: Line, other: Line, right: float | None) -> Case:
 # ---- time-once
 
 
-class Device:
-    """A rank's device with a queue, in virtual time, and the collective that the rank starts.
+class Queue(Witness):
+    """The work of a device.
 
-    queued   seconds of earlier work still in its queue at the beginning
+    queued   seconds of earlier work still in it at the beginning
     kernel   seconds of work that the operation gives the device after its collective
-    handle   the operation only starts the collective and returns a handle. As on a GPU, waiting for that handle only
-             puts the kernel into the queue
     log      what was called, in order: o for the operation, w for the wait for its handle, s for synchronize
     """
 
+    def __init__(self, queued: float, kernel: float) -> None:
+        self.free_at, self.kernel, self.log = queued, kernel, ""
+
+    def __call__(self, what: str, now: float) -> float:
+        """Note a call. Returns how long the device will be busy."""
+        self.log += what
+        if what == "w":
+            self.free_at = max(self.free_at, now) + self.kernel
+        return max(0.0, self.free_at - now) if what == "s" else 0.0
+
+
+class Device:
+    """A rank's device with a queue, in virtual time, and the collective that the rank starts.
+
+    queued, kernel  see Queue
+    handle  the operation only starts the collective and returns a handle. As on a GPU, waiting for that handle only
+            puts the kernel into the queue
+    """
+
     def __init__(self, numel: int, queued: float = 0.0, kernel: float = 0.0, handle: bool = False) -> None:
-        self.numel, self.kernel, self.handle = numel, kernel, handle
-        self.free_at, self.log = queued, ""
+        self.numel, self.handle, self.queue = numel, handle, Queue(queued, kernel)
 
     def operation(self) -> Handle | None:
-        self.log += "o"
+        self.queue("o", time.perf_counter())
         work = dist.all_reduce(torch.ones(self.numel), async_op=True)
         if self.handle:
             return Handle(self, work)
@@ -403,8 +420,7 @@ class Device:
         return None
 
     def synchronize(self) -> None:
-        self.log += "s"
-        time.sleep(max(0.0, self.free_at - time.perf_counter()))
+        time.sleep(self.queue("s", time.perf_counter()))
 
 
 class Handle:
@@ -415,8 +431,7 @@ class Handle:
 
     def wait(self) -> None:
         self.work.wait()
-        self.device.log += "w"
-        self.device.free_at = max(self.device.free_at, time.perf_counter()) + self.device.kernel
+        self.device.queue("w", time.perf_counter())
 
 
 NEVER = "your function never called `synchronize`. Call the argument itself, under no condition"
@@ -447,13 +462,13 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
     layout = Layout.of(network, range(world_size))
     truth = cost("all_reduce", devices[0].numel * FLOAT, network, layout).seconds
     barrier = cost("barrier", 0, network, layout).seconds
-    late = max(one.free_at for one in devices)
-    right = [truth + one.kernel for one in devices]
+    late = max(one.queue.free_at for one in devices)
+    right = [truth + one.queue.kernel for one in devices]
 
     logs: list[str] = []  # one per rank: the log of its device
 
     def read(answer: Answer) -> None:
-        logs.extend(after[1].__self__.log for after in answer.inputs_after)
+        logs.extend(after[1].__self__.queue.log for after in answer.inputs_after)
 
     def waited(got: Any, rank: int) -> str:
         log, calls = logs[rank], logs[rank].count("o")
@@ -522,11 +537,12 @@ hidden_time_once = vary(
 # ---- times-of-the-slowest
 
 
-class Stopwatch:
+class Stopwatch(Witness):
     """Stands in for time_one: returns a prepared time at each call. Warm-up calls are slow."""
 
-    def __init__(self, rank: int, world_size: int, warmup: int, seed: int = 0) -> None:
-        self.rank, self.world_size, self.warmup, self.seed, self.calls = rank, world_size, warmup, seed, 0
+    def __init__(self, rank: int, world_size: int, warmup: int, seed: int, salt: int) -> None:
+        self.number, self.world_size, self.warmup, self.seed, self.salt = rank, world_size, warmup, seed, salt
+        self.calls = 0
 
     def __call__(self) -> float:
         self.calls += 1
@@ -534,8 +550,9 @@ class Stopwatch:
 
     def of_call(self, call: int) -> float:
         """Seconds: different for each rank and call, not a float32, with a different slowest rank each time."""
-        turn = (self.rank + call + self.seed) % self.world_size
-        return 100.0 * (call < self.warmup) + (1 + call % 5 + 10 * turn) * 1e-3 + 1e-12 * (call + self.rank)
+        turn = (self.number + call + self.seed) % self.world_size
+        chance = 1e-4 * Random(f"{self.salt} {self.number} {call}").random() if self.salt else 0.0
+        return 100.0 * (call < self.warmup) + (1 + call % 5 + 10 * turn) * 1e-3 + 1e-12 * (call + self.number) + chance
 
 
 @oracle(
@@ -543,8 +560,8 @@ class Stopwatch:
     traffic=[(2, 1, 5)],
     if_stuck="every rank must call time_one the same number of times, then all_reduce once.",
 )
-def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, seed: int = 0) -> Case:
-    watches = [Stopwatch(rank, world_size, warmup, seed) for rank in range(world_size)]
+def times_of_the_slowest(draws: Draws, world_size: int, warmup: int, repeats: int, seed: int = 0) -> Case:
+    watches = [Stopwatch(rank, world_size, warmup, seed, draws.salted()) for rank in range(world_size)]
     calls = [[watch.of_call(call) for watch in watches] for call in range(warmup + repeats)]  # [call][rank]
     kept, together = calls[warmup:], list(zip(*calls[warmup:], strict=True))  # [repeat][rank], [rank][repeat]
     right = [max(one) for one in kept]
@@ -1002,7 +1019,9 @@ def held_out(sizes: list[int], times: list[float]) -> Case:
 
 
 class Stopped:
-    """Stands in for a benchmark on one rank, so that the exercise depends on no other. Counts its calls."""
+    """Stands in for a benchmark on one rank, so that the exercise depends on no other. Counts its calls; the record has
+    their messages.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
@@ -1135,46 +1154,63 @@ def links_of(alpha: float, octave: float) -> list[Reading]:
     return [(alpha, beta, readings, least) for least in (0.5, 1.0) for readings in (SHORT, LONG) for beta in betas]
 
 
-def measure_links(function: Callable[..., Any], on: Sequence[Reading]) -> dict[str, Any]:
-    """What the function says of the first link that it gets wrong, or the last, and the mean time in units of alpha."""
-    spent = []
-    for link in on:
-        said, calls = measured(function, *link)
-        spent.append(sum(1 + link[1] / link[0] * nbytes for nbytes, _ in calls))
-        if not (isinstance(said, tuple | list) and len(said) == 2 and all(map(good_enough, said, link))):
-            break
-    return {"said": said, "calls": calls, "link": link[:3], "spent": sum(spent) / len(spent)}
+class Bench(Witness):
+    """Links to measure, one after another, up to the first that is measured wrong.
 
-
-def good_enough(got: Any, right: Any) -> bool:
-    return isinstance(got, Real) and abs(got - right) <= OK * right
-
-
-def measured(
-    function: Callable[..., Any], alpha: float, beta: float, readings: str, least: float
-) -> tuple[Any, list[tuple[int, float]]]:
-    """What the function returns, and its calls: the size, and the reading.
-
-    That of one byte is off in the other direction. How far off is drawn for each size: if two were off alike, their
-    difference would give beta however small it is.
+    spent  on each link, in units of its alpha
+    calls  of the last link: the size, and the reading
+    said   of the last link
     """
-    sign = 1 if readings == SHORT else -1
 
-    def off(nbytes: int) -> float:
+    def __init__(self, links: Sequence[Reading]) -> None:
+        self.links, self.spent, self.said = links, [0.0], None
+        self.calls: list[tuple[int, float]] = []
+
+    @property
+    def link(self) -> Reading:
+        return self.links[len(self.spent) - 1]
+
+    def __call__(self, what: str, given: Any) -> Any:
+        """The seconds of a call; or, told what was found, whether there is another link."""
+        if what == "seconds":
+            return self.seconds_of(given)
+        self.said, link = given, self.link
+        right = isinstance(given, tuple | list) and len(given) == 2 and all(map(good_enough, given, link))
+        if not right or link is self.links[-1]:
+            return False
+        self.spent.append(0.0)
+        self.calls = []
+        return True
+
+    def seconds_of(self, nbytes: int) -> float:
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
+            raise ValueError(f"nbytes is {nbytes!r}, but it must be a whole number from 1 on")
+        alpha, beta, *_ = self.link
+        self.spent[-1] += 1 + beta / alpha * nbytes
+        self.calls.append((nbytes, (alpha + beta * nbytes) * (1 + self.off(nbytes))))
+        return self.calls[-1][1]
+
+    def off(self, nbytes: int) -> float:
+        """By how much a reading is off. That of one byte is off in the other direction. How far off is drawn for each
+        size: if two were off alike, their difference would give beta however small it is.
+        """
+        alpha, beta, readings, least = self.link
+        sign = 1 if readings == SHORT else -1
         drawn = Random(nbytes).random()
         if nbytes == 1:
             return sign * OFF
         return OFF * (2 * drawn - 1) if beta * nbytes < alpha / 4 else -sign * OFF * (1 - drawn * (1 - least))
 
-    calls: list[tuple[int, float]] = []
 
-    def seconds_of(nbytes: int) -> float:
-        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
-            raise ValueError(f"nbytes is {nbytes!r}, but it must be a whole number from 1 on")
-        calls.append((nbytes, (alpha + beta * nbytes) * (1 + off(nbytes))))
-        return calls[-1][1]
+def measure_links(function: Callable[..., Any], bench: Bench) -> bool:
+    """What a rank runs: the function on one link after another."""
+    while bench("found", function(partial(bench, "seconds"))):
+        pass
+    return True
 
-    return function(seconds_of), calls
+
+def good_enough(got: Any, right: Any) -> bool:
+    return isinstance(got, Real) and abs(got - right) <= OK * right
 
 
 @oracle(
@@ -1184,7 +1220,8 @@ def measured(
 )
 def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
     def expect_both(answer: Answer) -> None:
-        said, calls, (_, beta, readings) = (answer.results[0][key] for key in ("said", "calls", "link"))
+        [bench] = answer.inputs_after[0]
+        said, calls, (_, beta, readings, _) = bench.said, bench.calls, bench.link
         link = f"alpha {alpha:g} s, beta {beta:.3g} s per byte, readings {readings}:\n"
         for (name, got), right in zip(as_tuple(said, ["alpha", "beta"], 0).items(), (alpha, beta), strict=True):
             if not is_number(got):
@@ -1203,10 +1240,10 @@ def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
             raise CheckFailed(saw, mistake=f"Links differ, so no fixed size fits them all. Take shorter ones, {advice}")
 
     return Case(
-        for_all={"on": links_of(alpha, octave)},
+        [[Bench(links_of(alpha, octave))]],
         driver=measure_links,
         also=expect_both,
-        score=Measure(lambda answer: answer.results[0]["spent"], "", "times alpha"),
+        score=Measure(lambda answer: mean(answer.inputs_after[0][0].spent), "", "times alpha"),
         limit=2.0,
     )
 
@@ -1225,7 +1262,9 @@ def alphas_of_doubling(alpha: float, octave: float) -> float:
             took = seconds_of(nbytes)
         return smallest, (took - smallest) / nbytes
 
-    return float(measure_links(double, links_of(alpha, octave))["spent"])
+    bench = Bench(links_of(alpha, octave))
+    measure_links(double, bench)
+    return mean(bench.spent)
 
 
 hidden_shortest_benchmark = vary(shortest_benchmark, par=alphas_of_doubling, score=[(3e-6, 10.05), (8e-3, 21.3)])

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from utils.checks.answer import Answer, CheckFailed
 from utils.checks.frozen_cases import frozen_cases, frozen_par
@@ -28,7 +29,7 @@ from utils.cluster.hardware import Cluster, Gpu, Link
 from utils.cluster.presets import find_cluster
 from utils.kit.data_parallel import DataParallel, Hook
 from utils.kit.mlp import MLP, loss_of, make_batch, make_weights, serial_gradients
-from utils.kit.regression import train_student
+from utils.kit.regression import imitation, make_lessons, make_student, train_student
 from utils.text.units import plural, quantity
 
 ROOM = Path(__file__).parent
@@ -848,10 +849,13 @@ SLOW = Cluster("two GPUs, 1 MB/s", 2, 1, GPU, intra=Link(0, 1e6), inter=Link(50e
 FREE = Cluster("two GPUs, a network that costs nothing", 2, 1, GPU, intra=Link(0, math.inf), inter=Link(0, math.inf))
 
 
-def train_with_hook(function: Callable[..., Any], steps: int, seed: int) -> tuple[float, Tensor]:
-    """What a rank runs."""
+Rows = tuple[Tensor, Tensor]
+
+
+def train_with_hook(function: Callable[..., Any], rows: Rows, steps: int, seed: int) -> Tensor:
+    """What a rank runs, on its own rows: the weights at the end."""
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return train_student(rank, world_size, function, steps, seed)
+    return train_student(rank, world_size, function, steps, seed, rows)[1]
 
 
 def keep_all(rank: int, world_size: int) -> Hook:
@@ -868,13 +872,14 @@ def seconds_of_training(make_hook: Callable[..., Hook], cluster: Cluster, steps:
     par=frozen_par(ROOM, "slow-network-hook"),
     if_stuck="both ranks must make the same calls in each step, with tensors of the same sizes.",
 )
-def slow_network_hook(_: Draws, steps: int, seed: int) -> Case:
+def slow_network_hook(draws: Draws, steps: int, seed: int) -> Case:
     one, two = (seconds_of_training(keep_all, FREE, count) for count in (1, 2))
+    rows = [make_lessons(rank, seed=draws.salted(seed)) for rank in range(2)]
     return Case(
-        world_size=2,
+        [rows],
         for_all={"steps": steps, "seed": seed},
         driver=train_with_hook,
-        also=expect_trained,
+        also=partial(expect_trained, rows=rows, seed=seed),
         clock=SLOW,
         advice=ADVICE,
         score=VIRTUAL_TIME,
@@ -914,8 +919,16 @@ hidden_slow_network_hook = vary(slow_network_hook, par=seconds_of_two_percent, s
 ### END HIDDEN TESTS
 
 
-def expect_trained(answer: Answer) -> None:
-    losses, weights = zip(*answer.results, strict=True)
+def loss_at(weights: Tensor, rows: Rows, seed: int) -> float:
+    """The loss over some rows of a student with these weights."""
+    student, (inputs, targets) = make_student(seed), rows
+    nn.utils.vector_to_parameters(weights, student.parameters())
+    with torch.no_grad():
+        return imitation(student(inputs), targets).item()
+
+
+def expect_trained(answer: Answer, rows: Sequence[Rows], seed: int) -> None:
+    weights = answer.results
     apart = (weights[0] - weights[1]).abs().max().item()
     if not apart < 1e-5:
         raise CheckFailed(
@@ -923,7 +936,7 @@ def expect_trained(answer: Answer) -> None:
             "the same weights on both ranks",
             "finish() must leave the same numbers in bucket.flat on every rank.",
         )
-    loss = sum(losses) / len(losses)
+    loss = sum(map(partial(loss_at, seed=seed), weights, rows)) / len(rows)
     if not loss <= TARGET:
         raise CheckFailed(f"at the end the loss over the rows of both ranks is {loss:.3f}", f"{TARGET} at most")
 

@@ -617,12 +617,14 @@ def gathered(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
 def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.dtype | None) -> Case:
     dtype = SINGLE if wide else DOUBLE
     [weight], rows = make_weights(1, dim, draws.salted(), dtype), make_batch(2, dim, draws.salted(), dtype)
-    leaf = weight.clone().requires_grad_()
+    # The forward pass uses other numbers: no rank may have the weight before it gathers it.
+    [decoy] = [weight] if there else make_weights(1, dim, draws.salted(1), dtype)
+    leaf = decoy.clone().requires_grad_()
     loss_of(layer(rows, leaf)).backward()
     shards = pieces_of(weight.to(wide or dtype), ranks)
     padded = torch.cat(shards)
     return Case(
-        [[weight] * ranks, shards, [rows] * ranks],
+        [[decoy] * ranks, shards, [rows] * ranks],
         for_all={"there": there},
         right={"the weight": weight, "its gradient": leaf.grad, "whether the weight itself was returned": True},
         mistakes={

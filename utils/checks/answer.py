@@ -25,6 +25,7 @@ class Answer:
     shared        whether its result shares memory with one of its inputs
     run           the record of the run
     names         of its inputs, as the function calls them; "" if it doesn't
+    first         what came back from the first act, where there were two
     """
 
     results: list[Any]
@@ -32,10 +33,11 @@ class Answer:
     run: Run
     shared: list[bool] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    first: Answer | None = None
 
     @property
     def events(self) -> list[Event]:
-        return self.run.events
+        return [*(self.first.events if self.first else ()), *self.run.events]
 
 
 @dataclass(frozen=True)

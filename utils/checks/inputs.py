@@ -54,6 +54,10 @@ class Draws:
         size = shape if isinstance(shape, tuple) else (shape,)
         return torch.randint(-4, 5, size, generator=self.generator(seed)).to(dtype)
 
+    def secret(self, seed: int = 0) -> int:
+        """0 in a notebook; in grading, a number below 1,000, for inputs that would otherwise follow a formula."""
+        return int(torch.randint(1000, (), generator=self.generator(seed))) if self.salt else 0
+
     def generator(self, seed: int = 0) -> torch.Generator:
         """For other kinds of numbers: torch.randn(3, generator=run.draws.generator())."""
         return generator_of(self.salted(seed))

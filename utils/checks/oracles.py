@@ -97,6 +97,17 @@ def part_of_rank(value: Any, rank: int, world_size: int) -> Any:
 # ---- a case
 
 
+class Then(NamedTuple):
+    """A second act, in new processes: each has what its rank returned from the first, and nothing else of it.
+
+    driver  called as driver(function, returned, *inputs, **for_all)
+    inputs  as those of a Case
+    """
+
+    driver: Callable[..., Any]
+    inputs: Sequence[Sequence[Any]] = ()
+
+
 @dataclass
 class Case:
     """One run of a student's function, and what is right. Lists have one entry per rank; any other value is every
@@ -119,6 +130,7 @@ class Case:
     clock     the virtual cluster on which time and memory are judged; `cluster` by default
     driver, catch  as for Runner
     drivers   {what is judged: the driver for that, in place of `driver`}; None for none
+    then      what follows in new processes, on real ranks; its results are the answer's
     advice    {pattern in the report of ranks that failed: what to do about it}. If the pattern has a group, what that
               matches is left out of the report: advice that is too general, for example
     unchanged whether inputs must be after the call what they were before
@@ -144,6 +156,7 @@ class Case:
     clock: Cluster | None = None
     driver: Callable[..., Any] | None = None
     drivers: Mapping[str, Callable[..., Any] | None] = field(default_factory=dict)
+    then: Then | None = None
     catch: Catch = ()
     advice: Mapping[str, str] = field(default_factory=dict)
     unchanged: bool = True
@@ -171,6 +184,8 @@ class Case:
         driver = self.drivers.get(judges, self.driver)
         options: dict[str, Any] = {"catch": self.catch, "driver": driver, **self.for_all}
         try:
+            if self.then:
+                return in_two_acts(run, self.world_size, self.inputs, self.then, options)
             if cluster is None:
                 return run(self.world_size, *self.inputs, **options)
             return run.virtual(self.world_size, *self.inputs, cluster=cluster, device="cpu", **options)
@@ -343,6 +358,16 @@ class Case:
                     looks_right[part, words] = looks_right.get((part, words), True) and same
         found = {(-1, part, words, "") for (part, words), same in looks_right.items() if same}
         return frozenset(pairs | found | ({(-1, "", "", "")} if self.looks_right else set()))
+
+
+def in_two_acts(
+    run: Runner, world_size: int, inputs: Sequence[Sequence[Any]], then: Then, options: Mapping[str, Any]
+) -> Answer:
+    """The answer of the second act; its inputs are those of the first."""
+    first = run(world_size, *inputs, in_new_processes=True, **options)
+    options = {**options, "driver": then.driver, "in_new_processes": True}
+    second = run(world_size, first.results, *then.inputs, **options)
+    return replace(second, inputs_after=first.inputs_after, shared=first.shared, names=first.names, first=first)
 
 
 def side_by_side(cases: Sequence[Case], groups: Sequence[Sequence[int]] = ()) -> Case:

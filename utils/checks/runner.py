@@ -49,6 +49,7 @@ class RunRequest:
     catch     errors that are a rank's result
     cluster   whose virtual ranks it runs on; real ones if there is none
     device    of virtual ranks: "meta", without values, or "cpu"
+    in_new_processes  in grading: none that knows anything of an earlier run
     """
 
     world_size: int
@@ -58,6 +59,7 @@ class RunRequest:
     catch: Catch = ()
     cluster: Cluster | None = None
     device: str = "cpu"
+    in_new_processes: bool = False
 
     def inputs_of(self, rank: int) -> list[Any]:
         return [one_per_rank[rank] for one_per_rank in self.inputs]
@@ -113,10 +115,11 @@ class Runner:
         *inputs: Sequence[Any],
         catch: Catch = (),
         driver: Callable[..., Any] | None = None,
+        in_new_processes: bool = False,
         **for_all: Any,
     ) -> Answer:
         function = partial(driver, self.function) if driver else self.function
-        return self.answer(RunRequest(world_size, function, inputs, for_all, catch))
+        return self.answer(RunRequest(world_size, function, inputs, for_all, catch, in_new_processes=in_new_processes))
 
     def virtual(
         self,

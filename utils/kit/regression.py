@@ -42,14 +42,21 @@ def imitation(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def train_student(
-    rank: int, world_size: int, make_hook: Callable[..., Hook], steps: int = 60, seed: int = 0
+    rank: int,
+    world_size: int,
+    make_hook: Callable[..., Hook],
+    steps: int = 60,
+    seed: int = 0,
+    lessons: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[float, Tensor]:
     """Train with SGD, at a learning rate of 1, and with the hook that make_hook(rank=..., world_size=...) returns.
+
+    lessons: this rank's rows; by default those of make_lessons.
 
     Returns the loss over this rank's rows after the last step, and the weights, (2128,).
     """
     hook = make_hook(rank=rank, world_size=world_size)
-    replica, (inputs, targets) = DataParallel(make_student(seed), hook), make_lessons(rank, seed=seed)
+    replica, (inputs, targets) = DataParallel(make_student(seed), hook), lessons or make_lessons(rank, seed=seed)
     optimizer = torch.optim.SGD(replica.parameters(), lr=1.0)
     for _ in range(steps):
         optimizer.zero_grad()

@@ -19,10 +19,16 @@ from grader.judging.rank_connection import RankConnection
 from utils.cluster.hardware import links
 from utils.diagnosis.errors import RankError, RankFailed
 from utils.kit.slow_memory import SlowMemory
+from utils.kit.witness import Witness
 
 SECONDS = 5  # a run's time; what is sent here takes a few hundredths
 SIZE = 2  # ranks
 QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+class Dice(Witness):
+    def __call__(self, sides: int) -> int:
+        return range(1, sides + 1)[-1]
 
 
 def told(said: list[bytes], virtual: bool) -> object:
@@ -32,10 +38,11 @@ def told(said: list[bytes], virtual: bool) -> object:
         theirs.setblocking(False)
         theirs.send(data)
         theirs.shutdown(socket.SHUT_WR)
-    memories = [SlowMemory({"x": torch.ones(4)}, 8)]
+    stays = [SlowMemory({"x": torch.ones(4)}, 8), Dice()]
+    stays[1].rank = 0
     cluster = links(len(said), alpha=1e-6, bandwidth=1e9)
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    hub = Hub([RankConnection(ours, began + SECONDS) for ours, _ in pairs], cluster, virtual, memories)
+    hub = Hub([RankConnection(ours, began + SECONDS) for ours, _ in pairs], cluster, virtual, stays)
     try:
         return hub.run()
     except RankError as error:
@@ -107,6 +114,7 @@ RIGHT = [
     {"do": "lines", "path": "/tmp/x"},
     {"do": "let_go", "memory": 0, "number": 0},
     {"do": "dropped_handle", "index": 0},
+    {"do": "ask", "witness": 1, "question": [6]},
     {"do": "load", "memory": 0, "name": "x", "where": [[0, 2, None]]},
     {"do": "store", "memory": 0, "name": "x", "where": [[0, 2, None]], "tile": torch.zeros(2)},
     {"do": "mark", "clock": 0.0},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +12,6 @@ from typing import Any
 from weakref import ref
 
 import torch
-import torch.distributed as dist
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -20,6 +20,8 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from ...recording.track_memory import track_memory
 from ..mlp import layer
+from ..witness import Witness
+from .backward import my_group
 
 Apply = Callable[..., Any]  # apply(function, *arguments)
 
@@ -197,29 +199,59 @@ def through_replays(
 # ---- segments
 
 
+class Segments(Witness):
+    """Applies layers to numbers that stand for tensors, and notes which layers have run in each checkpoint.
+
+    checkpoints  the layers of each, in order
+    ran          {what a layer returned, a number that only the witness can know: all layers on the way to it}
+    """
+
+    def __init__(self) -> None:
+        self.checkpoints: list[list[int]] = []
+        self.ran: dict[int, list[int]] = {0: []}
+        self.inside = False
+
+    def __call__(self, what: str, number: int = 0, x: int = 0) -> int:
+        if what == "layer":
+            before = self.ran.get(x, [-1])
+            made = secrets.randbits(48)
+            self.ran[made] = [*before, number]
+            if self.inside:
+                self.checkpoints[-1].append(number)
+            return made
+        self.inside = what == "begin"
+        if self.inside:
+            self.checkpoints.append([])
+        return 0
+
+
 def through_segments(
     function: Callable[..., Any],
     x: Tensor,
     gradient: Tensor,
     weights: Sequence[Tensor],
+    segments: Segments,
     k: int,
 ) -> dict[str, Any]:
-    """Layers of the MLP in segments: output and gradients, number of checkpoints, bytes kept besides x and output.
+    """Layers of the MLP in segments: output and gradients, and the bytes kept besides x and the output.
 
-    lengths: how many layers have run in the forward pass of each checkpoint
+    Then once more with numbers in place of tensors, before a witness: "end" is what comes out.
     """
-    ran: list[int] = []
-    lengths: list[int] = []
 
     def checkpoint(piece: Callable[..., Any], *args: Any) -> Any:
-        before = len(ran)
-        output = torch_checkpoint(piece, *args, use_reentrant=True)
-        lengths.append(len(ran) - before)
-        return output
+        return torch_checkpoint(piece, *args, use_reentrant=True)
 
     def with_weight(weight: Tensor, x: Tensor) -> Tensor:
-        ran.append(1)
         return layer(x, weight)
+
+    def seen(number: int, x: Tensor) -> Tensor:
+        return torch.full_like(x, segments("layer", number, int(x)))
+
+    def checkpoint_seen(piece: Callable[..., Any], *args: Any) -> Any:
+        segments("begin")
+        output = piece(*args)
+        segments("end")
+        return output
 
     leaf = x.clone().requires_grad_()
     leaves = [nn.Parameter(weight.clone()) for weight in weights]
@@ -227,15 +259,15 @@ def through_segments(
         before = storages.live
         output = function([partial(with_weight, w) for w in leaves], leaf, k, checkpoint)
         kept = storages.live - before - output.nbytes
-        in_forward = list(lengths)
         if output.requires_grad:
             output.backward(gradient)
+    numbers = [partial(seen, number) for number in range(len(leaves))]
+    end = function(numbers, torch.zeros((), dtype=torch.float64), k, checkpoint_seen)
     return {
         "the output": output.detach(),
         "the gradient of x": leaf.grad,
         **{f"the gradient of weight {number}": w.grad for number, w in enumerate(leaves)},
-        "checkpoints": len(lengths),
-        "lengths": in_forward,
+        "end": int(end),
         "kept": kept,
     }
 
@@ -299,31 +331,46 @@ def words_for(name: str, shapes: Sequence[tuple[int, ...]]) -> str:
     return f"{name} of {', '.join(map(str, shapes)) or 'a number'}"
 
 
-# ---- partitioned over a group
+# ---- partitioned over a group, in two acts: the process that unpacks has never had what was packed
 
 
-def partitioned(
-    function: Callable[..., Any],
-    x: Tensor,
-    gradient: Tensor,
-    rank: int,
-    groups: Sequence[list[int]],
-) -> dict[str, Any]:
-    """A checkpoint whose input is kept by the hooks that `function(group)` makes: the gradient of x, and bytes kept."""
-    mine = None
-    for members in groups:
-        group = dist.new_group(members)
-        if rank in members:
-            mine = group
-    leaf = x.clone().requires_grad_()
-    pack, unpack = function(mine)
+def packed(function: Callable[..., Any], x: Tensor, rank: int, groups: Sequence[list[int]]) -> dict[str, Any]:
+    """What the hook of `function(group)` keeps of a checkpoint's input, "packed", and the bytes that it keeps alive."""
+    pack, unpack = function(my_group(rank, groups))
+    leaf, made = x.clone().requires_grad_(), []
+
+    def keep(tensor: Tensor) -> None:
+        made.append(pack(tensor))
+
     with track_memory(leaf) as storages:
         before = storages.live
-        with saved_tensors_hooks(pack, unpack):
+        with saved_tensors_hooks(keep, unpack):
             output = torch_checkpoint(squared_sine, leaf + 1, use_reentrant=True)
         kept = storages.live - before - output.nbytes
-        output.backward(gradient)
-    return {"the gradient": leaf.grad, "kept": kept}
+    return {"packed": made[0], "kept": kept}
+
+
+def unpacked(
+    function: Callable[..., Any], first: dict[str, Any], gradient: Tensor, rank: int, groups: Sequence[list[int]]
+) -> dict[str, Any]:
+    """The gradient of x, from what was packed of it. The forward pass here is one of zeros."""
+    _, unpack = function(my_group(rank, groups))
+    leaf = torch.zeros_like(gradient).requires_grad_()
+    with saved_tensors_hooks(lambda _: first["packed"], unpack):
+        output = torch_checkpoint(squared_sine, leaf + 1, use_reentrant=True)
+    output.backward(gradient)
+    return {"the gradient": leaf.grad}
+
+
+def bytes_of(value: Any) -> int:
+    """What a value takes, as it travels: its tensors, and 8 bytes for anything else that has no parts."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, dict):
+        return bytes_of([*value, *value.values()])
+    if isinstance(value, list | tuple | set | frozenset):
+        return sum(map(bytes_of, value))
+    return len(value) if isinstance(value, str) else 8
 
 
 def squared_sine(x: Tensor) -> Tensor:
