@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from grader.inside.orders import RunOrder
+from grader.inside.orders import RunOrder, packed_order
 from grader.judging.audit import differs_alone
 from grader.judging.hidden_words import Case, case_of, how_it_failed
 from grader.judging.hub import Hub
 from grader.judging.hub_rank import RankResult
-from grader.judging.program_packing import give_order, pack_program, restored
+from grader.judging.program_packing import pack_program, restored
 from grader.judging.rank_connection import Exchange
 from grader.judging.rank_host import HostGone
 from grader.judging.ranks import Ranks
@@ -36,7 +36,14 @@ SALT_BITS = 256  # the size of a secret that inputs are drawn with: too many to 
 
 
 class TooLong(Exception):
-    """The ranks were stopped; the text says why, for the student."""
+    """The ranks were stopped; the text says why, for the student.
+
+    computed  whether they have computed too much, which no busy machine can have caused
+    """
+
+    def __init__(self, said: str, computed: bool = False):
+        super().__init__(said)
+        self.computed = computed
 
 
 class RemoteRunner(Runner):
@@ -138,11 +145,11 @@ class RemoteRunner(Runner):
         connections, stay = self.ranks.connect(ranks), False
         hub = Hub(connections, first.cluster, first.virtual, memories, times_count=kind_of(self.judges).is_timed)
         try:
-            for rank, order in zip(ranks, orders, strict=True):
-                give_order(rank.socket, replace(order, more_runs=is_crew))
+            for connection, order in zip(connections, orders, strict=True):
+                connection.send(packed_order(replace(order, more_runs=is_crew)))
             run, stay = hub.run(), is_crew
-        except RankTimeout as error:
-            raise TooLong(str(error)) from None
+        except (RankTimeout, TimeoutError) as error:
+            raise TooLong(str(error) or "A rank did not begin.", self.ranks.overspent) from None
         except RankCrashed as error:
             self.ended = self.how_it_failed(error, hub)
             raise self.reason_of(error, hub) from None

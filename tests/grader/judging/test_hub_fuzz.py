@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from grader.inside import codec
 from grader.judging.hub import HANDLERS, Hub
-from grader.judging.rank_connection import RankConnection
+from grader.judging.rank_connection import RankConnection, RunTime
 from utils.cluster.hardware import links
 from utils.diagnosis.errors import RankError, RankFailed
 from utils.kit.slow_memory import SlowMemory
@@ -35,7 +35,8 @@ def told(said: list[bytes], virtual: bool) -> object:
     memories = [SlowMemory({"x": torch.ones(4)}, 8)]
     cluster = links(len(said), alpha=1e-6, bandwidth=1e9)
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    hub = Hub([RankConnection(ours, began + SECONDS) for ours, _ in pairs], cluster, virtual, memories)
+    over = RunTime(lambda waited, number: waited > SECONDS)
+    hub = Hub([RankConnection(ours, over) for ours, _ in pairs], cluster, virtual, memories)
     try:
         return hub.run()
     except RankError as error:
