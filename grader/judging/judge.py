@@ -262,8 +262,7 @@ class Judging:
         scores    of a challenge, in the order of the cases, which are added here
         """
         function = stand_in(cell.function, code["parameters"] or [])
-        longest = max((source.count("\n") + 1 for source in self.cells), default=0)
-        run = RemoteRunner(self.ranks, code, function, longest, audited=self.audit or cell.judges == SCORE)
+        run = RemoteRunner(self.ranks, code, function, audited=self.audit or cell.judges == SCORE)
         try:
             return judge_openly(run, part, cell)
         except CheckFailed as failed:

@@ -53,17 +53,14 @@ class RemoteRunner(Runner):
     one costs more than most runs. What a function leaves in its process can only do it harm, and a check that fails so
     is judged once more, with new processes in each run.
 
-    longest_cell  the most lines that a cell of the notebook has
-    audited       whether each rank is run once more, alone (audit.py)
-    may_reuse     whether processes may serve in several runs of a check
-    reused        whether some have
+    audited    whether each rank is run once more, alone (audit.py)
+    may_reuse  whether processes may serve in several runs of a check
+    reused     whether some have
     """
 
-    def __init__(
-        self, ranks: Ranks, code: Slice, function: Callable[..., Any], longest_cell: int, audited: bool = False
-    ):
+    def __init__(self, ranks: Ranks, code: Slice, function: Callable[..., Any], audited: bool = False):
         super().__init__(function)
-        self.ranks, self.code, self.longest_cell, self.audited = ranks, code, longest_cell, audited
+        self.ranks, self.code, self.audited = ranks, code, audited
         self.may_reuse, self.reused = not audited, False
         self.draws = new_draws()
         self.flags: list[Flag] = []
@@ -186,7 +183,11 @@ class RemoteRunner(Runner):
 
     def how_it_failed(self, error: RankError, hub: Hub) -> str:
         failures = [rank.failure for rank in hub.ranks if rank.failure is not None]
-        return how_it_failed(error, failures, self.longest_cell)
+        cells: dict[str, int] = {}
+        for piece in self.code["pieces"]:
+            end = piece["line"] + piece["source"].count("\n")
+            cells[piece["label"]] = max(end, cells.get(piece["label"], 0))
+        return how_it_failed(error, failures, cells)
 
     def reason_of(self, error: RankCrashed, hub: Hub) -> Exception:
         """What to raise when ranks have ended without a result, or after a message that was refused."""

@@ -27,7 +27,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
-from grader.inside.usage import cpu_seconds, delay
+from grader.inside.usage import delay, work_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,6 +36,7 @@ MEMORY, OUTPUT = 1 << 30, 64 << 20  # bytes: beyond what the process holds alrea
 LOOK_EVERY = 0.2  # seconds
 SLEEPS = 3  # times as long as it may compute, a call may take, less what a busy machine has delayed it
 LENGTH = struct.Struct("!Q")
+SANDBOX = b"resource_monitor"  # in the command of what starts one
 
 
 class TooMuch(Exception):
@@ -119,9 +120,10 @@ class Child:
         return value
 
     def receive(self, seconds: float, sleeps: float) -> bytes:
-        computed, began = cpu_seconds(self.pid, of_children=False), time.monotonic() - delay(self.pid)
+        """An answer; it may take so many seconds of computing, also of what it has started, but for sandboxes."""
+        computed, began = work_of(self.pid, SANDBOX), time.monotonic() - delay(self.pid)
         while not select.select([self.socket], [], [], LOOK_EVERY)[0]:
-            used = cpu_seconds(self.pid, of_children=False) - computed
+            used = work_of(self.pid, SANDBOX) - computed
             if used > seconds or time.monotonic() - delay(self.pid) - began > sleeps * seconds:
                 raise TooMuch(f"takes more than {seconds:g} s of computing")
         [length] = LENGTH.unpack(exactly(self.socket, LENGTH.size))
@@ -172,9 +174,13 @@ def settle_in(connection: socket.socket) -> None:
     gc.collect()
     gc.freeze()  # nothing of it is collected here, which might close a descriptor of ours
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
-    os.closerange(3, connection.fileno())
-    os.closerange(connection.fileno() + 1, 1 << 16)
-    sys.stdout, sys.stderr = open(os.devnull, "w"), open(2, "w", closefd=False)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/dev/fd"):
+        if int(name) not in (0, 1, 2, connection.fileno()):
+            with suppress(OSError):  # the listing's own
+                os.fstat(int(name))
+                os.dup2(nothing, int(name), inheritable=False)
+    sys.stdout, sys.stderr = open(os.devnull, "w"), open(2, "w", buffering=1, closefd=False)
     limit_memory(MEMORY)
     threading.Thread(target=end_with_parent, args=[connection.fileno()], daemon=True).start()
 

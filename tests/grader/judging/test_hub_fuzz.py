@@ -226,7 +226,7 @@ def test_a_store_is_for_meeting():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.send(b"".join(map(packed, [*uses, RIGHT[-2]])))
-        connection = Watched(ours, time.monotonic() + SECONDS)
+        connection = Watched(ours, RunTime(lambda waited, number: waited > SECONDS))
         Hub([connection], links(1, alpha=1e-6, bandwidth=1e9), False).run()
     assert refused == [False] * 100 + [True]
 
