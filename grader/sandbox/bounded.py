@@ -47,22 +47,36 @@ def bounded(seconds: float) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Make a function run in the child, for so many seconds of computing. Arguments and results are pickled."""
 
     def wrap(function: Callable[P, T]) -> Callable[P, T]:
-        name = f"{function.__module__}.{function.__qualname__}"
-        functions[name] = function
+        functions[name_of(function)] = function
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            steps = child_of_this_process().steps(name, args, kwargs, seconds)
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
+            return call_in_child(seconds, function, *args, **kwargs)
 
         return call
 
     return wrap
+
+
+def call_in_child(seconds: float, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in the child, for so many seconds of computing. Raises TooMuch."""
+    functions[name_of(function)] = function
+    steps = child_of_this_process().steps(name_of(function), args, kwargs, seconds)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def work_in_child() -> float:
+    """The computing of the child so far."""
+    return work_of(child_of_this_process().pid, SANDBOX)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 def in_steps(function: Callable[..., Iterator[T]], seconds: float, sleeps: float, *args: Any) -> Iterator[T]:
@@ -70,9 +84,8 @@ def in_steps(function: Callable[..., Iterator[T]], seconds: float, sleeps: float
 
     sleeps  times as long as that, one may take
     """
-    name = f"{function.__module__}.{function.__qualname__}"
-    functions[name] = function
-    yield from child_of_this_process().steps(name, args, {}, seconds, sleeps)
+    functions[name_of(function)] = function
+    yield from child_of_this_process().steps(name_of(function), args, {}, seconds, sleeps)
 
 
 def child_of_this_process() -> Child:
