@@ -135,8 +135,7 @@ def autograde(course: Course, lesson: str, students: Iterable[str], options: Gra
         this.read(student)
     texts = {student: nbformat.writes(this.part_to_judge(student)) for student in this.to_judge}
     try:
-        if texts:
-            judge_in_parallel(this, texts, replace(course.judge_settings, hasty=True), options.jobs)
+        judge_in_parallel(this, texts, replace(course.judge_settings, hasty=True), options.jobs)
         again = {student: nbformat.writes(this.part_to_judge(student)) for student in this.put_off}
         if again:
             print(f"{lesson}: {printable(', '.join(again))}: something took long, and is judged again, alone")

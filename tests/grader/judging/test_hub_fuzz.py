@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.inside import codec
+from grader.judging import hub
 from grader.judging.hub import HANDLERS, Hub
 from grader.judging.rank_connection import RankConnection, RunTime
 from utils.cluster.hardware import links
@@ -213,6 +214,17 @@ def test_what_ranks_use_besides_messages_is_in_the_record():
         *[("SharedFile", 6)] * 2,
     ]
     assert run.traffic().messages == [[0]]
+
+
+@pytest.mark.parametrize("where", ["busy", "memory"])
+def test_claims_beyond_what_a_rank_can_have_done_are_refused_before_they_are_read(where, monkeypatch):
+    monkeypatch.setattr(hub, "MAX_CLAIMS", 1000)
+    for count, refused in ((2000, False), (2002, True)):
+        times = torch.zeros(count, dtype=torch.float64)
+        claims = {"busy": times} if where == "busy" else {"memory": [times, times.long(), times.long()]}
+        done = {**RIGHT[-2], "memory": [[], [], []], **claims}
+        ended = told([packed(done)], True)
+        assert ("more times than any program has" in str(ended)) is refused, ended
 
 
 def test_a_store_is_for_meeting():
