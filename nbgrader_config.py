@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 import nbgrader
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import CheckCellMetadata, OverwriteCells, OverwriteKernelspec
 
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
 
-from grader.classroom import nbgrader_plugins, submission
+from grader.classroom import nbgrader_plugins, notebook_file, submission
 from grader.classroom.collect_no_links import Collect
 from grader.pages import feedback, sanitize
 
@@ -64,6 +66,12 @@ c.Autograde.autograde_preprocessors = [
 ]
 
 c.ExchangeFactory.collect = Collect
+
+# nbgrader would read a time stamp of any size, and fail for one that it can't read.
+CourseDirectory.get_existing_timestamp = lambda self, folder: notebook_file.time_stamp(Path(folder))
+NbGraderAPI.get_submitted_timestamp = lambda self, lesson, student: notebook_file.time_stamp(
+    Path(self.coursedir.format_path(self.coursedir.submitted_directory, student, lesson))
+)
 
 c.GenerateFeedback.exporter_class = feedback.FeedbackPage
 c.GenerateFeedback.preprocessors = [nbgrader_plugins.ReadGrades]

@@ -165,9 +165,9 @@ def test_the_readmes_number_of_wrong_answers_is_true():
 def test_the_limits_in_grading_md_are_those_of_the_code():
     """All numbers in the rows of a file, in order."""
     limits = {
-        "judging/ranks": [ranks.RUN_SECONDS, ranks.CPU_SECONDS, ranks.CPU_SECONDS_EACH],
-        "judging/judge": [judge.MEMORY >> 30],
-        "judging/hub_rank": [hub_rank.MAX_BYTES >> 20, hub_rank.MAX_CALLS],
+        "judging/ranks": [ranks.RUN_SECONDS, ranks.HASTY_SECONDS, ranks.CPU_SECONDS, ranks.CPU_SECONDS_EACH],
+        "judging/judge": [judge.JUDGE_SECONDS, judge.HASTY_JUDGE_SECONDS, judge.HASTY_TOTAL, judge.MEMORY >> 30],
+        "judging/hub_rank": [hub_rank.MAX_BYTES >> 20, hub_rank.MAX_CALLS, hub_rank.MAX_CLAIMS],
         "judging/hub_storage": [hub_storage.MEETING, hub_storage.MEETING_BYTES],
         "sandbox/bubblewrap": [Limits.memory // 10**9, Limits.files, Limits.disk // 10**6],
         "sandbox/resource_monitor": [resource_monitor.FEW_OPEN, resource_monitor.SOCKET_BUFFER >> 10],
@@ -175,6 +175,7 @@ def test_the_limits_in_grading_md_are_those_of_the_code():
         "classroom/notebook_file": [
             *(notebook_file.MAX_CELLS, notebook_file.MAX_CELL, notebook_file.MAX_TEXT),
             *(notebook_file.MAX_FILE >> 20, notebook_file.MAX_METADATA, notebook_file.READ_SECONDS),
+            *(notebook_file.MAX_LISTED, notebook_file.MAX_STAMP),
         ],
         "pages/sanitize": [sanitize.PAGE_SECONDS],
     }

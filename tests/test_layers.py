@@ -46,7 +46,8 @@ commands
 pages book
 classroom authoring
 judging
-hidden inside sandbox
+hidden sandbox
+inside
 """
 GROUND = ("events", "text")
 # Breaches that are meant, each with its reason.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,7 +32,8 @@ from grader.classroom.long_runs import MINUTE, Pace, a_line_every
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import grade_id
 from grader.judging.check_cells import is_check, names_its_lesson
-from grader.judging.verdict import Judgement
+from grader.judging.verdict import NOT_RUN, Judgement
+from grader.judging.worker import JudgeSettings
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
 
@@ -133,20 +134,29 @@ def autograde(course: Course, lesson: str, students: Iterable[str], options: Gra
     for student in tqdm(list(students), f"{lesson}: reading", unit="submission", disable=None, leave=False):
         this.read(student)
     texts = {student: nbformat.writes(this.part_to_judge(student)) for student in this.to_judge}
-    pace = Pace(f"{lesson}: judging", len(texts))
+    try:
+        judge_in_parallel(this, texts, replace(course.judge_settings, hasty=True), options.jobs)
+        again = {student: nbformat.writes(this.part_to_judge(student)) for student in this.put_off}
+        if again:
+            print(f"{lesson}: {printable(', '.join(again))}: something took long, and is judged again, alone")
+            judge_in_parallel(this, again, course.judge_settings, jobs=1)
+    except ClusterError as error:
+        raise ClassroomError(str(error)) from error
+    return this
+
+
+def judge_in_parallel(this: Round, texts: dict[str, str], settings: JudgeSettings, jobs: int | None) -> None:
+    """Judge these notebooks, and record each judgement as soon as it is there. Raises ClusterError."""
+    pace = Pace(f"{this.lesson}: judging", len(texts))
     with (
         tqdm(total=len(texts), desc=pace.what, unit="submission", disable=None) as bar,
         a_line_every(MINUTE, pace.__str__, wanted=bar.disable),
+        closing(judge_all(this.lesson, texts, settings, jobs, this.options.scheduler)) as results,
     ):
-        try:
-            with closing(judge_all(lesson, texts, course.judge_settings, options.jobs, options.scheduler)) as results:
-                for student, judgement, sound in results:
-                    this.judged(student, judgement, sound)
-                    pace.done += 1
-                    bar.update()
-        except ClusterError as error:
-            raise ClassroomError(str(error)) from error
-    return this
+        for student, judgement, sound in results:
+            this.judged(student, judgement, sound, may_put_off=settings.hasty)
+            pace.done += 1
+            bar.update()
 
 
 class Round:
@@ -156,7 +166,8 @@ class Round:
         self.course, self.lesson, self.options = course, lesson, options
         self.cache = JudgementCache(course.root / "judgements" / lesson)
         self.to_judge: dict[str, tuple[NotebookNode, str]] = {}  # student -> the notebook, and its digest
-        self.before: dict[str, Judgement] = {}  # student -> what is kept, if only one exercise is judged again
+        self.kept: dict[str, tuple[Judgement, list[str]]] = {}  # student -> what is kept, all but these checks
+        self.put_off: set[str] = set()  # students some of whose checks took long, and are judged again alone
         self.failed: dict[str, str] = {}  # student -> why it could not be graded, in a line
         self.counts = {"judged": 0, "judged before and taken over": 0, "unchanged": 0}
 
@@ -173,7 +184,7 @@ class Round:
         digest = digest_of(nb, self.lesson, self.course.judge_settings)
         not_run = nb.metadata.get("not_run")
         if self.options.exercise and not not_run and (before := self.cache.find_answers(submission.student, nb)):
-            self.before[submission.student] = before
+            self.kept[submission.student] = before, exercises_in(nb).get(self.options.exercise, [])
         if self.options.regrade:
             self.cache.drop(submission.student)
         judgement = Judgement(self.lesson) if not_run else self.cache.find(submission.student, digest)
@@ -192,27 +203,37 @@ class Round:
     def part_to_judge(self, student: str) -> NotebookNode:
         """The notebook, with only the checks that are to be judged, or all if those don't name their lesson."""
         nb, _ = self.to_judge[student]
-        if student not in self.before:
+        if student not in self.kept:
             return nb
-        wanted = self.checks_again(nb)
+        _, wanted = self.kept[student]
         part = NotebookNode(
             {**nb, "cells": [cell for cell in nb.cells if not is_check(cell) or grade_id(cell) in wanted]}
         )
         return part if names_its_lesson(part) else nb
 
-    def checks_again(self, nb: NotebookNode) -> list[str]:
-        return exercises_in(nb).get(self.options.exercise or "", [])
+    def judged(self, student: str, judgement: Judgement, sound: bool, may_put_off: bool) -> None:
+        """Cache a judgement, unless judging itself failed, and put it into the gradebook.
 
-    def judged(self, student: str, judgement: Judgement, sound: bool) -> None:
-        """Cache a judgement, unless judging itself failed, and put it into the gradebook."""
+        may_put_off  whether checks that were not run, or all if judging has failed, are to be judged again, alone
+        """
         submission = OneSubmission(self.course, self.lesson, student)
         nb, digest = self.to_judge[student]
-        if student in self.before and sound:
-            judgement = self.before[student].with_new(judgement, self.checks_again(nb))
-        elif student in self.before:
-            judgement = self.before[student]  # better than nothing: only one exercise could not be judged again
+        late = [verdict.check for verdict in judgement.verdicts if verdict.kind == NOT_RUN]
+        if may_put_off and (late or not sound):
+            self.put_off.add(student)
+            if sound:
+                self.kept.setdefault(student, (judgement, late))
+            return
+        if student in self.kept and sound:
+            before, checks = self.kept[student]
+            judgement = before.with_new(judgement, checks)
+        elif student in self.kept and self.options.exercise:
+            judgement, _ = self.kept[student]  # better than nothing
             self.failed[student] = f"{self.options.exercise} could not be judged again: its points are as before"
             print_problems(student, [self.failed[student]])
+        elif student in self.kept:
+            before, why = self.kept[student][0], judgement
+            judgement = replace(before, problems=before.problems + why.problems, flags=before.flags + why.flags)
 
         def cache_and_record() -> bool:
             if sound:

@@ -11,11 +11,13 @@ from nbgrader.api import Gradebook, MissingEntry
 
 from grader.classroom.course import Course
 from grader.classroom.gradebook import waits_for_a_person
+from grader.classroom.notebook_file import names_in
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import problems
 from grader.judging.check_cells import extra_credit
 
 DAY = 24 * 3600  # seconds
+MAX_NAME, MAX_NAMES = 40, 500  # characters of a student's name in the table, of the names of files
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,11 @@ def by_exercise(exercises: Iterable[str], checks: Iterable[str]) -> dict[str, li
 def find_problems(course: Course, lesson: str, student: str) -> list[str]:
     """What went wrong with one submission, one line each."""
     submission = OneSubmission(course, lesson, student)
+    if submission.is_link:
+        return ["the folder is a link, and links are not followed"]
     if not submission.holds_a_notebook:
-        others = sorted(path.name for path in submission.handed_in.parent.iterdir() if path.name != "timestamp.txt")
-        return [f"no {lesson}.ipynb was handed in, only: {', '.join(others) or 'nothing'}"]
+        others = [name for name in names_in(submission.handed_in.parent) if name != "timestamp.txt"]
+        return [f"no {lesson}.ipynb was handed in, only: {shortened(', '.join(others), MAX_NAMES) or 'nothing'}"]
     if not submission.autograded.is_file():
         return [f"could not be graded: see {course.log_file(lesson, student)}"]
     try:
@@ -128,11 +132,17 @@ def table(grades: Grades, width: int = 100) -> str:
     """A row per student and a numbered column per exercise, their names below; in parts no wider than `width`."""
     names = list(grades.exercises)
     in_all = sum(grades.points.values())
-    rows = {student: [cell(grades, student, name) for name in names] for student in grades.earned}
-    rows["of"] = [f"{grades.worth(name):g}" for name in names]
-    totals = {student: f"{grades.total(student):g}" for student in grades.earned} | {"of": f"{in_all:g}"}
-    first = max(map(len, ["student", *rows])) + 1
-    wide = max(map(len, [*(text for row in rows.values() for text in row), f"{len(names)}"])) + 2
+    rows = [
+        (
+            shortened(printable(student), MAX_NAME),
+            [cell(grades, student, name) for name in names],
+            grades.total(student),
+        )
+        for student in grades.earned
+    ]
+    rows.append(("of", [f"{grades.worth(name):g}" for name in names], in_all))
+    first = max(map(len, ["student", *(student for student, _, _ in rows)])) + 1
+    wide = max(map(len, [*(text for _, row, _ in rows for text in row), f"{len(names)}"])) + 2
     at_once = max(1, (width - first - 9) // wide)
     lines = []
     for start in range(0, len(names), at_once):
@@ -140,9 +150,9 @@ def table(grades: Grades, width: int = 100) -> str:
         last = part.stop == len(names)
         line = f"{'student':{first}}" + "".join(f"{number + 1:>{wide}}" for number in part)
         lines += [line + ("    total" if last else ""), "-" * (len(line) + 9 * last)]
-        for student, row in rows.items():
+        for student, row, total in rows:
             line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}}" for number in part)
-            lines.append(line + (f"{totals[student]:>9}" if last else ""))
+            lines.append(line + (f"{total:>9g}" if last else ""))
         lines.append("")
     titles = [name + " (extra credit, not in the total's maximum)" * grades.is_challenge(name) for name in names]
     lines += [f"{number:>3}  {title}" for number, title in enumerate(titles, 1)]
@@ -159,3 +169,11 @@ def cell(grades: Grades, student: str, exercise: str) -> str:
 def printable(text: str) -> str:
     """The text without control characters: a file name chosen by a student could hold some."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def shown_name(student: str) -> str:
+    return shortened(printable(student), MAX_NAME)
+
+
+def shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -59,7 +59,7 @@ class JudgementCache:
 def digest_of(nb: NotebookNode, lesson: str, settings: JudgeSettings) -> str:
     """A hash of everything that the points of this notebook depend on; an audit earns and costs none."""
     cells = [(cell.cell_type, cell.source, cell.metadata.get("nbgrader")) for cell in nb.cells]
-    text = json.dumps([cells, asdict(replace(settings, audit=False))], sort_keys=True)
+    text = json.dumps([cells, asdict(replace(settings, audit=False, hasty=False))], sort_keys=True)
     return hashlib.sha256(f"{text}\n{digests_of_checks(lesson, settings)}".encode()).hexdigest()
 
 

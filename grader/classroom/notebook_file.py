@@ -1,6 +1,8 @@
 """Read the file that a student handed in, whatever it is, and report what had to be repaired.
 
     read_file(path) -> NotebookNode, repairs       raises NotANotebook
+    Folder(path).read(file)                         the same, each once, all files of a folder together in READ_SECONDS
+    time_stamp(folder) -> datetime | None
 
 Only what grading needs is read: the cells' text, the names they claim, the kernel. Outputs, attachments and widgets
 are skipped before the JSON is parsed, so 90 MB of output cost no memory.
@@ -12,20 +14,24 @@ import json
 import os
 import re
 import stat
-from itertools import accumulate
+from datetime import datetime, timedelta
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat.notebooknode import NotebookNode
+from nbgrader.utils import parse_utc
 
-from grader.sandbox.bounded import TooMuch, bounded
+from grader.sandbox.bounded import TooMuch, bounded, call_in_child, work_in_child
 
 MAX_FILE = 100 << 20  # bytes, outputs included; a lesson has half a megabyte
 MAX_CELL, MAX_CELLS = 100_000, 1_000  # characters; a lesson has 140 cells of up to 3,000
 MAX_TEXT = 2_000_000  # characters of all cells together
 MAX_METADATA = 10_000  # bytes in one place; nbgrader writes 200
-READ_SECONDS = 60  # processor time for one file
+READ_SECONDS = 60  # processor time for a folder, which may hold several copies
+MAX_STAMP = 200  # bytes of a time stamp or a secret: nbgrader writes 30 and 20
+MAX_LISTED = 1_000  # files of a folder that are looked at
 METADATA = ("kernelspec", "language_info", "problems", "not_run")  # the rest of the notebook's metadata is dropped
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 SKIPPED = {b'"outputs"', b'"attachments"', b'"widgets"'}
@@ -41,16 +47,50 @@ class NotANotebook(Exception):
     """The file can't be graded at all; the message is one line with the reason."""
 
 
-def read_file(path: str | Path) -> tuple[NotebookNode, list[str]]:
+Read = tuple[NotebookNode, list[str]]  # and what had to be repaired
+
+
+class Folder:
+    """The notebooks in a student's folder. Each is read once, and all together may take READ_SECONDS of computing."""
+
+    def __init__(self) -> None:
+        self.left: float = READ_SECONDS
+        self.outcomes: dict[Path, Read | NotANotebook] = {}
+
+    def read(self, path: Path) -> Read:
+        """The notebook, and what had to be repaired. Raises NotANotebook, also for a file that was not read again."""
+        if path not in self.outcomes:
+            self.outcomes[path] = self.outcome(path)
+        outcome = self.outcomes[path]
+        if isinstance(outcome, NotANotebook):
+            raise outcome
+        return outcome
+
+    def outcome(self, path: Path) -> Read | NotANotebook:
+        if self.left <= 0:
+            return NotANotebook("it was not read, because the files beside it took too long")
+        before = work_in_child()
+        try:
+            return call_in_child(self.left, read_in_child, path)
+        except NotANotebook as reason:
+            return reason
+        except TooMuch as reason:
+            self.left = 0
+            return NotANotebook(f"the file can't be read: that {reason}")
+        finally:
+            self.left -= max(0.0, work_in_child() - before)
+
+
+def read_file(path: str | Path) -> Read:
     """Read a notebook and convert it to the current format. Raises NotANotebook."""
-    data = bytes_of(Path(path))
-    try:
-        return read_bytes(data)
-    except TooMuch as reason:
-        raise NotANotebook(f"the file can't be read: that {reason}") from None
+    return Folder().read(Path(path))
 
 
-def bytes_of(path: Path) -> bytes:
+def read_in_child(path: Path) -> Read:
+    return read_bytes_here(bytes_of(path, MAX_FILE))
+
+
+def bytes_of(path: Path, most: int) -> bytes:
     """The content of a regular file. Anything else is refused: a link may point anywhere, and a pipe may never end."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -63,17 +103,47 @@ def bytes_of(path: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise NotANotebook(f"what has the notebook's name is {what}")
-        if status.st_size > MAX_FILE:
+        if status.st_size > most:
             raise NotANotebook(f"the file is too large to be read ({status.st_size:,} bytes)")
         with open(file, "rb", closefd=False) as stream:
-            return stream.read(MAX_FILE)
+            return stream.read(most)
     finally:
         os.close(file)
 
 
+def small_file(path: Path) -> bytes:
+    """What one of nbgrader's two files holds; b"" if there is none, or a link, or more than nbgrader writes."""
+    try:
+        return bytes_of(path, MAX_STAMP)
+    except NotANotebook:
+        return b""
+
+
+def time_stamp(folder: Path) -> datetime | None:
+    """When it was handed in; None if it has no time stamp that can be read, or one from the future."""
+    try:
+        stamp: datetime = parse_utc(small_file(folder / "timestamp.txt").decode().strip())
+    except (ValueError, OverflowError):  # dateutil's, too, and what isn't UTF-8
+        return None
+    return stamp if stamp < datetime.now() + timedelta(days=1) else None
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names of its files, sorted; of a folder that holds more than MAX_LISTED, some of them."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(one.name for one in islice(found, MAX_LISTED))
+    except OSError:
+        return []
+
+
 @bounded(READ_SECONDS)
-def read_bytes(data: bytes) -> tuple[NotebookNode, list[str]]:
+def read_bytes(data: bytes) -> Read:
     """Like `read_file`, for the content of a file."""
+    return read_bytes_here(data)
+
+
+def read_bytes_here(data: bytes) -> Read:
     repairs: list[str] = []
     encoding = json.detect_encoding(data[:1000])
     if not encoding.startswith("utf-8"):

@@ -6,24 +6,20 @@ interrupted between the two, `is_recorded` is false and the next run does both a
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat.notebooknode import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
-from nbgrader.utils import parse_utc
 
 from grader.classroom.course import Course
 from grader.classroom.gradebook import replace_file
 from grader.classroom.nbgrader_plugins import SaveGrades, points_of
+from grader.classroom.notebook_file import names_in, small_file, time_stamp
 from grader.judging.verdict import Judgement
-
-MOST = 200  # bytes of a time stamp or a secret: nbgrader writes 30 and 20
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,13 @@ class OneSubmission:
     @property
     def holds_a_notebook(self) -> bool:
         """Whether there is a notebook under any name. `read` finds the right one."""
-        return any(self.handed_in.parent.glob("*.ipynb"))
+        return not self.is_link and any(name.endswith(".ipynb") for name in names_in(self.handed_in.parent))
+
+    @property
+    def is_link(self) -> bool:
+        """Whether the folder, or the student's, is a link, which may lead to another student's."""
+        folder = self.handed_in.parent
+        return folder.is_symlink() or folder.parent.is_symlink()
 
     @property
     def autograded(self) -> Path:
@@ -49,12 +51,8 @@ class OneSubmission:
 
     @property
     def timestamp(self) -> datetime | None:
-        """When it was handed in; None if it has no time stamp that can be read, or one from the future."""
-        try:
-            stamp = parse_utc(small_file(self.handed_in.with_name("timestamp.txt")).decode().strip())
-        except (ValueError, OverflowError):  # dateutil's, too, and what isn't UTF-8
-            return None
-        return stamp if stamp < datetime.now() + timedelta(days=1) else None
+        """When it was handed in, if that is known."""
+        return time_stamp(self.handed_in.parent)
 
     def read(self) -> NotebookNode:
         """The student's text in the official cells."""
@@ -114,13 +112,3 @@ class OneSubmission:
         for preprocessor in preprocessors:
             exporter.register_preprocessor(preprocessor)
         return exporter
-
-
-def small_file(path: Path) -> bytes:
-    """What one of nbgrader's two files holds; b"" if there is none, or a link, or more than nbgrader writes."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            content = file.read(MOST + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
-    except OSError:
-        return b""
-    return content if len(content) <= MOST else b""

@@ -32,7 +32,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_
 from nbgrader.api import Gradebook, MissingEntry, Notebook, SourceCell
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from grader.classroom.notebook_file import NotANotebook, count, read_bytes, read_file
+from grader.classroom.notebook_file import Folder, NotANotebook, count, names_in, read_bytes
 from grader.sandbox.bounded import TooMuch
 
 __all__ = [
@@ -112,17 +112,18 @@ def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode,
     Of those that belong to the lesson, the newest counts. If there is none, but exactly one other notebook in the
     folder belongs to the lesson, that one is read instead.
     """
-    others = notebooks_beside(path)
+    others, folder = notebooks_beside(path), Folder()
     if ids is None or not others:
         try:
-            return read_file(path)
+            nb, repairs = folder.read(path)
+            return nb, [*repairs, *shared_file(path)]
         except NotANotebook as reason:
             raise reason if path.exists() or path.is_symlink() else NotANotebook(because(path, reason)) from None
     official = sorted([path, *(one for one in others if is_copy(one, path))], key=lambda one: -modified(one))
     reasons: dict[Path, NotANotebook] = {}
     for one in official:
         try:
-            nb, repairs = read_of_lesson(one, ids)
+            nb, repairs = read_of_lesson(one, ids, folder)
         except NotANotebook as reason:
             reasons[one] = reason
             continue
@@ -131,7 +132,7 @@ def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode,
     found = []
     for other in others:
         with suppress(NotANotebook):
-            nb, repairs = read_of_lesson(other, ids)
+            nb, repairs = read_of_lesson(other, ids, folder)
             found.append((nb, [*why_this(other, path, reasons[path]), *repairs]))
     if len(found) == 1:
         return found[0]
@@ -142,12 +143,17 @@ def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode,
     raise reasons[path] if path.exists() or path.is_symlink() else NotANotebook(because(path, reasons[path]))
 
 
-def read_of_lesson(path: Path, ids: dict[str, Any]) -> tuple[NotebookNode, list[str]]:
+def read_of_lesson(path: Path, ids: dict[str, Any], folder: Folder) -> tuple[NotebookNode, list[str]]:
     """Read a notebook of this lesson. Raises NotANotebook for that of another one, too."""
-    nb, repairs = read_file(path)
+    nb, repairs = folder.read(path)
     if not is_of_lesson(nb, ids):
         raise NotANotebook(f"none of its cells belongs to {ids['notebook']}: is it the notebook of another lesson?")
-    return nb, repairs
+    return nb, [*repairs, *shared_file(path)]
+
+
+def shared_file(path: Path) -> list[str]:
+    """A line if the file has another name, too, which may lie in another student's folder."""
+    return ["the file is in another place, too (a hard link)"] if path.lstat().st_nlink > 1 else []
 
 
 def is_copy(other: Path, path: Path) -> bool:
@@ -185,7 +191,8 @@ def because(path: Path, reason: NotANotebook) -> str:
 
 def notebooks_beside(path: Path) -> list[Path]:
     """The other notebooks in its folder that are regular files."""
-    found = (other for other in sorted(path.parent.glob("*.ipynb")) if other.name != path.name and other.name[0] != ".")
+    names = [name for name in names_in(path.parent) if name.endswith(".ipynb") and name[0] != "."]
+    found = (path.with_name(name) for name in names if name != path.name)
     return [other for other in found if other.is_file() and not other.is_symlink()][:MAX_FILES]
 
 

@@ -4,7 +4,7 @@ grader/judging/rank_host.py starts it and sends it requests over a socket: lines
 
     settings                                       -> {"ready": true}, or {"failed": reason}
     {"start": [number, ...]}, a socket for each    -> {"started": n}, or {"failed": reason}
-    {"used": [number, ...]}                        -> {"used": [seconds, ...]}, of computing
+    {"used": [number, ...]}                        -> {"used": [[seconds, delay], ...]}: see usage.py
     {"end": [number, ...]}                         -> {"ended": [status, ...]}, as a shell reports it
 
 A rank is a fork that has moved into namespaces of its own (namespaces.py). It has its socket and no other descriptor,
@@ -37,6 +37,7 @@ from typing import Any, TypedDict
 
 from grader.inside import privileges
 from grader.inside.namespaces import NamespacePool
+from grader.inside.usage import cpu_seconds, delay
 
 MAX_RANKS = 250  # descriptors in one message: at most 253
 MAX_LINE = 65536  # bytes of a request
@@ -160,7 +161,8 @@ class Host:
             if "start" in request:
                 self.start(request["start"], descriptors)
             elif "used" in request:
-                self.answer(used=[cpu_seconds(self.ranks[number].pid) for number in request["used"]])
+                pids = [self.ranks[number].pid for number in request["used"]]
+                self.answer(used=[[cpu_seconds(pid), delay(pid)] for pid in pids])
             else:
                 self.answer(ended=self.end(request["end"]))
 
@@ -296,13 +298,3 @@ def main(descriptor: int) -> None:
 
 def kernel() -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
-
-
-def cpu_seconds(pid: int) -> float:
-    """The CPU time of a process so far, including its threads and the children that it has waited for."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:  # it is gone, or there is no /proc
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

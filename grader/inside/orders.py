@@ -44,9 +44,9 @@ class RunOrder:
     more_runs: bool = False
 
 
-def send_order(connection: socket.socket, order: ReadOrder | RunOrder) -> None:
+def packed_order(order: ReadOrder | RunOrder) -> bytes:
     data = pickle.dumps(order)
-    connection.sendall(LENGTH.pack(len(data)) + data)
+    return LENGTH.pack(len(data)) + data
 
 
 def receive_order(connection: socket.socket) -> ReadOrder | RunOrder:

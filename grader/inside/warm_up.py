@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from grader.inside import codec, rank, slices
-from grader.inside.orders import RunOrder, send_order
+from grader.inside.orders import RunOrder, packed_order
 from utils import kit
 from utils.cluster.hardware import links
 from utils.worlds.common import pickling
@@ -75,7 +75,7 @@ def warm_up() -> None:
     environment = dict(os.environ)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        send_order(ours, order())
+        ours.sendall(packed_order(order()))
         for number, tensors in enumerate(OUTPUTS):
             codec.send(ours, {})
             codec.send(ours, {"came": [[number, None, 1, tensors]]})

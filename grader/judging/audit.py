@@ -12,9 +12,8 @@ from typing import Any
 
 from grader.inside import codec
 from grader.inside.codec import Breach
-from grader.inside.orders import RunOrder
+from grader.inside.orders import RunOrder, packed_order
 from grader.judging.hub_rank import Placeholders, RankResult, Stays
-from grader.judging.program_packing import give_order
 from grader.judging.rank_connection import Exchange, RankConnection
 from grader.judging.ranks import Ranks
 
@@ -33,7 +32,7 @@ def differs_alone(
     [process] = ranks.start(1)
     try:
         [connection] = ranks.connect([process])
-        give_order(process.socket, order)
+        connection.send(packed_order(order))
         return packed(replay(log, connection, Placeholders(stays).resolve)) != packed(result)
     except (Diverged, Breach, OSError, KeyError):
         return True

@@ -3,7 +3,7 @@
 Everything else could carry the case's inputs: what the function printed, returned or raised is chosen by the student's
 own code. So a message says only
     - in what the case differs from those of the visible check ("with a different number of ranks");
-    - how it ended: the exception's type and line, a deadlock, or a result that is not right;
+    - how it ended: the exception's type, one of KNOWN, and its line in a cell; a deadlock; a result that is not right;
     - the usual mistake that the check has recognised, in the check's own words, without the case's numbers.
 """
 
@@ -26,7 +26,6 @@ Case = dict[str, Any]  # {in what a case differs from others, in words: what it 
 
 KNOWN = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)}
 KNOWN |= {"ChipFull", "OutOfMemoryError", "DistBackendError", "DistStoreError"}
-CELL = re.compile(r"cell (\d+|of [\w-]+)")
 NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*")  # not the one in float64
 PLAIN = int | float | str
 MAX_WORDS = 500  # characters of a mistake
@@ -59,12 +58,12 @@ def differences(case: Case, visible: Sequence[Case]) -> str:
     return f"in a case with {', '.join(first)}{' and ' * bool(first)}{last}"
 
 
-def how_it_failed(error: RankError, failures: Sequence[Failure], lines: int) -> str:
-    """What became of ranks that failed. lines: the most that a cell of the notebook has."""
+def how_it_failed(error: RankError, failures: Sequence[Failure], cells: Mapping[str, int]) -> str:
+    """What became of ranks that failed. cells: the notebook's, with their numbers of lines; no other file is named."""
     for failure in failures:
         kind = failure.kind.rpartition(".")[2]
         kind = kind if kind in KNOWN else "an exception"
-        own = [frame for frame in failure.frames if CELL.fullmatch(frame.file) and 0 < frame.line <= lines]
+        own = [frame for frame in failure.frames if 0 < frame.line <= cells.get(frame.file, 0)]
         return f"it raised {kind}" + (f" in {own[-1].file}, line {own[-1].line}" if own else "")
     if isinstance(error, WorldStuck):
         return "no rank could move any more: each waited for another"

@@ -22,7 +22,16 @@ from typing import Any
 import torch
 
 from grader.inside.codec import Breach
-from grader.judging.hub_rank import MAX_CALLS, MAX_OTHER_MESSAGES, Finished, Placeholders, RankOfHub, RankResult, Stays
+from grader.judging.hub_rank import (
+    MAX_CALLS,
+    MAX_CLAIMS,
+    MAX_OTHER_MESSAGES,
+    Finished,
+    Placeholders,
+    RankOfHub,
+    RankResult,
+    Stays,
+)
 from grader.judging.hub_storage import HANDLERS as STORAGE_HANDLERS
 from grader.judging.hub_storage import STORE, Storage
 from grader.judging.rank_connection import RankConnection
@@ -331,6 +340,8 @@ class Hub(Turns[RankOfHub]):
         result, after, shared = message["result"], message["after"], message["shared"]
         if type(after) is not list or type(shared) is not bool:
             raise Breach("something that is not a result")
+        if any(torch.as_tensor(column).numel() > 2 * MAX_CLAIMS for column in (message["busy"], *message["memory"])):
+            raise Breach("more times than any program has")
         spans = torch.as_tensor(message["busy"], dtype=torch.float64).reshape(-1, 2).tolist()
         busy = [Region(rank.number, "compute", start, end) for start, end in spans]
         columns = [torch.as_tensor(column).tolist() for column in message["memory"]]

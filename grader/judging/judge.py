@@ -10,23 +10,25 @@ the record of the hub that carried all messages (hub.py).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from nbformat.notebooknode import NotebookNode
 
 from grader.inside.codec import Breach, receive
-from grader.inside.orders import ReadOrder
+from grader.inside.orders import ReadOrder, packed_order
 from grader.judging.check_cells import CheckCell, lesson_of, read_notebook
 from grader.judging.hidden_words import Case, differences, veiled
-from grader.judging.program_packing import NotForRanks, give_order
+from grader.judging.program_packing import NotForRanks
 from grader.judging.rank_host import HostGone
-from grader.judging.ranks import Ranks
+from grader.judging.ranks import HASTY_SECONDS, Ranks
 from grader.judging.remote_runner import RemoteRunner, TooLong
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Score, Verdict
-from grader.sandbox.bounded import memory_limited
+from grader.sandbox.bounded import TooMuch, in_steps, memory_limited
 from grader.sandbox.bubblewrap import ROOT
 from utils.checks.answer import CheckFailed
 from utils.checks.registry import Checks
@@ -38,18 +40,45 @@ if TYPE_CHECKING:
     from grader.inside.slices import Slice
 
 MEMORY = 4 << 30  # bytes, for what a submission sends to this process: a rank is ended when it takes more
+JUDGE_SECONDS, HASTY_JUDGE_SECONDS = 60, 10  # of computing for one check, of this process
+SLEEPS = 20  # times as long as that, a check may take: only a process that hangs does
+HASTY_TOTAL = 60  # seconds of a submission, until the rest is put off
 MAX_TEXT = 10_000  # characters of a verdict: some checks quote all that they were given
 TOOK_TOO_LONG = "took too long or used too much"
 FAILURES = (CheckFailed, TooLong, HostGone, Breach, OSError)  # how the judging of one check can end, but for passing it
 
 
-@memory_limited(MEMORY)
+@dataclass(frozen=True)
+class SoFar:
+    """How far the judging of a submission is: what a new process must know to continue.
+
+    judged  how many checks
+    stuck   function -> how it was stopped
+    spent   seconds of the submission's
+    hosts   sandboxes that it has used up
+    """
+
+    judged: int = 0
+    stuck: dict[str, str] = field(default_factory=dict)
+    spent: float = 0.0
+    hosts: int = 0
+
+
+Step = tuple[Verdict, list[Flag], SoFar]
+
+
+class PutOff(Exception):
+    """Something took long, or a sandbox ended, which a busy machine may have caused: to be judged again, alone."""
+
+
 def judge(
     nb: NotebookNode,
     lessons: str = "solutions",
     sandboxed: bool = True,
     seconds: float = 600,
     audit: bool = False,
+    hasty: bool = False,
+    limited: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Judgement:
     """Judge a notebook. Nothing that a submission does makes it raise.
@@ -57,32 +86,72 @@ def judge(
     lessons   the folder with the lessons' rooms, relative to the project's
     seconds   for the whole notebook; checks that have not started by then are not run
     audit     flag answers whose ranks come to something else when each is run again alone (audit.py)
+    hasty     at the first thing that takes long, leave that check and all after it "not run"
+    limited   judge in a child process, which is ended when a submission makes the judge itself work too much
     progress  called with (checks judged so far, all checks)
 
     Raises NoSandbox if this machine can't make a sandbox, ValueError if the check cells are not checks of ours,
     NotForRanks if a check hands its ranks something that no rank may know.
     """
-    began = monotonic()
+    began, judgement, official = monotonic(), Judgement(lesson_of(nb)), read_notebook(nb)[1]
+    how = (lessons, sandboxed, min(seconds, HASTY_TOTAL) if hasty else seconds, audit, hasty)
+    steps = partial(in_child, hasty) if limited else verdicts
+    for number, (verdict, flags, _) in enumerate(steps(nb, *how, SoFar()), 1):
+        judgement.verdicts.append(verdict)
+        judgement.flags += [flag for flag in flags if flag not in judgement.flags]
+        if progress:
+            progress(number, len(official))
+    put_off = official[len(judgement.verdicts) :]
+    judgement.verdicts += [Verdict(cell.name, 0.0, cell.points, NOT_RUN) for cell in put_off]
+    not_run = [verdict.check for verdict in judgement.verdicts if verdict.kind == NOT_RUN]
+    if not_run and not hasty:
+        judgement.problems.append(f"took more than {seconds:g} s in all; not judged: {', '.join(not_run)}")
+    judgement.seconds = monotonic() - began
+    return judgement
+
+
+def in_child(hasty: bool, nb: NotebookNode, *how: Any) -> Iterator[Step]:
+    """`verdicts` in a process with limits. The check that exceeds one is stuck; a new process judges those after it."""
+    official, (*settings, so_far) = read_notebook(nb)[1], how
+    seconds = HASTY_JUDGE_SECONDS if hasty else JUDGE_SECONDS
+    while so_far.judged < len(official):
+        try:
+            for step in in_steps(verdicts, seconds, SLEEPS, nb, *settings, so_far):
+                so_far = step[2]
+                yield step
+            return
+        except TooMuch as reason:
+            if hasty:
+                return
+            cell, said = official[so_far.judged], f"It was stopped: to judge what came back {reason}."
+            stuck = {**so_far.stuck, cell.function: said}
+            so_far = replace(so_far, judged=so_far.judged + 1, stuck=stuck, spent=so_far.spent + seconds)
+            flag = Flag(TOOK_TOO_LONG, f"{cell.name}: to judge it {reason}")
+            yield Verdict(cell.name, 0.0, cell.points, STUCK, said), [flag], so_far
+
+
+def verdicts(
+    nb: NotebookNode, lessons: str, sandboxed: bool, seconds: float, audit: bool, hasty: bool, so_far: SoFar
+) -> Iterator[Step]:
+    """The verdict on one check after the other, with the flags for all of them; ends early if the rest is put off."""
     cells, official = read_notebook(nb)
-    lesson = lesson_of(nb)
-    judgement = Judgement(lesson)
-    room = room_of(lesson, ROOT / lessons) if official else None
+    room = room_of(lesson_of(nb), ROOT / lessons) if official else None
     parts = [Checks(room), Checks(room, hidden=True)] if room else []
-    judging = Judging(cells, official, Ranks(sandboxed, began + seconds), audit)
+    ranks = Ranks(sandboxed, seconds - so_far.spent, HASTY_SECONDS if hasty else None)
+    ranks.hosts_started = so_far.hosts
+    judging = Judging(cells, official, ranks, audit, hasty)
+    judging.stuck = dict(so_far.stuck)
     try:
-        for number, cell in enumerate(official):
-            verdict = judging.verdict(cell, parts)
-            verdict.said, verdict.mistake = verdict.said[:MAX_TEXT], verdict.mistake[:MAX_TEXT]
-            judgement.verdicts.append(verdict)
-            if progress:
-                progress(number + 1, len(official))
+        with memory_limited(MEMORY):
+            for number, cell in enumerate(official[so_far.judged :], so_far.judged + 1):
+                verdict = judging.verdict(cell, parts)
+                verdict.said, verdict.mistake = verdict.said[:MAX_TEXT], verdict.mistake[:MAX_TEXT]
+                now = SoFar(number, judging.stuck, so_far.spent + ranks.spent, ranks.hosts_started)
+                yield verdict, judging.flags, now
+    except PutOff:
+        return
     finally:
         judging.close()
-    not_run = [verdict.check for verdict in judgement.verdicts if verdict.kind == NOT_RUN]
-    if not_run:
-        judgement.problems.append(f"took more than {seconds:g} s in all; not judged: {', '.join(not_run)}")
-    judgement.flags, judgement.seconds = judging.flags, monotonic() - began
-    return judgement
 
 
 # ---- one submission --------------------------------------------------------------------------------------------------
@@ -92,10 +161,13 @@ class Judging:
     """The judging of one submission: its cells, its ranks, and what became of its functions.
 
     audit  whether all checks are audited; challenges are in any case
+    hasty  whether to raise PutOff at the first thing that a busy machine may have caused
     """
 
-    def __init__(self, cells: list[str], official: list[CheckCell], ranks: Ranks, audit: bool = False):
-        self.cells, self.official, self.ranks, self.audit = cells, official, ranks, audit
+    def __init__(
+        self, cells: list[str], official: list[CheckCell], ranks: Ranks, audit: bool = False, hasty: bool = False
+    ):
+        self.cells, self.official, self.ranks, self.audit, self.hasty = cells, official, ranks, audit, hasty
         self.flags: list[Flag] = []
         self.slices: dict[tuple[str, int], Slice] | None = None
         self.unreadable = ""  # why the cells can't be read, once that has been tried
@@ -112,22 +184,22 @@ class Judging:
     # ---- the student's functions
 
     def slice_for(self, cell: CheckCell) -> Slice:
-        """The statements that the function of a check needs (inside/slices.py). Raises HostGone, Breach."""
+        """The statements that the function of a check needs (inside/slices.py). Raises HostGone, Breach, TooLong."""
         if self.slices is None:
             wanted = [(one.function, one.before) for one in self.official]
             if self.unreadable:
                 raise Breach(self.unreadable)
-            self.unreadable = "the notebook's cells took too long to be read"
+            self.unreadable = "the notebook's cells could not be read"
             [rank] = self.ranks.start(1)
             try:
-                give_order(rank.socket, ReadOrder(self.cells, wanted))
                 [connection] = self.ranks.connect([rank])
+                connection.send(packed_order(ReadOrder(self.cells, wanted)))
                 message = receive(rank.socket, read=connection.read)
                 if message is None or len(message["slices"]) != len(wanted):
                     raise Breach("the cells could not be read")
                 self.slices = dict(zip(wanted, message["slices"], strict=True))
             except TimeoutError:
-                raise Breach(self.unreadable) from None
+                raise TooLong("The notebook's cells took too long to be read.", self.ranks.overspent) from None
             finally:
                 self.ranks.end([rank])
         return self.slices[cell.function, cell.before]
@@ -140,7 +212,9 @@ class Judging:
         if cell.function in self.stuck:
             verdict.kind, verdict.said = STUCK, f"Not run again: {self.stuck[cell.function]}"
             return verdict
-        if monotonic() > self.ranks.until:
+        if self.ranks.spent > self.ranks.seconds:
+            if self.hasty:
+                raise PutOff
             verdict.said = "Not run: the time for this submission was over."
             return verdict
         try:
@@ -159,15 +233,8 @@ class Judging:
             verdict.hidden = "hidden test" in failed.header
             verdict.points = cell.points * failed.share
             verdict.kind = PART if failed.share else BLANK if failed.saw == "Not written yet." else WRONG
-        except TooLong as error:
-            verdict.kind, verdict.said = STUCK, str(error)
-            self.stuck[cell.function] = str(error)
-            self.flag(TOOK_TOO_LONG, f"{cell.name}: {error}")
-        except (HostGone, Breach, OSError) as error:
-            verdict.kind, verdict.said = STUCK, f"It was stopped: {error}."
-            self.stuck[cell.function] = verdict.said
-            self.flag("ended its sandbox", f"{cell.name}: {error}")
-            self.close()
+        except (TooLong, HostGone, Breach, OSError) as error:
+            self.stop(verdict, cell.function, error)
         else:
             verdict.kind, verdict.points = PASSED, cell.points
             verdict.score = next(iter(scores), None)
@@ -177,6 +244,18 @@ class Judging:
                 self.ranks.dismiss_crew()
         return verdict
 
+    def stop(self, verdict: Verdict, function: str, error: Exception) -> None:
+        """Say in a verdict what has stopped the function, which is not run again. Raises PutOff."""
+        took_too_long = isinstance(error, TooLong)
+        computed = isinstance(error, TooLong) and error.computed
+        if self.hasty and not computed and not isinstance(error, Breach):
+            raise PutOff from None
+        verdict.kind, verdict.said = STUCK, str(error) if took_too_long else f"It was stopped: {error}."
+        self.stuck[function] = verdict.said
+        self.flag(TOOK_TOO_LONG if took_too_long else "ended its sandbox", f"{verdict.check}: {error}")
+        if not took_too_long:
+            self.close()
+
     def judge_part(self, part: Checks, cell: CheckCell, code: Slice, visible: list[Case], scores: list[Score]) -> str:
         """Let the visible or the hidden check judge. Returns its remark. Raises CheckFailed, TooLong, HostGone.
 
@@ -184,8 +263,7 @@ class Judging:
         scores    of a challenge, in the order of the cases, which are added here
         """
         function = stand_in(cell.function, code["parameters"] or [])
-        longest = max((source.count("\n") + 1 for source in self.cells), default=0)
-        run = RemoteRunner(self.ranks, code, function, longest, audited=self.audit or cell.judges == SCORE)
+        run = RemoteRunner(self.ranks, code, function, audited=self.audit or cell.judges == SCORE)
         try:
             return judge_openly(run, part, cell)
         except CheckFailed as failed:
@@ -199,7 +277,8 @@ class Judging:
             if not part.hidden:
                 raise
             self.flag(TOOK_TOO_LONG, f"{cell.name}: {error}")
-            raise TooLong("It took too long in a hidden test.\n\nIs there a loop that never ends?") from None
+            said = "It took too long in a hidden test.\n\nIs there a loop that never ends?"
+            raise TooLong(said, error.computed) from None
         except (HostGone, Breach, OSError) as error:
             if not part.hidden:
                 raise

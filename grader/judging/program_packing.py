@@ -6,7 +6,6 @@ import copy
 import inspect
 import io
 import pickle
-import socket
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,22 +14,13 @@ import cloudpickle
 import torch
 
 from grader.inside.codec import Other
-from grader.inside.orders import ReadOrder, RunOrder, send_order
 from grader.inside.rank import strided
 from grader.judging.hub_rank import Stays
-from grader.sandbox.load import patience
 from utils.checks.inputs import Draws
 from utils.checks.runner import Runner
 from utils.kit.slow_memory import SlowMemory
 from utils.kit.witness import Witness
 from utils.worlds.common import pickling
-
-READ_SECONDS = 60  # until a rank has taken its order
-
-
-def give_order(connection: socket.socket, order: ReadOrder | RunOrder) -> None:
-    connection.settimeout(READ_SECONDS * patience())
-    send_order(connection, order)
 
 
 class NotForRanks(Exception):

@@ -1,4 +1,4 @@
-"""The connection between the hub and a rank: limited in time and bytes, with a log for audits (audit.py)."""
+"""Connections between the hub and the ranks of a run: limited in time and bytes, with a log for audits (audit.py)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from grader.inside import codec
 Argument = TypeVar("Argument")
 Done = TypeVar("Done")
 
+LOOK_EVERY = 1.0  # seconds of waiting
+
 
 class Exchange(NamedTuple):
     """One message of a rank and the hub's answer to it."""
@@ -21,23 +23,41 @@ class Exchange(NamedTuple):
     answer: bytes  # b"" if it got none
 
 
+class RunTime:
+    """How long the hub has waited for the ranks of a run. What the hub itself computes meanwhile is not in it.
+
+    is_over   whether that is too long, or the ranks have computed for too long, given the number of the rank it waits
+              for. Asked once a second while waiting
+    """
+
+    def __init__(self, is_over: Callable[[float, int], bool] = lambda waited, number: False):
+        self.is_over, self.waited, self.next_look = is_over, 0.0, LOOK_EVERY
+
+    def look(self, number: int) -> None:
+        """Raises TimeoutError if the time is over."""
+        if self.waited >= self.next_look:
+            self.next_look = self.waited + LOOK_EVERY
+            if self.is_over(self.waited, number):
+                raise TimeoutError
+
+
 class RankConnection:
     """The hub's end of the socket to a rank.
 
-    until           the machine's time (monotonic) at which waiting ends
-    count           called with the number of bytes about to arrive or to be sent; raises Breach when they are too many
-    has_overspent   whether the rank has computed for too long; polled once a second while waiting
-    log             every message of the rank with its answer, in order
+    time      that of the run
+    number    the rank's
+    count     called with the number of bytes about to arrive or to be sent; raises Breach when they are too many
+    log       every message of the rank with its answer, in order
     """
 
     def __init__(
         self,
         socket: socket.socket,
-        until: float,
+        time: RunTime,
+        number: int = 0,
         count: Callable[[int], None] = lambda nbytes: None,
-        has_overspent: Callable[[], bool] = lambda: False,
     ):
-        self.socket, self.until, self.count, self.has_overspent = socket, until, count, has_overspent
+        self.socket, self.time, self.number, self.count = socket, time, number, count
         self.log: list[Exchange] = []
         self.received = hashlib.sha256()
 
@@ -80,14 +100,14 @@ class RankConnection:
         return bytes(data)
 
     def before_deadline(self, act: Callable[[Argument], Done], argument: Argument) -> Done:
-        """Call `act`, which waits for the socket. Raises TimeoutError when the rank has used up its time."""
+        """Call `act`, which waits for the socket. Raises TimeoutError when the run has used up its time."""
         while True:
-            left = self.until - monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self.socket.settimeout(min(left, 1.0))
+            self.time.look(self.number)
+            self.socket.settimeout(LOOK_EVERY)
+            began = monotonic()
             try:
                 return act(argument)
             except TimeoutError:
-                if self.has_overspent():
-                    raise
+                continue
+            finally:
+                self.time.waited += monotonic() - began

@@ -154,14 +154,22 @@ class RankHost:
                 self.give_up(NONSENSE)
             return statuses
 
-    def used(self, ranks: Sequence[RankHandle]) -> list[float]:
-        """The CPU seconds of each so far. Raises HostGone."""
+    def used(self, ranks: Sequence[RankHandle]) -> list[tuple[float, float]]:
+        """Of each, the seconds of computing and of waiting for a core so far (inside/usage.py). Raises HostGone."""
         with self.lock:
             self.send({"used": [rank.number for rank in ranks]}, [])
             used = self.answer().get("used")
-            if not isinstance(used, list) or [type(one) for one in used] != [float] * len(ranks):
+            try:
+                pairs = [(float(computed), float(delayed)) for computed, delayed in used or []]
+            except (TypeError, ValueError):
                 self.give_up(NONSENSE)
-            return used
+            if len(pairs) != len(ranks):
+                self.give_up(NONSENSE)
+            return pairs
+
+    def cpu(self) -> float:
+        """The computing of all processes in the sandbox so far, also of those that nobody waits for. 0 without one."""
+        return self.box.cpu()
 
     # ---- the host ----------------------------------------------------------------------------------------------------
 
@@ -286,6 +294,9 @@ class Unconfined:
         code = self.process.wait()
         self.timer.cancel()
         return End(status=code if code >= 0 else 128 - code, stopped=self.stopped)
+
+    def cpu(self) -> float:
+        return 0.0
 
     def kill(self) -> End:
         self.process.kill()

@@ -5,18 +5,19 @@ from __future__ import annotations
 import atexit
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from time import monotonic
+from time import process_time
 
-from grader.judging.rank_connection import RankConnection
+from grader.inside.usage import delay
+from grader.judging.rank_connection import RankConnection, RunTime
 from grader.judging.rank_host import HostGone, RankHandle, RankHost
 from grader.sandbox.bubblewrap import Limits
-from grader.sandbox.load import patience
 
 MAX_HOSTS = 4  # the most that one submission may use up
 CPU_SECONDS = 5  # computing time of one rank in one run; a right answer takes a tenth of one
 CPU_SECONDS_EACH = 1  # a run in which all compute gets CPU_SECONDS, and this for each of its ranks
-RUN_SECONDS = 60  # wall time of one run; more where the machine is busy
+RUN_SECONDS = 60  # that the hub waits for the ranks of one run, less what a busy machine has delayed them
+HASTY_SECONDS = 5  # the same for a submission that is put off when it takes longer
+MOST_DELAY = 20  # times as long a run may take, whatever has delayed it
 HOST_LIMITS = Limits(wall=24 * 3600, cpu=24 * 3600)  # the hub limits the time of each run
 
 spare: list[RankHost] = []  # hosts to be used again: one takes seconds to start
@@ -41,15 +42,25 @@ def close_hosts() -> None:
 class Ranks:
     """Starts and ends the ranks of one submission, each in a process of its own.
 
-    until  the machine's time (monotonic) at which the submission's own time is over
-    crew   processes that have been ranks in a run of this check, and wait for the next run
+    seconds    the submission may take: those of all its runs, and those that this process computes
+    run_limit  seconds of one run
+    crew       processes that have been ranks in a run of this check, and wait for the next run
+    overspent  whether the ranks of the last run have computed too much
     """
 
-    def __init__(self, sandboxed: bool, until: float):
-        self.sandboxed, self.until = sandboxed, until
+    def __init__(self, sandboxed: bool, seconds: float, run_limit: float | None = None):
+        self.sandboxed, self.seconds = sandboxed, seconds
+        self.run_limit = RUN_SECONDS if run_limit is None else run_limit
         self.host: RankHost | None = None
         self.hosts_started = 0
         self.crew: list[RankHandle] = []
+        self.overspent = False
+        self.began, self.waited = process_time(), 0.0
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the submission's so far."""
+        return self.waited + process_time() - self.began
 
     def start(self, count: int) -> list[RankHandle]:
         """Start processes for the ranks of a world. Raises HostGone."""
@@ -73,18 +84,21 @@ class Ranks:
 
     def connect(self, ranks: Sequence[RankHandle]) -> list[RankConnection]:
         """Connections to the ranks of one run, which share its time."""
-        until, host = min(monotonic() + RUN_SECONDS * patience(), self.until), self.running_host()
-        before = host.used(ranks) if ranks[0] in self.crew else [0.0] * len(ranks)
+        host, limit, waited_before = self.running_host(), min(self.run_limit, self.seconds - self.spent), self.waited
+        before = host.used(ranks) if ranks[0] in self.crew else [(0.0, 0.0)] * len(ranks)
+        all_before, delay_before, self.overspent = host.cpu(), delay(), False
 
-        def has_overspent(number: int) -> bool:
-            used = [now - then for now, then in zip(host.used(ranks), before, strict=True)]
-            too_much = sum(used) > CPU_SECONDS + CPU_SECONDS_EACH * len(ranks)
-            return used[number] > (CPU_SECONDS_EACH if too_much else CPU_SECONDS)
+        def is_over(waited: float, number: int) -> bool:
+            now = host.used(ranks)
+            used = [computed - before[rank][0] for rank, (computed, _) in enumerate(now)]
+            delayed = sum(late - before[rank][1] for rank, (_, late) in enumerate(now)) + delay() - delay_before
+            needed = waited - min(max(delayed, 0.0), MOST_DELAY * limit)
+            self.waited = waited_before + max(needed, 0.0)
+            self.overspent = has_overspent(used, host.cpu() - all_before, number)
+            return self.overspent or needed > limit
 
-        return [
-            RankConnection(rank.socket, until, has_overspent=partial(has_overspent, number))
-            for number, rank in enumerate(ranks)
-        ]
+        time = RunTime(is_over)
+        return [RankConnection(rank.socket, time, number) for number, rank in enumerate(ranks)]
 
     def end(self, ranks: Sequence[RankHandle]) -> None:
         """End them and all that they have started."""
@@ -113,3 +127,13 @@ class Ranks:
             else:
                 spare.append(self.host)
             self.host = None
+
+
+def has_overspent(used: Sequence[float], all_used: float, number: int) -> bool:
+    """Whether one of a run's ranks has computed too much. That is also so if all have, and it is among those to blame.
+
+    used      by each rank, and the children that it has waited for
+    all_used  by all processes of the sandbox, also those that nobody waits for
+    """
+    too_much = max(sum(used), all_used) > CPU_SECONDS + CPU_SECONDS_EACH * len(used)
+    return used[number] > CPU_SECONDS or too_much and max(used[number], all_used - sum(used)) > CPU_SECONDS_EACH

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from grader.inside.orders import RunOrder
+from grader.inside.orders import RunOrder, packed_order
 from grader.judging.audit import differs_alone
 from grader.judging.hidden_words import Case, case_of, how_it_failed
 from grader.judging.hub import Hub
 from grader.judging.hub_rank import RankResult, Stays
-from grader.judging.program_packing import give_order, pack_program, restored
+from grader.judging.program_packing import pack_program, restored
 from grader.judging.rank_connection import Exchange
 from grader.judging.rank_host import HostGone
 from grader.judging.ranks import Ranks
@@ -36,7 +36,14 @@ SALT_BITS = 256  # the size of a secret that inputs are drawn with: too many to 
 
 
 class TooLong(Exception):
-    """The ranks were stopped; the text says why, for the student."""
+    """The ranks were stopped; the text says why, for the student.
+
+    computed  whether they have computed too much, which no busy machine can have caused
+    """
+
+    def __init__(self, said: str, computed: bool = False):
+        super().__init__(said)
+        self.computed = computed
 
 
 class RemoteRunner(Runner):
@@ -46,17 +53,14 @@ class RemoteRunner(Runner):
     one costs more than most runs. What a function leaves in its process can only do it harm, and a check that fails so
     is judged once more, with new processes in each run.
 
-    longest_cell  the most lines that a cell of the notebook has
-    audited       whether each rank is run once more, alone (audit.py)
-    may_reuse     whether processes may serve in several runs of a check
-    reused        whether some have
+    audited    whether each rank is run once more, alone (audit.py)
+    may_reuse  whether processes may serve in several runs of a check
+    reused     whether some have
     """
 
-    def __init__(
-        self, ranks: Ranks, code: Slice, function: Callable[..., Any], longest_cell: int, audited: bool = False
-    ):
+    def __init__(self, ranks: Ranks, code: Slice, function: Callable[..., Any], audited: bool = False):
         super().__init__(function)
-        self.ranks, self.code, self.longest_cell, self.audited = ranks, code, longest_cell, audited
+        self.ranks, self.code, self.audited = ranks, code, audited
         self.may_reuse, self.reused = not audited, False
         self.draws = new_draws()
         self.flags: list[Flag] = []
@@ -146,11 +150,11 @@ class RemoteRunner(Runner):
         connections, stay = self.ranks.connect(ranks), False
         hub = Hub(connections, cluster_of(request), first.virtual, stays, times_count=kind_of(self.judges).is_timed)
         try:
-            for rank, order in zip(ranks, orders, strict=True):
-                give_order(rank.socket, replace(order, more_runs=is_crew))
+            for connection, order in zip(connections, orders, strict=True):
+                connection.send(packed_order(replace(order, more_runs=is_crew)))
             run, stay = hub.run(), is_crew
-        except RankTimeout as error:
-            raise TooLong(str(error)) from None
+        except (RankTimeout, TimeoutError) as error:
+            raise TooLong(str(error) or "A rank did not begin.", self.ranks.overspent) from None
         except RankCrashed as error:
             self.ended = self.how_it_failed(error, hub)
             raise self.reason_of(error, hub) from None
@@ -187,7 +191,11 @@ class RemoteRunner(Runner):
 
     def how_it_failed(self, error: RankError, hub: Hub) -> str:
         failures = [rank.failure for rank in hub.ranks if rank.failure is not None]
-        return how_it_failed(error, failures, self.longest_cell)
+        cells: dict[str, int] = {}
+        for piece in self.code["pieces"]:
+            end = piece["line"] + piece["source"].count("\n")
+            cells[piece["label"]] = max(end, cells.get(piece["label"], 0))
+        return how_it_failed(error, failures, cells)
 
     def reason_of(self, error: RankCrashed, hub: Hub) -> Exception:
         """What to raise when ranks have ended without a result, or after a message that was refused."""

@@ -17,18 +17,22 @@ from grader.sandbox import bubblewrap
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """How submissions are judged: the settings in c.Judge of the configuration."""
+    """How submissions are judged: the settings in c.Judge of the configuration.
+
+    hasty  put off what takes long, which a busy machine may have caused
+    """
 
     lessons: str
     sandboxed: bool
     seconds: float
     audit: bool = False
+    hasty: bool = False
 
     def judge(self, nb: NotebookNode, progress: Callable[[int, int], None] | None = None) -> Judgement:
-        """Judge a notebook whose check cells are official."""
+        """Judge a notebook whose check cells are official, in a child process with limits."""
         from grader.judging.judge import judge  # imports torch, which writing a gradebook does not need
 
-        return judge(nb, **asdict(self), progress=progress)
+        return judge(nb, **asdict(self), limited=True, progress=progress)
 
 
 def judge_text(text: str, how: JudgeSettings) -> str:

@@ -1,8 +1,9 @@
 """The process that starts a sandbox, watches what it uses, and ends it. bubblewrap.py starts one per sandbox.
 
     order (a line of JSON) -> {"pid"} when the sandbox is there -> {"status", "stopped", ...} when all of it is gone
+    ASK, meanwhile         -> {"cpu"}
 
-All three travel over one socket. When the other end of it closes, the sandbox ends. So it also ends when the grader is
+All travel over one socket. When the other end of it closes, the sandbox ends. So it also ends when the grader is
 killed, whichever thread has started it. And if this process is killed, bwrap's --die-with-parent ends the sandbox.
 
 Standard library only, and nothing of ours: it runs with `python -I -S`, so that it starts in a few milliseconds.
@@ -25,6 +26,7 @@ TYPE_CHECKING = False  # importing typing takes as long as all the rest
 if TYPE_CHECKING:
     from typing import Any
 
+ASK = b"?"
 LOOK_EVERY = 0.05  # seconds
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -122,7 +124,11 @@ def watch(
     poll.register(ended, select.POLLIN)
     while True:
         for fd, _ in poll.poll(LOOK_EVERY * 1000):
-            return None if fd == ended else "the grader no longer waits for it"
+            if fd == ended:
+                return None
+            if not asked(control):
+                return "the grader no longer waits for it"
+            report(control, cpu=usage.cpu)
         usage.update()
         if output.exceeded.is_set():
             return f"wrote more than {size_text(limits['output'])} to stdout and stderr"
@@ -134,6 +140,14 @@ def watch(
             return f"made more than {MAX_FILES} files"
         if usage.memory(limits["memory"]) > limits["memory"]:
             return f"held {size_text(usage.peak_memory)} of memory; {size_text(limits['memory'])} are allowed"
+
+
+def asked(control: socket.socket) -> bool:
+    """Whether the grader has asked something; if not, it has closed its end."""
+    try:
+        return bool(control.recv(1))
+    except OSError:
+        return False
 
 
 def kill(pidfd: int) -> None:

@@ -27,7 +27,10 @@ from grader.classroom.grades import Grades, by_exercise
 from grader.classroom.judgement_cache import digest_of
 from grader.classroom.new_course import new_course
 from grader.classroom.one_submission import OneSubmission
-from grader.judging.verdict import WRONG, Flag, Judgement, Verdict
+from grader.classroom.submission import grade_id
+from grader.judging.check_cells import is_check, worth
+from grader.judging.verdict import NOT_RUN, PASSED, WRONG, Flag, Judgement, Verdict
+from grader.judging.worker import JudgeSettings
 from grader.sandbox import bubblewrap
 from tests import stand_in_judge
 from tests.stand_in_judge import StandIn, earning
@@ -72,6 +75,16 @@ def grade(made, judged, monkeypatch, capsys):
         return said.out if stopped.value.code == 0 else f"exit: {stopped.value.code}"
 
     return grade
+
+
+def passed(nb: NotebookNode, put_off: set[str] = frozenset()) -> Judgement:
+    """Full points for each check, except for those that are put off."""
+    judgement = Judgement(LESSON)
+    for one in filter(is_check, nb.cells):
+        name, most = grade_id(one), worth(one)
+        late = name in put_off
+        judgement.verdicts.append(Verdict(name, 0 if late else most, most, NOT_RUN if late else PASSED, "said"))
+    return judgement
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------
@@ -481,3 +494,62 @@ def test_checks_belong_to_the_exercise_with_the_longest_name():
         "ring-all": ["ring-all-values", "ring-all-traffic"],
         "alone": ["alone"],
     }
+
+
+# ---- what takes long -------------------------------------------------------------------------------------------------
+
+LATE = {"total-values", "total-traffic"}
+
+
+def test_what_took_long_is_judged_again_alone_before_a_loss_is_written(made, grade, monkeypatch):
+    rounds = []
+
+    def judge_all(lesson: str, work: dict, settings: JudgeSettings, jobs: int, scheduler: object) -> object:
+        rounds.append((settings.hasty, jobs, {student: text.count('"grade": true') for student, text in work.items()}))
+        for student, text in work.items():
+            late = LATE if settings.hasty and student == "slow" else set()
+            yield student, passed(nbformat.reads(text, as_version=4), late), True
+
+    monkeypatch.setattr(grade_class, "judge_all", judge_all)
+    for student in ("quick", "slow"):
+        hand_in(made.root, student, **RIGHT)
+    said = grade("grade", "--student", "quick", "--student", "slow", "--jobs", "4")
+    assert rounds == [(True, 4, {"quick": 3, "slow": 3}), (False, 1, {"slow": 2})]
+    assert f"{LESSON}: slow: something took long, and is judged again, alone" in said
+    rows = (made.root / "grades.csv").read_text().splitlines()
+    assert {row for row in rows if row[:5] in ("quick", "slow,")} == {
+        "quick,,,2,3,1,0,0,6,6", "slow,,,2,3,1,0,0,6,6",
+    }  # fmt: skip
+    grade("grade", "--student", "slow")
+    assert rounds[2] == (True, None, {}), "the whole judgement is in the cache"
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_a_process_that_died_among_others_gets_another_chance_alone(made, grade, monkeypatch, recovers):
+    def judge_all(lesson: str, work: dict, settings: JudgeSettings, jobs: int, scheduler: object) -> object:
+        for student, text in work.items():
+            died = Judgement(LESSON, problems=["could not be judged"])
+            sound = recovers and not settings.hasty
+            yield student, passed(nbformat.reads(text, as_version=4)) if sound else died, sound
+
+    monkeypatch.setattr(grade_class, "judge_all", judge_all)
+    hand_in(made.root, "victim", **RIGHT)
+    said = grade("grade", "--regrade", "--student", "victim")
+    row = next(row for row in (made.root / "grades.csv").read_text().splitlines() if row.startswith("victim"))
+    assert row.endswith(",6,6" if recovers else ",0,0")
+    assert ("victim: could not be judged" in said) is not recovers
+
+
+def test_if_it_dies_again_what_was_judged_first_is_kept(made, grade, monkeypatch):
+    def judge_all(lesson: str, work: dict, settings: JudgeSettings, jobs: int, scheduler: object) -> object:
+        for student, text in work.items():
+            if settings.hasty:
+                yield student, passed(nbformat.reads(text, as_version=4), LATE), True
+            else:
+                yield student, Judgement(LESSON, problems=["could not be judged"]), False
+
+    monkeypatch.setattr(grade_class, "judge_all", judge_all)
+    hand_in(made.root, "unlucky", **RIGHT)
+    said = grade("grade", "--regrade", "--student", "unlucky")
+    row = next(row for row in (made.root / "grades.csv").read_text().splitlines() if row.startswith("unlucky"))
+    assert row == "unlucky,,,2,0,0,0,0,2,2" and "unlucky: could not be judged" in said

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from grader.classroom.one_submission import MOST, OneSubmission, small_file
+from grader.classroom.notebook_file import MAX_STAMP, small_file
+from grader.classroom.one_submission import OneSubmission
 
 
 @pytest.fixture
@@ -42,4 +43,4 @@ def test_neither_links_nor_pipes_are_opened(stamp, tmp_path):
     stamp.unlink()
     os.mkfifo(stamp)
     assert small_file(stamp) == b""
-    assert small_file(tmp_path / "none") == b"" and MOST < 1000
+    assert small_file(tmp_path / "none") == b"" and MAX_STAMP < 1000

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.inside import codec
+from grader.judging import hub
 from grader.judging.hub import HANDLERS, Hub
-from grader.judging.rank_connection import RankConnection
+from grader.judging.rank_connection import RankConnection, RunTime
 from utils.cluster.hardware import links
 from utils.diagnosis.errors import RankError, RankFailed
 from utils.kit.slow_memory import SlowMemory
@@ -42,7 +43,8 @@ def told(said: list[bytes], virtual: bool) -> object:
     stays[1].rank = 0
     cluster = links(len(said), alpha=1e-6, bandwidth=1e9)
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    hub = Hub([RankConnection(ours, began + SECONDS) for ours, _ in pairs], cluster, virtual, stays)
+    over = RunTime(lambda waited, number: waited > SECONDS)
+    hub = Hub([RankConnection(ours, over) for ours, _ in pairs], cluster, virtual, stays)
     try:
         return hub.run()
     except RankError as error:
@@ -222,6 +224,17 @@ def test_what_ranks_use_besides_messages_is_in_the_record():
     assert run.traffic().messages == [[0]]
 
 
+@pytest.mark.parametrize("where", ["busy", "memory"])
+def test_claims_beyond_what_a_rank_can_have_done_are_refused_before_they_are_read(where, monkeypatch):
+    monkeypatch.setattr(hub, "MAX_CLAIMS", 1000)
+    for count, refused in ((2000, False), (2002, True)):
+        times = torch.zeros(count, dtype=torch.float64)
+        claims = {"busy": times} if where == "busy" else {"memory": [times, times.long(), times.long()]}
+        done = {**RIGHT[-2], "memory": [[], [], []], **claims}
+        ended = told([packed(done)], True)
+        assert ("more times than any program has" in str(ended)) is refused, ended
+
+
 def test_a_store_is_for_meeting():
     uses = [{"do": "key_set", "store": "s", "key": str(number), "value": "00"} for number in range(101)]
     refused = []
@@ -233,7 +246,7 @@ def test_a_store_is_for_meeting():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.send(b"".join(map(packed, [*uses, RIGHT[-2]])))
-        connection = Watched(ours, time.monotonic() + SECONDS)
+        connection = Watched(ours, RunTime(lambda waited, number: waited > SECONDS))
         Hub([connection], links(1, alpha=1e-6, bandwidth=1e9), False).run()
     assert refused == [False] * 100 + [True]
 

@@ -7,7 +7,6 @@ import re
 import resource
 import textwrap
 from dataclasses import replace
-from time import monotonic
 from types import SimpleNamespace
 
 import numpy
@@ -193,20 +192,67 @@ def test_an_endless_loop_costs_only_its_own_exercise(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "used, too_long",
+    "used, everything, too_long",
     [
-        ([0.1, 4.9, 0.1, 0.1], [False] * 4),
-        ([0.1, 5.1, 0.1, 0.1], [False, True, False, False]),
-        ([2.2, 2.2, 2.2, 2.2], [False] * 4),
-        ([2.3, 2.3, 2.3, 2.3], [True] * 4),  # more than 5 s and 1 more for each
-        ([0.5, 2.9, 2.9, 2.9], [False, True, True, True]),  # it is not the first one's fault
+        ([0.1, 4.9, 0.1, 0.1], 0, [False] * 4),
+        ([0.1, 5.1, 0.1, 0.1], 0, [False, True, False, False]),
+        ([2.2, 2.2, 2.2, 2.2], 8.8, [False] * 4),
+        ([2.3, 2.3, 2.3, 2.3], 9.2, [True] * 4),  # more than 5 s and 1 more for each
+        ([0.5, 2.9, 2.9, 2.9], 9.2, [False, True, True, True]),  # it is not the first one's fault
+        ([0.1, 0.1, 0.1, 0.1], 9.1, [True] * 4),  # processes that nobody waits for
+        ([0.1, 0.1, 0.1, 0.1], 8.9, [False] * 4),
     ],
 )
-def test_the_limits_on_computing_of_one_rank_and_of_all_ranks_of_a_run(used, too_long, monkeypatch):
-    one = ranks.Ranks(sandboxed=True, until=monotonic() + 60)
-    monkeypatch.setattr(one, "host", SimpleNamespace(used=lambda ranks: used))
-    connections = one.connect([SimpleNamespace(socket=None)] * len(used))
-    assert [connection.has_overspent() for connection in connections] == too_long
+def test_the_limits_on_computing_of_one_rank_and_of_all_ranks_of_a_run(used, everything, too_long):
+    assert [ranks.has_overspent(used, everything, number) for number in range(4)] == too_long
+
+
+class ClockOf:
+    """A host of which each look finds another second of computing and of delay."""
+
+    def __init__(self, computing=0.0, delayed=0.0):
+        self.computing, self.delayed, self.looks = computing, delayed, 0
+
+    def used(self, processes):
+        self.looks += 1
+        return [(self.computing * self.looks, self.delayed * self.looks)] * len(processes)
+
+    def cpu(self):
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    "delayed, seconds, ends_after",
+    [(0.0, 600, 61), (0.9, 600, 601), (0.5, 600, 121), (1.0, 600, 1261), (0.0, 30, 31)],
+)
+def test_the_time_of_a_run_is_what_it_waits_for_less_what_a_busy_machine_has_delayed(
+    delayed, seconds, ends_after, monkeypatch
+):
+    """With at most so many times the limit, and no more than is left for the submission."""
+    monkeypatch.setattr(ranks, "delay", lambda: 0.0)
+    monkeypatch.setattr(ranks, "process_time", lambda: 0.0)
+    one = ranks.Ranks(sandboxed=True, seconds=seconds)
+    monkeypatch.setattr(one, "host", ClockOf(delayed=delayed))
+    [connection] = one.connect([SimpleNamespace(socket=None)])
+    waited = 0
+    with pytest.raises(TimeoutError):
+        while waited < 2000:
+            connection.time.waited = waited = waited + 1
+            connection.time.look(0)
+    assert waited == ends_after and not one.overspent
+    assert one.spent == pytest.approx(waited * (1 - delayed), abs=1.1) or delayed == 1.0
+
+
+def test_what_a_rank_computes_is_looked_at_while_it_keeps_talking(monkeypatch):
+    """It never keeps the hub waiting for a second."""
+    one = ranks.Ranks(sandboxed=True, seconds=600)
+    monkeypatch.setattr(one, "host", ClockOf(computing=3.0))
+    [connection] = one.connect([SimpleNamespace(socket=SimpleNamespace(settimeout=lambda seconds: None))])
+    with pytest.raises(TimeoutError):
+        for _ in range(30):
+            connection.before_deadline(lambda argument: None, None)
+            connection.time.waited += 0.1
+    assert one.overspent
 
 
 @pytest.mark.parametrize("body, hosts", [("while True: pass", 1), ("os.write(3, bytes(100))", 2)])
