@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import nbgrader
+import nbgrader.apps.api
 from nbgrader.preprocessors import CheckCellMetadata, OverwriteCells, OverwriteKernelspec
 
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
 
-from grader.classroom import nbgrader_plugins, submission
+from grader.classroom import formgrader_points, late_days, nbgrader_plugins, submission
 from grader.classroom.collect_no_links import Collect
 from grader.pages import feedback, sanitize
 
@@ -62,6 +63,16 @@ c.Autograde.autograde_preprocessors = [
     CheckCellMetadata,
     nbgrader_plugins.SaveGrades,  # late penalties too, in the same transaction
 ]
+
+# Deadlines and what handing in late costs. nbgrader's own c.LateSubmissionPlugin.penalty_method works, too.
+c.AssignLatePenalties.plugin_class = late_days.LateByDay
+c.SaveGrades.deadlines = {}  # {"01_collectives": "2026-10-05 18:00 Europe/Berlin"}; others are set in formgrader
+c.LateByDay.percent_per_day = 0  # part of what was earned that each day begun costs
+c.LateByDay.grace_hours = 0  # before the first day begins
+c.LateByDay.most_percent = 100
+
+# Formgrader's lists take late penalties off, as everything else does.
+nbgrader.apps.api.Gradebook = formgrader_points.GradebookLessPenalties
 
 c.ExchangeFactory.collect = Collect
 

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from grader.classroom.course import ClassroomError, Course
 from grader.classroom.dask_cluster import ClusterError, judge_all
-from grader.classroom.extensions import grant
+from grader.classroom.extensions import grant, set_deadline
 from grader.classroom.grades import Grades, by_exercise, find_problems, printable, read_grades
 from grader.classroom.judgement_cache import JudgementCache, digest_of, digest_of_answers
 from grader.classroom.long_runs import MINUTE, Pace, a_line_every
@@ -73,6 +73,7 @@ def grade_class(course: Course, lesson: str, options: GradeOptions = GradeOption
     if not students:
         expected = course.folder("submitted", "STUDENT", lesson) / f"{lesson}.ipynb"
         raise ClassroomError(f"nobody has handed in {lesson}: submissions are expected as {expected}")
+    set_deadline(course, lesson)
     grant(course, lesson, options.extensions)
     this = autograde(
         course, lesson, [one for one in students if one in options.students or not options.students], options

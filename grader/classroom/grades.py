@@ -52,6 +52,13 @@ class Grades:
         """The points that being late costs; never more than were earned."""
         return min(self.penalty.get(student, 0.0), max(0.0, sum(self.earned[student].values())))
 
+    def regular(self, student: str) -> float:
+        """What the lesson's own points earned, without extra credit and before any penalty: for statistics."""
+        return sum(points for check, points in self.earned[student].items() if check not in self.extra)
+
+    def extra_credit(self, student: str) -> float:
+        return sum(points for check, points in self.earned[student].items() if check in self.extra)
+
     def worth(self, exercise: str) -> float:
         """The most points that it can give, extra credit included."""
         return sum(self.points[check] + self.extra.get(check, 0.0) for check in self.exercises[exercise])
@@ -127,24 +134,28 @@ def find_problems(course: Course, lesson: str, student: str) -> list[str]:
 def table(grades: Grades, width: int = 100) -> str:
     """A row per student and a numbered column per exercise, their names below; in parts no wider than `width`."""
     names = list(grades.exercises)
-    in_all = sum(grades.points.values())
+    titles = [name + " (extra credit, not in the total's maximum)" * grades.is_challenge(name) for name in names]
     rows = {student: [cell(grades, student, name) for name in names] for student in grades.earned}
     rows["of"] = [f"{grades.worth(name):g}" for name in names]
-    totals = {student: f"{grades.total(student):g}" for student in grades.earned} | {"of": f"{in_all:g}"}
+    if any(map(grades.taken_off, grades.earned)):
+        titles.append("taken off for handing in late")
+        taken = {student: f"{0 - grades.taken_off(student):g}" for student in grades.earned}
+        rows = {student: [*row, taken.get(student, "")] for student, row in rows.items()}
+    totals = {student: f"{grades.total(student):g}" for student in grades.earned}
+    totals["of"] = f"{sum(grades.points.values()):g}"
     first = max(map(len, ["student", *rows])) + 1
-    wide = max(map(len, [*(text for row in rows.values() for text in row), f"{len(names)}"])) + 2
+    wide = max(map(len, [*(text for row in rows.values() for text in row), f"{len(titles)}"])) + 2
     at_once = max(1, (width - first - 9) // wide)
     lines = []
-    for start in range(0, len(names), at_once):
-        part = range(start, min(start + at_once, len(names)))
-        last = part.stop == len(names)
+    for start in range(0, len(titles), at_once):
+        part = range(start, min(start + at_once, len(titles)))
+        last = part.stop == len(titles)
         line = f"{'student':{first}}" + "".join(f"{number + 1:>{wide}}" for number in part)
         lines += [line + ("    total" if last else ""), "-" * (len(line) + 9 * last)]
         for student, row in rows.items():
             line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}}" for number in part)
             lines.append(line + (f"{totals[student]:>9}" if last else ""))
         lines.append("")
-    titles = [name + " (extra credit, not in the total's maximum)" * grades.is_challenge(name) for name in names]
     lines += [f"{number:>3}  {title}" for number, title in enumerate(titles, 1)]
     waiting = sum(map(len, grades.waiting.values()))
     return "\n".join([*lines, *([f"  ?  not graded yet: a person has to ({waiting} answers)"] if waiting else [])])

@@ -130,22 +130,29 @@ def lesson_values(lesson: Class) -> dict[str, Any]:
     """The values of the template for one lesson."""
     grades = lesson.grades
     totals = {student: grades.total(student) for student in grades.earned}
+    regular = {student: grades.regular(student) for student in grades.earned}
     most = sum(grades.points.values())
     facts = [(f"{len(totals)}", "handed in")]
     if lesson.enrolled > len(totals):
         facts[0] = (f"{len(totals)} of {lesson.enrolled}", "handed in")
-    if totals:
+    if regular:
         facts += [
-            (number(median(totals.values())), f"median, of {number(most)} points"),
-            (number(mean(totals.values())), "mean"),
-            (f"{number(min(totals.values()))} to {number(max(totals.values()))}", "lowest to highest"),
+            (number(median(regular.values())), f"median, of {number(most)} points"),
+            (number(mean(regular.values())), "mean"),
+            (f"{number(min(regular.values()))} to {number(max(regular.values()))}", "lowest to highest"),
         ]
+    for of_student, words in (
+        (grades.extra_credit, "with extra credit"),
+        (grades.taken_off, "lost points by being late"),
+    ):
+        if some := [points for student in totals if (points := of_student(student))]:
+            facts.append((f"{len(some)}", f"{words}, {number(mean(some))} in the mean"))
     flagged = flagged_submissions(lesson)
     facts.append((f"{len(flagged)}", "need attention"))
     return {
         "name": visible(grades.lesson, 80),
         "facts": facts,
-        "histogram": histogram(totals, most),
+        "histogram": histogram(regular, most),
         "hand_ins": hand_ins(grades.handed_in.values(), grades.deadline),
         "untimed": len(totals) - len(grades.handed_in),
         "exercises": [exercise_row(lesson, name) for name in grades.exercises],

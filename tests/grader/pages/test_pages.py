@@ -280,7 +280,7 @@ def test_a_page_shows_problems_penalties_comments_and_corrections():
     )
     text = text_of(html)
     assert "put back 1 missing cell: double-values" in text
-    assert "Handed in late: 1.25 points were taken off" in text and "3.25 of 6 points" in text
+    assert "You earned 4.5 points. Handing in late costs 1.25 of them." in text and "3.25 of 6 points" in text
     assert "A person changed the points from 0 to 2." in text
     assert "<em>Nicely</em> put." in html
     assert "x.py broke" in text and "/home/teacher" not in text
