@@ -74,6 +74,8 @@ c.LateByDay.most_percent = 100
 # Formgrader's lists take late penalties off, as everything else does.
 nbgrader.apps.api.Gradebook = formgrader_points.GradebookLessPenalties
 
+c.Similarity.earlier = []  # folders of earlier terms' courses: the report compares this class's answers with theirs
+
 c.ExchangeFactory.collect = Collect
 
 c.GenerateFeedback.exporter_class = feedback.FeedbackPage

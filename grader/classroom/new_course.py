@@ -24,6 +24,9 @@ c.CourseDirectory.course_id = {name!r}
 # c.LateByDay.grace_hours = 2
 # c.LateByDay.most_percent = 50
 
+# Courses of earlier terms, in whose answers the report looks for copies.
+# c.Similarity.earlier = ["../autumn"]
+
 # Seconds for one submission.
 # c.Judge.seconds = 600
 '''

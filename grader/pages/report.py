@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count as count_from
@@ -24,7 +25,7 @@ from nbgrader import utils
 
 from grader.classroom.course import Course
 from grader.classroom.grades import Grades, read_grades
-from grader.classroom.similarity import Pair, similar_answers
+from grader.classroom.similarity import OFFICIAL, Pair, similar_answers
 from grader.classroom.submission import Lesson, count, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
@@ -90,7 +91,24 @@ def read_class(course: Course, lesson: str) -> Class:
             found.answers[student] = answers_in(nb)
         except Exception:  # `grades.problems` says why
             continue
-    found.similar = similar_answers(found.answers, given)
+    official, earlier = answers_in(source_of(course, lesson)), earlier_answers(course, lesson)
+    found.similar = similar_answers(found.answers, given, official, earlier)
+    found.answers |= {OFFICIAL: official, **earlier}
+    return found
+
+
+def source_of(course: Course, lesson: str) -> NotebookNode:
+    return nbformat.read(course.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
+
+
+def earlier_answers(course: Course, lesson: str) -> dict[str, dict[str, str]]:
+    """The answers of earlier terms, by course and student, if c.Similarity.earlier names any. Raises ClassroomError."""
+    found = {}
+    for folder in course.config.get("Similarity", {}).get("earlier", []):
+        other = Course.at(course.root / folder)
+        for path in sorted(other.folder("autograded", "*", lesson).parent.parent.glob(f"*/{lesson}/{lesson}.ipynb")):
+            with suppress(Exception):  # nbformat's errors for damaged files are not documented
+                found[f"{other.root.name}: {path.parts[-3]}"] = answers_in(nbformat.read(path, as_version=4))
     return found
 
 
@@ -363,6 +381,7 @@ def similar_pairs(lesson: Class) -> dict[str, Any]:
                 {
                     "name": visible(pair.exercise, 80),
                     "percent": round(100 * pair.share),
+                    "of": "both answers together" if OFFICIAL in students else "the unusual part of the shorter answer",
                     "texts": [visible(lesson.answers[student][pair.exercise], 4000) for student in students],
                 }
                 for pair in pairs[:MAX_EXERCISES]

@@ -528,6 +528,32 @@ def test_similar_answers_are_shown_side_by_side_and_accuse_nobody(tiny):
     assert not re.search("plagiari|cheat|copied", soup.text, re.IGNORECASE)
 
 
+def test_copies_of_the_solution_and_of_an_earlier_term_are_shown_side_by_side(tiny, tmp_path):
+    loop = "\n    ".join(f"total = total + x[{number}] * rank - world_size // {number + 2}" for number in range(9))
+    answer = f"def total(x, rank, world_size):\n    total = 0\n    {loop}\n    return total"
+    source = tiny / "solutions" / LESSON / f"{LESSON}.ipynb"
+    nb = nbformat.read(source, as_version=4)
+    next(cell for cell in nb.cells if cell.id == "total").source = answer
+    nbformat.write(nb, source)
+    copy = answer.replace("total = total", "sums = sums").replace("total = 0", "sums = 0")
+    in_gradebook(tiny, "sue", graded(answers={**RIGHT, "total": copy}))
+    odd = "\n    ".join(f"parts.append(x[{at}:].sum() @ rank ** {at})" for at in range(9))
+    in_gradebook(tiny, "tom", graded(answers={**RIGHT, "total": f"def total(x, rank, world_size):\n    {odd}"}))
+    before = tmp_path / "autumn" / "autograded" / "uma" / LESSON / f"{LESSON}.ipynb"
+    before.parent.mkdir(parents=True)
+    (tmp_path / "autumn" / "nbgrader_config.py").write_text("c = get_config()\n")
+    nbformat.write(graded(answers={**RIGHT, "total": f"def total(x, rank, world_size):\n    {odd}"}), before)
+    course = Course.at(tiny)
+    course.config.Similarity.earlier = [str(tmp_path / "autumn")]
+    soup = BeautifulSoup(write_report(course, [LESSON]).read_text(), "html.parser")
+    assert_passive(str(soup))
+    pairs = {re.sub(r"\s+", " ", pair.summary.text).strip(): pair for pair in soup.select("details.similar")}
+    [official] = (pair for words, pair in pairs.items() if words.startswith("sue, the official solution"))
+    assert [text.text for text in official.select("div.pair pre")] == [copy, answer]
+    assert "of both answers together is in both" in official.text
+    assert any(words.startswith("autumn: uma, tom") for words in pairs)
+
+
 def test_several_notebooks_are_shown_with_what_to_type(tiny):
     in_gradebook(tiny, "two", graded())
     folder = tiny / "submitted" / "two" / LESSON
