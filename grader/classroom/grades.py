@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 
 from grader.classroom.course import Course
 from grader.classroom.gradebook import waits_for_a_person
-from grader.classroom.one_submission import OneSubmission
+from grader.classroom.one_submission import OneSubmission, read_graded
 from grader.classroom.submission import problems
 from grader.judging.check_cells import extra_credit
 
@@ -126,7 +125,7 @@ def find_problems(course: Course, lesson: str, student: str) -> list[str]:
     if not submission.autograded.is_file():
         return [f"could not be graded: see {course.log_file(lesson, student)}"]
     try:
-        return problems(nbformat.read(submission.autograded, as_version=4))
+        return problems(read_graded(submission.autograded))
     except Exception as error:  # nbformat's errors for damaged files are not documented
         return [f"the graded notebook can't be read ({type(error).__name__}): grade it again"]
 

@@ -25,6 +25,7 @@ from nbgrader import utils
 
 from grader.classroom.course import Course
 from grader.classroom.grades import Grades, read_grades
+from grader.classroom.one_submission import read_graded
 from grader.classroom.similarity import OFFICIAL, Pair, similar_answers
 from grader.classroom.submission import Lesson, count, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
@@ -86,7 +87,7 @@ def read_class(course: Course, lesson: str) -> Class:
         files = {"feedback": page_, "notebook": notebook}
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
-            nb = nbformat.read(notebook, as_version=4)
+            nb = read_graded(notebook)
             found.judgements[student], found.names[student] = judgement_of(nb), board_name(nb)
             found.answers[student] = answers_in(nb)
         except Exception:  # `grades.problems` says why
