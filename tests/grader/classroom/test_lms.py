@@ -124,19 +124,18 @@ def test_a_second_zip_replaces_what_its_students_had_handed_in(tmp_path):
     assert [path.name for path in course.folder("submitted", "bo", LESSON).iterdir()] == [f"{LESSON}.ipynb"]
 
 
-@pytest.mark.parametrize("name", ["../../../x", "/x", "..", ".hidden", "sub/folder/x"])
-def test_no_name_in_a_zip_leads_out_of_the_students_folder(tmp_path, name):
+def test_no_name_in_a_zip_leads_out_of_the_students_folder(tmp_path):
     course = make(tmp_path / "course")
     (tmp_path / "list.csv").write_text(MOODLE)
-    before = {path for path in tmp_path.rglob("*") if "submitted" not in path.parts}
-    file = zip_of(course, tmp_path / "z.zip", {f"Ada Lovelace_31_assignsubmission_file_/{name}.ipynb": (1,)})
     import_roster(course, tmp_path / "list.csv")
-    collect_zip(course, LESSON, file, "moodle")
-    places = {file, course.root / "downloaded", course.root / "downloaded" / LESSON}
-    after = {path for path in tmp_path.rglob("*") if "submitted" not in path.parts} - places
-    assert {path for path in after - before if path.suffix not in (".db", ".json")} == set()
-    [there] = (path for path in (course.root / "submitted").rglob("*") if path.is_file())
-    assert there.parent == course.folder("submitted", "ada", LESSON)
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    names = ["../../../x", "/y", "..", ".hidden", "sub/folder/z"]
+    there = {f"Ada Lovelace_31_assignsubmission_file_/{name}.ipynb": (1.0,) for name in names}
+    collect_zip(course, LESSON, zip_of(course, tmp_path / "z.zip", there), "moodle")
+    new = {path for path in tmp_path.rglob("*") if path.is_file()} - before
+    folder = course.folder("submitted", "ada", LESSON)
+    expected = {folder / f"{name}.ipynb" for name in ("x", "y", "z")} | {folder / "hidden.ipynb"}
+    assert {path for path in new if path.suffix == ".ipynb"} == expected
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from grader.classroom import similarity
 from grader.authoring.markers import clear_solution
+from grader.classroom import similarity
 from grader.classroom.similarity import (
     FEWEST,
     LONGEST,

@@ -532,6 +532,7 @@ def test_copies_of_the_solution_and_of_an_earlier_term_are_shown_side_by_side(ti
     loop = "\n    ".join(f"total = total + x[{number}] * rank - world_size // {number + 2}" for number in range(9))
     answer = f"def total(x, rank, world_size):\n    total = 0\n    {loop}\n    return total"
     source = tiny / "solutions" / LESSON / f"{LESSON}.ipynb"
+    as_it_was = source.read_bytes()
     nb = nbformat.read(source, as_version=4)
     next(cell for cell in nb.cells if cell.id == "total").source = answer
     nbformat.write(nb, source)
@@ -546,6 +547,7 @@ def test_copies_of_the_solution_and_of_an_earlier_term_are_shown_side_by_side(ti
     course = Course.at(tiny)
     course.config.Similarity.earlier = [str(tmp_path / "autumn")]
     soup = BeautifulSoup(write_report(course, [LESSON]).read_text(), "html.parser")
+    source.write_bytes(as_it_was)
     assert_passive(str(soup))
     pairs = {re.sub(r"\s+", " ", pair.summary.text).strip(): pair for pair in soup.select("details.similar")}
     [official] = (pair for words, pair in pairs.items() if words.startswith("sue, the official solution"))
