@@ -152,6 +152,7 @@ class ReadGrades(GetGrades):
         super()._get_score(cell, resources)
         grade = self.gradebook.find_grade(grade_id(cell), self.notebook_id, self.assignment_id, self.student_id)
         cell.metadata.nbgrader["waits"] = waits_for_a_person(grade)
+        resources["nbgrader"]["submission"] = grade.notebook.assignment_id  # the gradebook's name for it
 
 
 def points_of(nb: NotebookNode, judged: bool) -> dict[str, float]:

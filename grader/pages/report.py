@@ -30,7 +30,7 @@ from grader.classroom.similarity import OFFICIAL, Pair, similar_answers
 from grader.classroom.submission import Lesson, count, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
-from grader.pages.board import Row, board, board_name
+from grader.pages.board import Row, board, board_name, how_far, made_up_name
 from grader.pages.class_statistics import difficulty, discrimination, graded, hand_ins
 from grader.pages.marks import MARKS, WAITS, Mark, judgement_of
 
@@ -74,6 +74,7 @@ def read_class(course: Course, lesson: str) -> Class:
     found = Class(grades, folder=course.root)
     with course.gradebook() as gradebook:
         found.enrolled = len(gradebook.students)
+        made_up = {one.student_id: made_up_name(one.id) for one in gradebook.assignment_submissions(lesson)}
         cells = Lesson(gradebook.find_notebook(lesson, lesson)).cells
         given = {name: official.given for name, official in cells.items() if official.is_answer}
     for student in grades.earned:
@@ -88,7 +89,10 @@ def read_class(course: Course, lesson: str) -> Class:
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
             nb = read_graded(notebook)
-            found.judgements[student], found.names[student] = judgement_of(nb), board_name(nb)
+            found.judgements[student], found.names[student] = (
+                judgement_of(nb),
+                board_name(nb) or made_up.get(student, ""),
+            )
             found.answers[student] = answers_in(nb)
         except Exception:  # `grades.problems` says why
             continue
@@ -168,6 +172,7 @@ def lesson_values(lesson: Class) -> dict[str, Any]:
             facts.append((f"{len(some)}", f"{words}, {number(mean(some))} in the mean"))
     flagged = flagged_submissions(lesson)
     facts.append((f"{len(flagged)}", "need attention"))
+    rows = board_of(lesson)
     return {
         "name": visible(grades.lesson, 80),
         "facts": facts,
@@ -175,7 +180,8 @@ def lesson_values(lesson: Class) -> dict[str, Any]:
         "hand_ins": hand_ins(grades.handed_in.values(), grades.deadline),
         "untimed": len(totals) - len(grades.handed_in),
         "exercises": [exercise_row(lesson, name) for name in grades.exercises],
-        "board": board_of(lesson),
+        "board": rows,
+        "how_far": how_far(rows, len(totals)) if rows else "",
         "mistakes": common_mistakes(lesson),
         "flagged": flagged,
         "similar": similar_pairs(lesson),

@@ -25,6 +25,7 @@ from grader.pages.report import Class, report, write_report
 from grader.pages.sanitize import PassiveCells, fenced, from_markdown, harmless
 from tests.browser import open_browser, visit
 from tests.formgrader import Formgrader, jupyter
+from tests.grader.classroom.test_similarity import DISGUISED, ODD, OWN
 from tests.tiny_course import LESSON, POINTS, RIGHT, hand_in, lesson, make_course
 
 pytestmark = pytest.mark.long
@@ -529,21 +530,18 @@ def test_similar_answers_are_shown_side_by_side_and_accuse_nobody(tiny):
 
 
 def test_copies_of_the_solution_and_of_an_earlier_term_are_shown_side_by_side(tiny, tmp_path):
-    loop = "\n    ".join(f"total = total + x[{number}] * rank - world_size // {number + 2}" for number in range(9))
-    answer = f"def total(x, rank, world_size):\n    total = 0\n    {loop}\n    return total"
+    answer, copy, own = (text.replace("def ring(", "def total(") for text in (ODD, DISGUISED, OWN))
     source = tiny / "solutions" / LESSON / f"{LESSON}.ipynb"
     as_it_was = source.read_bytes()
     nb = nbformat.read(source, as_version=4)
     next(cell for cell in nb.cells if cell.id == "total").source = answer
     nbformat.write(nb, source)
-    copy = answer.replace("total = total", "sums = sums").replace("total = 0", "sums = 0")
     in_gradebook(tiny, "sue", graded(answers={**RIGHT, "total": copy}))
-    odd = "\n    ".join(f"parts.append(x[{at}:].sum() @ rank ** {at})" for at in range(9))
-    in_gradebook(tiny, "tom", graded(answers={**RIGHT, "total": f"def total(x, rank, world_size):\n    {odd}"}))
+    in_gradebook(tiny, "tom", graded(answers={**RIGHT, "total": own}))
     before = tmp_path / "autumn" / "autograded" / "uma" / LESSON / f"{LESSON}.ipynb"
     before.parent.mkdir(parents=True)
     (tmp_path / "autumn" / "nbgrader_config.py").write_text("c = get_config()\n")
-    nbformat.write(graded(answers={**RIGHT, "total": f"def total(x, rank, world_size):\n    {odd}"}), before)
+    nbformat.write(graded(answers={**RIGHT, "total": own}), before)
     course = Course.at(tiny)
     course.config.Similarity.earlier = [str(tmp_path / "autumn")]
     soup = BeautifulSoup(write_report(course, [LESSON]).read_text(), "html.parser")
