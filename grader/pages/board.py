@@ -1,7 +1,8 @@
 """The class's board of a challenge: who has reached par, best score first, under a name of each student's choice.
 
 A student signs with a line `board_name = "..."` in the challenge's cell. Without one, the score has a made-up name that
-only its own student is told, on the feedback page. So the board can be shown to the class, unlike the rest of the report.
+only its own student is told, on the feedback page. So the board can be shown to the class, unlike the rest of the
+report.
 """
 
 from __future__ import annotations
