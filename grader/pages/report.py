@@ -66,6 +66,7 @@ class Class:
     answers: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> exercise -> code
     similar: list[Pair] = field(default_factory=list)
     files: dict[str, list[Path]] = field(default_factory=dict)  # student -> the notebooks in their folder
+    rubrics: dict[str, str] = field(default_factory=dict)  # answer for a person to grade -> what to look for
     folder: Path = Path()  # the course's
 
 
@@ -96,7 +97,9 @@ def read_class(course: Course, lesson: str) -> Class:
             found.answers[student] = answers_in(nb)
         except Exception:  # `grades.problems` says why
             continue
-    official, earlier = answers_in(source_of(course, lesson)), earlier_answers(course, lesson)
+    source, earlier = source_of(course, lesson), earlier_answers(course, lesson)
+    official = answers_in(source)
+    found.rubrics = {grade_id(cell): plain(cell.source) for cell in source.cells if is_by_hand(cell)}
     found.similar = similar_answers(found.answers, given, official, earlier)
     found.answers |= {OFFICIAL: official, **earlier}
     return found
@@ -122,6 +125,16 @@ def answers_in(nb: NotebookNode) -> dict[str, str]:
     return {grade_id(cell): cell.source for cell in nb.cells if utils.is_solution(cell) and cell.cell_type == "code"}
 
 
+def is_by_hand(cell: NotebookNode) -> bool:
+    """Whether a person grades it."""
+    return bool(utils.is_grade(cell) and utils.is_solution(cell))
+
+
+def plain(source: str) -> str:
+    """An answer of the instructor's without the marks around it."""
+    return "\n".join(line for line in source.split("\n") if not line.lstrip().startswith("### ")).strip()
+
+
 def link(path: Path, root: Path) -> str:
     return quote(Path(os.path.relpath(path, root)).as_posix())
 
@@ -134,6 +147,7 @@ def report(classes: list[Class]) -> str:
         "report.html",
         lessons=[lesson_values(lesson) for lesson in classes],
         waiting=[row for lesson in classes for row in waiting_rows(lesson)],
+        rubrics=[row for lesson in classes for row in rubric_rows(lesson)],
         marks=MARKS,
         waits=WAITS,
         kinds=KINDS,
@@ -147,6 +161,12 @@ def waiting_rows(lesson: Class) -> list[dict[str, Any]]:
          "answers": [visible(name, 80) for name in sorted(names)]}
         for student, names in lesson.grades.waiting.items() if names
     ]  # fmt: skip
+
+
+def rubric_rows(lesson: Class) -> list[tuple[str, str]]:
+    """The answers that wait for a person, each once, and what to look for in them."""
+    waiting = set().union(*lesson.grades.waiting.values())
+    return [(visible(name, 80), visible(text)) for name, text in lesson.rubrics.items() if name in waiting]
 
 
 def lesson_values(lesson: Class) -> dict[str, Any]:
