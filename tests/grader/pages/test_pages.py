@@ -426,6 +426,7 @@ def test_answers_that_wait_for_a_person_lead_the_report_and_are_not_red():
     one.grades.points, one.grades.exercises["essay"] = {**POINTS, "essay": 4}, ["essay"]
     for earned in one.grades.earned.values():
         earned["essay"] = 0.0
+    one.rubrics = {"essay": "2 points: <b>why</b>", "other": "nobody waits for this"}
     one.grades.waiting = {"student-00": {"essay"}, "student-01": set(), "student-02": {"essay"}}
     html = report([one])
     soup, text = BeautifulSoup(html, "html.parser"), text_of(html)
@@ -434,6 +435,8 @@ def test_answers_that_wait_for_a_person_lead_the_report_and_are_not_red():
     colours = {row.td.text: row.find_all("td")[-3]["class"] for row in soup.select("table.grid tbody tr")}
     assert colours["student-00"] == ["waits"] and colours["student-01"] == ["none"]
     assert "not graded yet" not in text_of(report([class_of(8)]))
+    assert "essay: what to look for" in text_of(report([one])) and "2 points: <b>why</b>" in text_of(report([one]))
+    assert "nobody waits" not in report([one])
 
 
 def test_similar_mistakes_are_grouped():
