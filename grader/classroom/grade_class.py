@@ -39,6 +39,7 @@ from grader.judging.check_cells import is_check, names_its_lesson
 from grader.judging.verdict import Judgement
 
 PROJECT = Path(__file__).resolve().parents[2]
+READ_BY = ("submission.py", "notebook_file.py")  # what makes the official cells of a submission's files
 MADE_FROM = ".made-from"  # beside a feedback page: feedback_keys of when it was written
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
@@ -212,7 +213,8 @@ class Round:
         self.course, self.lesson, self.options = course, lesson, options
         self.cache = JudgementCache(course.root / "judgements" / lesson)
         settings = course.judge_settings
-        self.inputs = [release_digest(course, lesson), repr(settings), *digests_of_checks(lesson, settings)]
+        reading = [(PROJECT / "grader" / "classroom" / name).read_text() for name in READ_BY]
+        self.inputs = [release_digest(course, lesson), repr(settings), *digests_of_checks(lesson, settings), *reading]
         self.stamps: dict[str, str] = {}  # student -> the stamp of the files as they were when they were read
         self.to_judge: dict[str, tuple[NotebookNode, str]] = {}  # student -> the notebook, and its digest
         self.before: dict[str, Judgement] = {}  # student -> what is kept, if only one exercise is judged again
