@@ -117,14 +117,18 @@ def write_feedback(course: Course, lesson: str) -> None:
     """Write the pages of those whose notebook, grades or comments have changed since their page was written."""
     keys = feedback_keys(course, lesson)
     files = {student: course.folder("feedback", student, lesson) / MADE_FROM for student in keys}
-    done = [student for student, file in files.items() if file.is_file() and file.read_text() == keys[student]]
-    if keys.keys() == set(done):
+    there = {student: file for student, file in files.items() if file.with_name(f"{lesson}.html").is_file()}
+    done = {student for student, file in there.items() if file.is_file() and file.read_text() == keys[student]}
+    if keys.keys() == done:
         return
-    if why := course.nbgrader(GenerateFeedback, lesson, exclude=",".join(done)):
+    if why := course.nbgrader(
+        GenerateFeedback, lesson, exclude=",".join(one for one in sorted(done) if "," not in one)
+    ):
         print(why)
-    for student, file in files.items():
-        if file.with_name(f"{lesson}.html").is_file() and student not in done:
-            replace_file(file, keys[student].encode())
+        return
+    for student in keys.keys() - done:
+        if files[student].parent.is_dir():
+            replace_file(files[student], keys[student].encode())
 
 
 def feedback_keys(course: Course, lesson: str) -> dict[str, str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+import zlib
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import compress
@@ -60,7 +62,7 @@ def collect_zip(course: Course, lesson: str, file: Path, platform: str, times: b
             found, left_out = sort_out(archive.infolist(), plugin, Ids(course))
             for student, hand_in in found.items():
                 counts[put(archive, course.folder("submitted", student, lesson), hand_in, times)] += 1
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
         raise ClassroomError(f"{file} can't be read as a zip: {error}") from None
     places = read_places(course, lesson) | {student: hand_in.place for student, hand_in in found.items()}
     replace_file(places_file(course, lesson), json.dumps(places, indent=1).encode())
@@ -90,7 +92,8 @@ def sort_out(
             hand_in = found[student]
             hand_in.place = info.filename.removesuffix(about["file_id"])
             hand_in.files[PurePosixPath(about["file_id"]).name.lstrip(".")] = info
-            hand_in.when = max(hand_in.when, datetime(*info.date_time))
+            with suppress(ValueError):  # no date
+                hand_in.when = max(hand_in.when, datetime(*info.date_time))
             hand_in.late |= bool(about.get("late"))
     return {student: hand_in for student, hand_in in found.items() if hand_in.files}, left_out
 
