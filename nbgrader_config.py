@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 import nbgrader
-from nbgrader.apps.api import NbGraderAPI
+import nbgrader.apps.api
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import CheckCellMetadata, OverwriteCells, OverwriteKernelspec
 
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
 
-from grader.classroom import nbgrader_plugins, notebook_file, submission
+from grader.classroom import formgrader_points, late_days, nbgrader_plugins, notebook_file, submission
 from grader.classroom.collect_no_links import Collect
 from grader.pages import feedback, sanitize
 
@@ -65,11 +65,23 @@ c.Autograde.autograde_preprocessors = [
     nbgrader_plugins.SaveGrades,  # late penalties too, in the same transaction
 ]
 
+# Deadlines and what handing in late costs. nbgrader's own c.LateSubmissionPlugin.penalty_method works, too.
+c.AssignLatePenalties.plugin_class = late_days.LateByDay
+c.SaveGrades.deadlines = {}  # {"01_collectives": "2026-10-05 18:00 Europe/Berlin"}; others are set in formgrader
+c.LateByDay.percent_per_day = 0  # part of what was earned that each day begun costs
+c.LateByDay.grace_hours = 0  # before the first day begins
+c.LateByDay.most_percent = 100
+
+# Formgrader's lists take late penalties off, as everything else does.
+nbgrader.apps.api.Gradebook = formgrader_points.GradebookLessPenalties
+
+c.Similarity.earlier = []  # folders of earlier terms' courses: the report compares this class's answers with theirs
+
 c.ExchangeFactory.collect = Collect
 
 # nbgrader would read a time stamp of any size, and fail for one that it can't read.
 CourseDirectory.get_existing_timestamp = lambda self, folder: notebook_file.time_stamp(Path(folder))
-NbGraderAPI.get_submitted_timestamp = lambda self, lesson, student: notebook_file.time_stamp(
+nbgrader.apps.api.NbGraderAPI.get_submitted_timestamp = lambda self, lesson, student: notebook_file.time_stamp(
     Path(self.coursedir.format_path(self.coursedir.submitted_directory, student, lesson))
 )
 

@@ -188,6 +188,53 @@ def export(
 
 
 @app.command()
+def roster(
+    file: Annotated[Path, typer.Argument(help="a CSV file: a platform's list, or id,first_name,last_name,email")],
+    course: CourseFolder = Path(),
+) -> None:
+    """Add a list of students to the gradebook, or update it: from Canvas, Moodle, or with nbgrader's columns."""
+    from grader.classroom.course import Course
+    from grader.classroom.roster import import_roster
+
+    new, known = import_roster(Course.at(course), file)
+    print(f"{known} students, {new} of them new")
+
+
+@app.command()
+def collect(
+    lesson: Annotated[str, typer.Argument(help="its name, such as 01_collectives")],
+    file: Annotated[Path, typer.Argument(help="the zip of all submissions that the platform gives you")],
+    platform: Annotated[
+        Literal["canvas", "moodle", "other"],
+        typer.Option("--from", help="who made the zip; other: c.FileNameCollectorPlugin.named_regexp says how"),
+    ],
+    times: Annotated[
+        bool, typer.Option("--times", help="the files' dates in the zip are when they were handed in")
+    ] = False,
+    course: CourseFolder = Path(),
+) -> None:
+    """Put a learning platform's zip of submissions into submitted/. The gradebook has to know the students: roster."""
+    from grader.classroom import grade_class, lms
+    from grader.classroom.course import Course
+
+    opened = Course.at(course)
+    grade_class.find_lesson(opened, lesson)
+    print(lms.collect_zip(opened, lesson, file, platform, times))
+
+
+@app.command(name="hand-back")
+def hand_back(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
+    """Write each lesson's feedback to a zip for the platform, and release it to nbgrader's exchange if there is one."""
+    from grader.classroom import grade_class, lms
+    from grader.classroom.course import Course
+
+    opened = Course.at(course)
+    for name in lessons or handed_in(opened):
+        grade_class.find_lesson(opened, name)
+        print(lms.hand_back(opened, name))
+
+
+@app.command()
 def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox: WithoutSandbox = False) -> None:
     """Judge a notebook's checks as grading will. Exits with 1 unless all pass (`nbgrader validate` exits with 0)."""
     from grader.classroom.long_runs import ends_in_a_sentence

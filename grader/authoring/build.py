@@ -128,6 +128,11 @@ def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen
             function = lesson.exercises[check.exercise].function
             source += HIDDEN_TESTS.format(lesson=lesson.name, function=function, judges=check.judges)
         return new_code_cell(source, id=check.id, metadata=metadata)
+    if cell.marker.essay:
+        metadata["nbgrader"] = nbgrader_metadata(
+            cell.marker.essay, grade=True, solution=True, points=cell.marker.points
+        )
+        return new_markdown_cell(cell.source, id=cell.marker.essay, metadata=metadata)
     if cell.kind == "code" and only_reveals(cell.source):
         metadata["jupyter"] = {"source_hidden": True}  # folded in JupyterLab, which still shows its first line
         return new_code_cell(FOLDED + cell.source, id=content_id(cell, seen), metadata=metadata)

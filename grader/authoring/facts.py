@@ -36,9 +36,10 @@ def minutes(lesson: Lesson) -> int:
     at 180 words a minute. The text is that of the markdown cells. Comments in code are left out: in no lesson are they
     two minutes' reading.
     """
-    text = "\n".join(cell.source for cell in lesson.cells if cell.kind == "markdown")
+    text = "\n".join(cell.source for cell in lesson.cells if cell.kind == "markdown" and not cell.marker.essay)
     words = sum(any(map(str.isalnum, word)) for word in text.split())
     exercises = sum(exercise.minutes for exercise in lesson.required)
+    exercises += sum(essay.minutes for essay in lesson.essays.values())
     total = exercises + MINUTES_A_PREDICTION * len(PREDICTION.findall(text)) + words / WORDS_A_MINUTE
     return 10 * -int(-total // 10)
 
@@ -52,10 +53,10 @@ def shown_cells(lesson: Lesson) -> list[Cell]:
         if cell is lesson.cells[0]:
             source = source.replace(f"\n{NEEDS}", f"\n*{about_lesson(lesson)} · {NEEDS.lstrip('*')}", 1)
         elif cell.line in headings:
-            exercise = lesson.exercises[headings[cell.line]]
-            line = about_exercise(exercise, lesson.checks_of(exercise.name))
-            if re.sub(r"[^a-z0-9]+", "-", heading_text(cell).lower()).strip("-") != exercise.name:
-                line = f"`{exercise.name}` · {line}"  # as checks and the gradebook call it
+            name = headings[cell.line]
+            line = about(lesson, name)
+            if re.sub(r"[^a-z0-9]+", "-", heading_text(cell).lower()).strip("-") != name:
+                line = f"`{name}` · {line}"  # as checks and the gradebook call it
             heading, _, text = source.partition("\n")
             source = f"{heading}\n{line}\n\n{text.lstrip()}".rstrip()  # a paragraph of its own
         shown.append(replace(cell, source=source))
@@ -63,14 +64,14 @@ def shown_cells(lesson: Lesson) -> list[Cell]:
 
 
 def headings_of(lesson: Lesson) -> dict[str, Cell | None]:
-    """{exercise: the last cell above it that starts with `## `}, each cell for one exercise at most."""
+    """{exercise or essay: the last cell above it that starts with `## `}, each cell for one of them at most."""
     headings: dict[str, Cell | None] = {}
     heading = None
     for cell in lesson.cells:
         if cell.kind == "markdown" and cell.source.startswith("## "):
             heading = cell
-        elif cell.exercise:
-            headings[cell.exercise], heading = heading, None
+        elif name := cell.exercise or cell.marker.essay:
+            headings[name], heading = heading, None
     return headings
 
 
@@ -82,6 +83,13 @@ def about_lesson(lesson: Lesson) -> str:
     counts = [plural(len(lesson.required), "exercise"), plural(lesson.points, "point")]
     counts += ["a challenge"] * bool(lesson.challenge)
     return " · ".join([f"about {hours(minutes(lesson))}", *counts])
+
+
+def about(lesson: Lesson, name: str) -> str:
+    """What the line under the heading of an exercise or an essay says."""
+    if essay := lesson.essays.get(name):
+        return f"about {essay.minutes} minutes · {plural(essay.points, 'point')}, graded by a person"
+    return about_exercise(lesson.exercises[name], lesson.checks_of(name))
 
 
 def about_exercise(exercise: Exercise, checks: list[Check]) -> str:

@@ -27,16 +27,23 @@ from grader.authoring.markers import (
     FOR_EXAMPLE,
     MARKER,
     REGION,
+    STUB,
     Marker,
     clear_solution,
     mentions_region,
     nearest,
     read_marker,
     region_problems,
+    solution_lines,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSON_NAME = re.compile(r"\d\d(_[a-z0-9]+)+")
+RUBRIC = re.compile(r"^- ([\d.]+) points?: ", re.MULTILINE)
+NOT_AN_ESSAY = (
+    "an essay's cell holds BEGIN and END SOLUTION alone, between them a model answer and a rubric whose points add up "
+    "to the essay's, in lines such as '- 2 points: names the link'"
+)
 SCORE = "score"  # what the check of a challenge judges
 NOT_A_NAME = "a lesson must be called NN_topic, such as 01_collectives (lower-case, digits, _)"
 HEADER = re.compile(r"# ---\n(#.*\n)*?# ---\n")  # jupytext adds it when the file is saved from JupyterLab
@@ -114,13 +121,25 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Essay:
+    """A question to answer in words, which a person grades. text: a model answer and the rubric."""
+
+    name: str
+    text: str
+    line: int
+    minutes: int
+    points: float
+
+
+@dataclass(frozen=True)
 class Lesson:
-    """A lesson as written: cells, exercises by name, and checks, all in order."""
+    """A lesson as written: cells, exercises by name, checks, and essays by name, all in order."""
 
     path: Path
     cells: tuple[Cell, ...]
     exercises: dict[str, Exercise] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    essays: dict[str, Essay] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -145,7 +164,8 @@ class Lesson:
     @property
     def points(self) -> float:
         """Without extra credit."""
-        return sum(check.points for check in self.checks if not check.is_extra_credit)
+        checks = [check.points for check in self.checks if not check.is_extra_credit]
+        return sum(checks) + sum(essay.points for essay in self.essays.values())
 
     @property
     def challenge(self) -> Exercise | None:
@@ -238,9 +258,10 @@ def read_lesson(path: str | Path) -> Lesson:
     cells = reader.read_cells(reader.read_text())
     exercises = reader.exercises(cells)
     checks = reader.checks(cells, exercises)
-    reader.unique_ids(exercises, checks)
+    essays = reader.essays(cells)
+    reader.unique_ids(exercises, checks, essays)
     reader.stop_if_wrong()
-    return Lesson(path, tuple(cells), exercises, tuple(checks))
+    return Lesson(path, tuple(cells), exercises, tuple(checks), essays)
 
 
 class Reader:
@@ -431,7 +452,26 @@ class Reader:
                 self.wrong(check.line, f"this check comes before its exercise (line {exercise.line}): move it below")
         return list(seen.values())
 
-    def unique_ids(self, exercises: dict[str, Exercise], checks: list[Check]) -> None:
+    def essays(self, cells: list[Cell]) -> dict[str, Essay]:
+        essays: dict[str, Essay] = {}
+        for cell in cells:
+            name, marker = cell.marker.essay, cell.marker
+            if not name:
+                continue
+            text = "\n".join(line for _, line in solution_lines(cell.source))
+            given = clear_solution(cell.source) == STUB
+            worth = sum(float(points) for points in RUBRIC.findall(text))
+            if not given or worth != marker.points:
+                self.wrong(cell.line, f"{NOT_AN_ESSAY}; its points are {worth:g} of {marker.points:g}")
+            elif name in essays:
+                self.wrong(cell.line, f"two essays are called {name!r}: rename one")
+            essays[name] = Essay(name, text, cell.line, marker.minutes, marker.points)
+        return essays
+
+    def unique_ids(self, exercises: dict[str, Exercise], checks: list[Check], essays: dict[str, Essay]) -> None:
+        for essay in essays.values():
+            if essay.name in {*exercises, *(check.id for check in checks)}:
+                self.wrong(essay.line, f"the name {essay.name!r} is taken: rename the essay")
         for check in checks:
             if check.id in exercises:
                 self.wrong(check.line, f"the cell id {check.id!r} is also the name of an exercise: rename one")

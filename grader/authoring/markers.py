@@ -3,6 +3,7 @@
     # %% [markdown] question="How do processes meet?"               on the first cell: what the lesson answers
     # %% exercise="broadcast-by-hand" difficulty=2 minutes=10       a function with BEGIN SOLUTION ... END SOLUTION
     # %% check="broadcast-by-hand" judges="values" points=2         one call of check(); judges is "values" by default
+    # %% [markdown] essay="why-a-ring" points=3 minutes=10          a model answer and a rubric: a person grades it
 
 `grader.authoring.lesson` uses it to read a whole source, and reports the line of each problem.
 """
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-KEYS = ("exercise", "difficulty", "minutes", "check", "judges", "points", "question", "tags")
+KEYS = ("exercise", "difficulty", "minutes", "check", "judges", "points", "essay", "question", "tags")
 DIFFICULTY, MINUTES = range(1, 6), range(5, 21)
 GIVE_POINTS_AWAY = {"skip-execution", "raises-exception"}  # a cell that never runs, a check that may fail
 STUB = "# YOUR CODE HERE\nraise NotImplementedError()"  # the same as nbgrader's, so that both give the same release
@@ -44,7 +45,7 @@ Wrong = Callable[[str], None]  # called with each problem
 @dataclass(frozen=True)
 class Marker:
     """What a cell's marker says: an exercise's name, difficulty (1-5) and minutes; what a check judges and its points;
-    the question that the lesson answers; and tags."""
+    an essay's name, minutes and points; the question that the lesson answers; and tags."""
 
     exercise: str | None = None
     difficulty: int = 0
@@ -52,6 +53,7 @@ class Marker:
     check: str | None = None
     judges: str = "values"
     points: float = 0
+    essay: str | None = None
     question: str = ""
     tags: tuple[str, ...] = ()
 
@@ -70,14 +72,15 @@ def read_marker(line: str, kind: str, wrong: Wrong) -> Marker:
     """Read the marker of a cell of this kind ("code", "markdown", "raw"). Parts with a problem are left out."""
     options = read_options(line, wrong)
     check_placement(options, kind, wrong)
-    is_check, is_exercise = "check" in options, "exercise" in options
+    is_check, is_exercise, is_essay = (key in options for key in ("check", "exercise", "essay"))
     return Marker(
         exercise=read_name(options, "exercise", wrong),
         difficulty=read_whole(options, "difficulty", DIFFICULTY, wrong) if is_exercise else 0,
-        minutes=read_whole(options, "minutes", MINUTES, wrong) if is_exercise else 0,
+        minutes=read_whole(options, "minutes", MINUTES, wrong) if is_exercise or is_essay else 0,
         check=(read_name(options, "check", wrong) or "") if is_check else None,
         judges=(is_check and read_name(options, "judges", wrong)) or "values",
-        points=read_points(options.get("points"), wrong) if is_check else 0,
+        points=read_points(options.get("points"), wrong) if is_check or is_essay else 0,
+        essay=read_name(options, "essay", wrong),
         question=read_question(options, wrong),
         tags=read_tags(options, wrong),
     )
@@ -112,13 +115,16 @@ def value_of(text: str) -> Any:
 
 def check_placement(options: dict[str, Any], kind: str, wrong: Wrong) -> None:
     ours = [key for key in ("exercise", "difficulty", "minutes", "check", "judges", "points") if key in options]
-    if ours and kind != "code":
+    if "essay" in options and (kind != "markdown" or {"exercise", "check"} & options.keys()):
+        wrong('an essay is a markdown cell of its own: # %% [markdown] essay="why-a-ring" points=3 minutes=10')
+    elif ours and kind != "code" and "essay" not in options:
         wrong(f"{ours[0]}= doesn't go on a {kind} cell: write the marker without [{kind}]")
     if "exercise" in options and "check" in options:
         wrong("a cell is either an exercise or a check: split it in two")
     for owner, keys in (("check", ("judges", "points")), ("exercise", ("difficulty", "minutes"))):
         for key in keys:
-            if key in options and owner not in options:
+            of_essay = "essay" in options and key in ("points", "minutes")
+            if key in options and owner not in options and not of_essay:
                 wrong(f"{key}= belongs to {'an' if owner == 'exercise' else 'a'} {owner}: {FOR_EXAMPLE}")
 
 

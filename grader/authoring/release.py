@@ -28,6 +28,7 @@ from grader.authoring.markers import REGION
 
 NAME = "distributed-training"
 SELF_STUDY = f"{NAME}-self-study"
+FOLDED_TEXT = "<details><summary>An answer, for self-study, and what it has to say</summary>\n\n{text}\n\n</details>"
 FOLDED = """<details><summary>A solution, for self-study: try first, then read the hints</summary>
 
 ```python
@@ -70,7 +71,7 @@ def contents(lessons: Iterable[Lesson], root: Path = ROOT, solutions: bool = Fal
 
 
 def with_solutions(notebook: bytes, lesson: Lesson) -> bytes:
-    """A lesson as students get it, with each answer in a folded cell below the last check of its exercise."""
+    """A lesson as students get it, with each answer folded: below its exercise's last check, or its essay."""
     nb = nbformat.reads(notebook.decode(), as_version=4)
     below = {checks[-1].id: name for name in lesson.exercises if (checks := lesson.checks_of(name))}
     cells = []
@@ -80,6 +81,8 @@ def with_solutions(notebook: bytes, lesson: Lesson) -> bytes:
             exercise = lesson.exercises[below[cell.id]]
             code = "\n".join(line for line in exercise.source.split("\n") if not REGION.fullmatch(line))
             cells.append(new_markdown_cell(FOLDED.format(code=code), id=f"{SOLUTION_CELL}{exercise.name}"[:64]))
+        elif essay := lesson.essays.get(cell.id):
+            cells.append(new_markdown_cell(FOLDED_TEXT.format(text=essay.text), id=f"{SOLUTION_CELL}{essay.name}"[:64]))
     nb.cells = cells
     return bytes_of(nb)
 

@@ -72,12 +72,14 @@ def title_and_needs(lesson: Lesson) -> Breaches:
 
 
 def headings(lesson: Lesson) -> Breaches:
-    """Above each exercise is a heading of its own, in any words: what a textbook would print."""
+    """Above each exercise or essay is a heading of its own, in any words: what a textbook would print."""
     said = dict[str, int]()
     for name, heading in headings_of(lesson).items():
         if heading is None:
-            what = f"exercise {name!r} has no heading: above it, start a markdown cell with '## ' and a noun phrase"
-            yield Problem(lesson.file, lesson.exercises[name].line, what)
+            kind = "essay" if name in lesson.essays else "exercise"
+            line = (lesson.essays.get(name) or lesson.exercises[name]).line
+            what = f"{kind} {name!r} has no heading: above it, start a markdown cell with '## ' and a noun phrase"
+            yield Problem(lesson.file, line, what)
             continue
         words = heading_text(heading)
         if words in said:

@@ -54,8 +54,8 @@ def lesson_page(lesson: Lesson, released: NotebookNode, executed: NotebookNode, 
 
 
 def kind_of(cell: NotebookNode) -> str:
-    """`exercise` or `check`; nothing for a cell that is given."""
-    graded = cell.metadata.get("nbgrader", {})
+    """`exercise` or `check`; nothing for a cell that is given, or answered in words."""
+    graded = cell.metadata.get("nbgrader", {}) if cell.cell_type == "code" else {}
     return "exercise" if graded.get("solution") else "check" if graded.get("grade") else ""
 
 

@@ -110,12 +110,15 @@ class Course:
     def log_file(self, lesson: str, name: str) -> Path:
         return self.root / "logs" / lesson / f"{name}.log"
 
-    def nbgrader(self, step: type, lesson: str, **options: object) -> str | None:
+    def nbgrader(self, step: type, lesson: str, exclude: str = "", **options: object) -> str | None:
         """Run one of nbgrader's steps (a converter, or one of the exchange's) and log to a file.
 
+        exclude: students to leave out, with commas between.
         Returns None if it worked, otherwise one line about the failure.
         """
-        directories = CourseDirectory(config=self.config, root=str(self.root), assignment_id=lesson)
+        directories = CourseDirectory(
+            config=self.config, root=str(self.root), assignment_id=lesson, student_id_exclude=exclude
+        )
         try:
             with self.log_to(path := self.log_file(lesson, step.__name__)):
                 step(coursedir=directories, config=self.config, **options).start()
@@ -125,9 +128,9 @@ class Course:
             return f"nbgrader's {step.__name__} of {lesson} failed: {first} (the full log: {path})"
         return None
 
-    def must(self, step: type, lesson: str, **options: object) -> None:
+    def must(self, step: type, lesson: str, exclude: str = "", **options: object) -> None:
         """Run a step that everything after it depends on. Raises ClassroomError if it fails."""
-        if why := self.nbgrader(step, lesson, **options):
+        if why := self.nbgrader(step, lesson, exclude, **options):
             raise ClassroomError(why)
 
     @contextmanager

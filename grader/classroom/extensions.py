@@ -1,4 +1,7 @@
-"""More time for single students, as `--extension ada=2d` grants it. nbgrader's gradebook keeps it."""
+"""Deadlines from the configuration, and more time for single students, as `--extension ada=2d` grants it.
+
+nbgrader's gradebook keeps both.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import re
 from datetime import timedelta
 
 from grader.classroom.course import ClassroomError, Course
+from grader.classroom.late_days import read_deadline
+from grader.classroom.nbgrader_plugins import SaveGrades
 
 UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 LONGEST = timedelta(days=366)
@@ -22,12 +27,27 @@ def extension_of(text: str) -> tuple[str, timedelta]:
     return found[1], time
 
 
+def set_deadline(course: Course, lesson: str) -> None:
+    """Write the deadline that the configuration sets, if it does, to the gradebook. Raises ClassroomError."""
+    deadlines = SaveGrades(config=course.config).deadlines
+    if unknown := sorted(set(deadlines) - set(course.lessons())):
+        raise ClassroomError(f"c.SaveGrades.deadlines names lessons that the course doesn't have: {unknown}")
+    if lesson not in deadlines:
+        return
+    try:
+        with course.gradebook() as gradebook:
+            gradebook.update_or_create_assignment(lesson, duedate=read_deadline(deadlines[lesson]))
+    except ValueError as error:
+        raise ClassroomError(f"c.SaveGrades.deadlines, {lesson}: {error}") from error
+
+
 def grant(course: Course, lesson: str, extensions: dict[str, timedelta]) -> None:
     """Write extensions to the gradebook, in place of earlier ones. Raises ClassroomError if there is no deadline."""
     with course.gradebook() as gradebook:
         if extensions and gradebook.find_assignment(lesson).duedate is None:
             raise ClassroomError(
-                f"{lesson} has no deadline to extend: set one in formgrader, under Manage Assignments, Edit"
+                f"{lesson} has no deadline to extend: set c.SaveGrades.deadlines in nbgrader_config.py, "
+                "or one in formgrader, under Manage Assignments, Edit"
             )
         for student, time in extensions.items():
             gradebook.update_or_create_student(student)

@@ -9,6 +9,8 @@ interrupted continues where it stopped.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -18,6 +20,7 @@ from pathlib import Path
 import nbformat
 from nbformat.notebooknode import NotebookNode
 from nbgrader import utils
+from nbgrader.api import Assignment, Notebook
 from nbgrader.auth import Authenticator
 from nbgrader.converters import GenerateAssignment, GenerateFeedback
 from nbgrader.exchange import ExchangeFactory
@@ -25,15 +28,20 @@ from tqdm import tqdm
 
 from grader.classroom.course import ClassroomError, Course
 from grader.classroom.dask_cluster import ClusterError, judge_all
-from grader.classroom.extensions import grant
+from grader.classroom.extensions import grant, set_deadline
+from grader.classroom.gradebook import replace_file
 from grader.classroom.grades import Grades, by_exercise, find_problems, printable, read_grades
-from grader.classroom.judgement_cache import JudgementCache, digest_of, digest_of_answers
+from grader.classroom.judgement_cache import JudgementCache, digest_of, digest_of_answers, digests_of_checks, stamp_of
 from grader.classroom.long_runs import MINUTE, Pace, a_line_every
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import grade_id
 from grader.judging.check_cells import is_check, names_its_lesson
 from grader.judging.verdict import NOT_RUN, Judgement
 from grader.judging.worker import JudgeSettings
+
+PROJECT = Path(__file__).resolve().parents[2]
+READ_BY = ("submission.py", "notebook_file.py")  # what makes the official cells of a submission's files
+MADE_FROM = ".made-from"  # beside a feedback page: feedback_keys of when it was written
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
 
@@ -69,22 +77,75 @@ def grade_class(course: Course, lesson: str, options: GradeOptions = GradeOption
     find_lesson(course, lesson)
     if not options.scheduler:
         course.require_sandbox()
-    course.must(GenerateAssignment, lesson)
+    release(course, lesson)
     students = course.students(lesson)
     if not students:
         expected = course.folder("submitted", "STUDENT", lesson) / f"{lesson}.ipynb"
         raise ClassroomError(f"nobody has handed in {lesson}: submissions are expected as {expected}")
+    set_deadline(course, lesson)
     grant(course, lesson, options.extensions)
     this = autograde(
         course, lesson, [one for one in students if one in options.students or not options.students], options
     )
     print(f"{lesson}: {this}")
-    if why := course.nbgrader(GenerateFeedback, lesson):
-        print(why)
+    write_feedback(course, lesson)
     grades = read_grades(course, lesson)
     for student, line in this.failed.items():
         grades.problems[student].insert(0, line)
     return grades
+
+
+def release(course: Course, lesson: str) -> None:
+    """Make the notebook for students and the gradebook's record of its cells, unless they are of this source."""
+    made = course.root / "judgements" / lesson / "release.sha256"
+    with course.gradebook() as gradebook:
+        known = bool(gradebook.db.query(Notebook).join(Assignment).filter(Assignment.name == lesson).count())
+    if known and made.is_file() and made.read_text() == release_digest(course, lesson):
+        return
+    course.must(GenerateAssignment, lesson)
+    replace_file(made, release_digest(course, lesson).encode())
+
+
+def release_digest(course: Course, lesson: str) -> str:
+    """A hash of the instructor's notebook and of the students', whether they are there or not."""
+    files = [course.folder(step, ".", lesson) / f"{lesson}.ipynb" for step in ("source", "release")]
+    return hashlib.sha256(
+        b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files if file.is_file())
+    ).hexdigest()
+
+
+def write_feedback(course: Course, lesson: str) -> None:
+    """Write the pages of those whose notebook, grades or comments have changed since their page was written."""
+    keys = feedback_keys(course, lesson)
+    files = {student: course.folder("feedback", student, lesson) / MADE_FROM for student in keys}
+    there = {student: file for student, file in files.items() if file.with_name(f"{lesson}.html").is_file()}
+    done = {student for student, file in there.items() if file.is_file() and file.read_text() == keys[student]}
+    if keys.keys() == done:
+        return
+    if why := course.nbgrader(
+        GenerateFeedback, lesson, exclude=",".join(one for one in sorted(done) if "," not in one)
+    ):
+        print(why)
+        return
+    for student in keys.keys() - done:
+        if files[student].parent.is_dir():
+            replace_file(files[student], keys[student].encode())
+
+
+def feedback_keys(course: Course, lesson: str) -> dict[str, str]:
+    """student -> a hash of all that their page depends on."""
+    pages = [file.read_text() for file in sorted((PROJECT / "grader" / "pages").glob("*.*"))]
+    found = {}
+    with course.gradebook() as gradebook:
+        for one in gradebook.notebook_submissions(lesson, lesson):
+            student = one.student.id
+            grades = [(grade.cell_id, grade.auto_score, grade.manual_score, grade.extra_credit) for grade in one.grades]
+            comments = [(comment.cell_id, comment.comment) for comment in one.comments]
+            facts = [sorted(map(repr, grades)), sorted(map(repr, comments)), one.late_submission_penalty]
+            folder = course.folder("autograded", student, lesson)
+            if folder.is_dir():
+                found[student] = stamp_of(folder, [json.dumps(facts), *pages])
+    return found
 
 
 def find_lesson(course: Course, lesson: str) -> None:
@@ -165,6 +226,10 @@ class Round:
     def __init__(self, course: Course, lesson: str, options: GradeOptions) -> None:
         self.course, self.lesson, self.options = course, lesson, options
         self.cache = JudgementCache(course.root / "judgements" / lesson)
+        settings = course.judge_settings
+        reading = [(PROJECT / "grader" / "classroom" / name).read_text() for name in READ_BY]
+        self.inputs = [release_digest(course, lesson), repr(settings), *digests_of_checks(lesson, settings), *reading]
+        self.stamps: dict[str, str] = {}  # student -> the stamp of the files as they were when they were read
         self.to_judge: dict[str, tuple[NotebookNode, str]] = {}  # student -> the notebook, and its digest
         self.kept: dict[str, tuple[Judgement, list[str]]] = {}  # student -> what is kept, all but these checks
         self.put_off: set[str] = set()  # students some of whose checks took long, and are judged again alone
@@ -180,25 +245,39 @@ class Round:
             self.safely(submission, "w", lambda: self.record_or_wait(submission))
 
     def record_or_wait(self, submission: OneSubmission) -> bool:
+        """Whether the submission's grades are in the gradebook; if not, it has to be judged."""
+        student, again = submission.student, self.options.regrade or self.options.exercise
+        self.stamps[student] = stamp_of(submission.handed_in.parent, self.inputs)
+        known = None if again else self.cache.find_stamped(student, self.stamps[student])
+        if known and self.is_unchanged(submission, *known):
+            return True
         nb = submission.read()
         digest = digest_of(nb, self.lesson, self.course.judge_settings)
         not_run = nb.metadata.get("not_run")
-        if self.options.exercise and not not_run and (before := self.cache.find_answers(submission.student, nb)):
-            self.kept[submission.student] = before, exercises_in(nb).get(self.options.exercise, [])
+        if self.options.exercise and not not_run and (before := self.cache.find_answers(student, nb)):
+            self.kept[student] = before, exercises_in(nb).get(self.options.exercise, [])
         if self.options.regrade:
-            self.cache.drop(submission.student)
-        judgement = Judgement(self.lesson) if not_run else self.cache.find(submission.student, digest)
+            self.cache.drop(student)
+        judgement = Judgement(self.lesson) if not_run else self.cache.find(student, digest)
         if not judgement or (self.options.exercise and not not_run):
-            self.to_judge[submission.student] = nb, digest
+            self.to_judge[student] = nb, digest
             return False
+        if not not_run:
+            self.cache.store(student, digest, judgement, digest_of_answers(nb), self.stamps[student])
+        if not self.is_unchanged(submission, judgement, digest):
+            submission.record(nb, digest, judgement)
+            self.counts["judged before and taken over"] += 1
+        return True
+
+    def is_unchanged(self, submission: OneSubmission, judgement: Judgement, digest: str) -> bool:
+        """Whether all is as it was recorded. If so, only the late penalty is worked out again."""
         with self.course.gradebook() as gradebook:
             unchanged = submission.is_recorded(gradebook, digest, judgement)
-        if unchanged:
+            late = unchanged and submission.is_late(gradebook)
+        if late:
             submission.update_penalty()
-        else:
-            submission.record(nb, digest, judgement)
-        self.counts["unchanged" if unchanged else "judged before and taken over"] += 1
-        return True
+        self.counts["unchanged"] += unchanged
+        return unchanged
 
     def part_to_judge(self, student: str) -> NotebookNode:
         """The notebook, with only the checks that are to be judged, or all if those don't name their lesson."""
@@ -237,7 +316,7 @@ class Round:
 
         def cache_and_record() -> bool:
             if sound:
-                self.cache.store(student, digest, judgement, digest_of_answers(nb))
+                self.cache.store(student, digest, judgement, digest_of_answers(nb), self.stamps.get(student, ""))
             submission.record(nb, digest, judgement)
             return True
 

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 
 from grader.classroom.course import Course
 from grader.classroom.gradebook import waits_for_a_person
 from grader.classroom.notebook_file import names_in
-from grader.classroom.one_submission import OneSubmission
+from grader.classroom.one_submission import OneSubmission, read_graded
 from grader.classroom.submission import problems
 from grader.judging.check_cells import extra_credit
 
@@ -53,6 +52,13 @@ class Grades:
     def taken_off(self, student: str) -> float:
         """The points that being late costs; never more than were earned."""
         return min(self.penalty.get(student, 0.0), max(0.0, sum(self.earned[student].values())))
+
+    def regular(self, student: str) -> float:
+        """What the lesson's own points earned, without extra credit and before any penalty: for statistics."""
+        return sum(points for check, points in self.earned[student].items() if check not in self.extra)
+
+    def extra_credit(self, student: str) -> float:
+        return sum(points for check, points in self.earned[student].items() if check in self.extra)
 
     def worth(self, exercise: str) -> float:
         """The most points that it can give, extra credit included."""
@@ -123,7 +129,7 @@ def find_problems(course: Course, lesson: str, student: str) -> list[str]:
     if not submission.autograded.is_file():
         return [f"could not be graded: see {course.log_file(lesson, student)}"]
     try:
-        return problems(nbformat.read(submission.autograded, as_version=4))
+        return problems(read_graded(submission.autograded))
     except Exception as error:  # nbformat's errors for damaged files are not documented
         return [f"the graded notebook can't be read ({type(error).__name__}): grade it again"]
 
@@ -131,30 +137,29 @@ def find_problems(course: Course, lesson: str, student: str) -> list[str]:
 def table(grades: Grades, width: int = 100) -> str:
     """A row per student and a numbered column per exercise, their names below; in parts no wider than `width`."""
     names = list(grades.exercises)
-    in_all = sum(grades.points.values())
-    rows = [
-        (
-            shortened(printable(student), MAX_NAME),
-            [cell(grades, student, name) for name in names],
-            grades.total(student),
-        )
-        for student in grades.earned
-    ]
-    rows.append(("of", [f"{grades.worth(name):g}" for name in names], in_all))
-    first = max(map(len, ["student", *(student for student, _, _ in rows)])) + 1
-    wide = max(map(len, [*(text for _, row, _ in rows for text in row), f"{len(names)}"])) + 2
+    titles = [name + " (extra credit, not in the total's maximum)" * grades.is_challenge(name) for name in names]
+    rows = {student: [cell(grades, student, name) for name in names] for student in grades.earned}
+    rows["of"] = [f"{grades.worth(name):g}" for name in names]
+    if any(map(grades.taken_off, grades.earned)):
+        titles.append("taken off for handing in late")
+        taken = {student: f"{0 - grades.taken_off(student):g}" for student in grades.earned}
+        rows = {student: [*row, taken.get(student, "")] for student, row in rows.items()}
+    totals = {student: f"{grades.total(student):g}" for student in grades.earned}
+    totals["of"] = f"{sum(grades.points.values()):g}"
+    shown = {student: shortened(printable(student), MAX_NAME) for student in rows}
+    first = max(map(len, ["student", *shown.values()])) + 1
+    wide = max(map(len, [*(text for row in rows.values() for text in row), f"{len(titles)}"])) + 2
     at_once = max(1, (width - first - 9) // wide)
     lines = []
-    for start in range(0, len(names), at_once):
-        part = range(start, min(start + at_once, len(names)))
-        last = part.stop == len(names)
+    for start in range(0, len(titles), at_once):
+        part = range(start, min(start + at_once, len(titles)))
+        last = part.stop == len(titles)
         line = f"{'student':{first}}" + "".join(f"{number + 1:>{wide}}" for number in part)
         lines += [line + ("    total" if last else ""), "-" * (len(line) + 9 * last)]
-        for student, row, total in rows:
-            line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}}" for number in part)
-            lines.append(line + (f"{total:>9g}" if last else ""))
+        for student, row in rows.items():
+            line = f"{shown[student]:{first}}" + "".join(f"{row[number]:>{wide}}" for number in part)
+            lines.append(line + (f"{totals[student]:>9}" if last else ""))
         lines.append("")
-    titles = [name + " (extra credit, not in the total's maximum)" * grades.is_challenge(name) for name in names]
     lines += [f"{number:>3}  {title}" for number, title in enumerate(titles, 1)]
     waiting = sum(map(len, grades.waiting.values()))
     return "\n".join([*lines, *([f"  ?  not graded yet: a person has to ({waiting} answers)"] if waiting else [])])

@@ -2,13 +2,19 @@
 
 An entry is valid until one of its inputs changes: the student's text, the lesson, the checks or the limits. When one
 exercise is judged again, the rest of the judgement is still good as long as the student's text is the same.
+
+To find out whether the text has changed, a submission has to be read. That takes half a second, so an entry also has a
+stamp of the files as they were: while it stays the same, nothing is read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from nbformat.notebooknode import NotebookNode
@@ -43,9 +49,18 @@ class JudgementCache:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def store(self, student: str, digest: str, judgement: Judgement, answers: str = "") -> None:
-        """answers: the digest of the student's own text."""
-        entry = {"digest": digest, "answers": answers, "judgement": asdict(judgement)}
+    def find_stamped(self, student: str, stamp: str) -> tuple[Judgement, str] | None:
+        """The student's judgement and its digest, if it was made when the files had this stamp."""
+        try:
+            entry = json.loads(self.file(student).read_text(encoding="utf-8"))
+            found = Judgement.from_json(json.dumps(entry["judgement"])), str(entry["digest"])
+            return found if stamp and entry["stamp"] == stamp else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def store(self, student: str, digest: str, judgement: Judgement, answers: str = "", stamp: str = "") -> None:
+        """answers: the digest of the student's own text. stamp: of the files that it was read from."""
+        entry = {"digest": digest, "answers": answers, "stamp": stamp, "judgement": asdict(judgement)}
         text = json.dumps(entry, indent=1)
         replace_file(self.file(student), text.encode())
 
@@ -54,6 +69,22 @@ class JudgementCache:
 
     def file(self, student: str) -> Path:
         return self.folder / f"{student}.json"
+
+
+MAX_FILES = 1000  # in a folder that has a stamp
+
+
+def stamp_of(folder: Path, more: Iterable[str] = ()) -> str:
+    """A hash that changes when a file in the folder does, of what the system notes about each. "" for too many files.
+
+    more: texts that are part of it.
+    """
+    with os.scandir(folder) as entries:
+        found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in islice(entries, MAX_FILES + 1)]
+    if len(found) > MAX_FILES:
+        return ""
+    facts = sorted((name, at.st_ino, at.st_mode, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in found)
+    return hashlib.sha256(json.dumps([facts, *more]).encode()).hexdigest()
 
 
 def digest_of(nb: NotebookNode, lesson: str, settings: JudgeSettings) -> str:

@@ -16,9 +16,10 @@ from nbconvert.preprocessors import Preprocessor
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import AssignLatePenalties, GetGrades, NbGraderPreprocessor, SaveAutoGrades
-from traitlets import Bool, Float, Unicode
+from traitlets import Bool, Dict, Float, Unicode
 
 from grader.classroom.gradebook import one_transaction, waits_for_a_person
+from grader.classroom.late_days import read_deadline
 from grader.classroom.submission import add_problem, grade_id, problems
 from grader.judging.check_cells import extra_credit, is_check, worth
 from grader.judging.verdict import NOT_RUN, PASSED, Judgement, Verdict
@@ -91,6 +92,10 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
     nbgrader handles cells that a person grades, and anything a person has entered, as it always does.
     """
 
+    deadlines = Dict(help="lesson -> '2026-10-05 18:00 Europe/Berlin', in place of what formgrader says").tag(
+        config=True
+    )
+
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         ids = resources["nbgrader"]
         self.notebook_id, self.assignment_id, self.student_id = ids["notebook"], ids["assignment"], ids["student"]
@@ -130,6 +135,8 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
     def _add_late_penalty(self) -> None:
         self.gradebook.db.flush()
         submission = self.gradebook.find_submission(self.assignment_id, self.student_id)
+        if self.assignment_id in self.deadlines:
+            submission.assignment.duedate = read_deadline(self.deadlines[self.assignment_id])
         notebook = self.gradebook.find_submission_notebook(self.notebook_id, self.assignment_id, self.student_id)
         self.gradebook.db.refresh(notebook)
         notebook.late_submission_penalty, late, score = None, submission.total_seconds_late, notebook.score
@@ -145,6 +152,7 @@ class ReadGrades(GetGrades):
         super()._get_score(cell, resources)
         grade = self.gradebook.find_grade(grade_id(cell), self.notebook_id, self.assignment_id, self.student_id)
         cell.metadata.nbgrader["waits"] = waits_for_a_person(grade)
+        resources["nbgrader"]["submission"] = grade.notebook.assignment_id  # the gradebook's name for it
 
 
 def points_of(nb: NotebookNode, judged: bool) -> dict[str, float]:

@@ -18,9 +18,14 @@ c.CourseDirectory.course_id = {name!r}
 # Where students fetch lessons and hand them in, if you use nbgrader's exchange:
 # c.Exchange.root = "/srv/nbgrader/exchange"
 
-# What handing in late costs: "none", or "zero" for all points. A plug-in of your own can take off less; see nbgrader's
-# "Late submission plugin".
-# c.LateSubmissionPlugin.penalty_method = "zero"
+# When lessons are due, and the part of the earned points that each day begun after that costs, up to a maximum.
+# c.SaveGrades.deadlines = {{"01_collectives": "2026-10-05 18:00 Europe/Berlin"}}
+# c.LateByDay.percent_per_day = 10
+# c.LateByDay.grace_hours = 2
+# c.LateByDay.most_percent = 50
+
+# Courses of earlier terms, in whose answers the report looks for copies.
+# c.Similarity.earlier = ["../autumn"]
 
 # Seconds for one submission.
 # c.Judge.seconds = 600

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat.notebooknode import NotebookNode
-from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.api import Grade, Gradebook, MissingEntry
+from sqlalchemy.orm import joinedload
 
 from grader.classroom.course import Course
 from grader.classroom.gradebook import replace_file
@@ -87,17 +89,24 @@ class OneSubmission:
             return False
         try:
             submission = gradebook.find_submission(self.lesson, self.student)
-            grades = gradebook.find_submission_notebook(self.lesson, self.lesson, self.student).grades
+            notebook = gradebook.find_submission_notebook(self.lesson, self.lesson, self.student)
         except MissingEntry:
             return False
+        of_notebook = gradebook.db.query(Grade).filter(Grade.notebook_id == notebook.id)
+        grades = of_notebook.options(joinedload(Grade.cell))  # otherwise each name is a query
         written = {grade.name: grade.auto_score if grade.max_score else grade.extra_credit for grade in grades}
         same = all(written.get(name) == points for name, points in points_of(nb, judged=True).items())
         return same and (not self.timestamp or submission.timestamp == self.timestamp)
 
+    def is_late(self, gradebook: Gradebook) -> bool:
+        """Whether it has a late penalty, or may need one."""
+        submission = gradebook.find_submission(self.lesson, self.student)
+        return submission.total_seconds_late > 0 or bool(submission.late_submission_penalty)
+
     def read_autograded(self) -> NotebookNode:
-        """The notebook in autograded/, or an empty one if it is missing or can't be read."""
+        """The notebook in autograded/, or an empty one if it is missing or can't be read. It must not be changed."""
         try:
-            return nbformat.read(self.autograded, as_version=4)
+            return read_graded(self.autograded)
         except Exception:  # nbformat's errors for damaged files are not documented
             return nbformat.v4.new_notebook()
 
@@ -112,3 +121,14 @@ class OneSubmission:
         for preprocessor in preprocessors:
             exporter.register_preprocessor(preprocessor)
         return exporter
+
+
+def read_graded(path: Path) -> NotebookNode:
+    """A notebook of ours, read once as long as the file stays the same; so it must not be changed. Raises anything."""
+    at = path.stat()
+    return read_version(path, (at.st_ino, at.st_size, at.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def read_version(path: Path, version: tuple[int, ...]) -> NotebookNode:
+    return nbformat.read(path, as_version=4)

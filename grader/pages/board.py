@@ -1,14 +1,17 @@
 """The class's board of a challenge: who has reached par, best score first, under a name of each student's choice.
 
-A student signs with a line `board_name = "..."` in the challenge's cell. Without one, the score is on the board without
-a name. So the board can be shown to the class, unlike the rest of the report.
+A student signs with a line `board_name = "..."` in the challenge's cell. Without one, the score has a made-up name that
+only its own student is told, on the feedback page. So the board can be shown to the class, unlike the rest of the
+report.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import groupby
+from statistics import median
 
 from nbformat.notebooknode import NotebookNode
 from nbgrader import utils
@@ -19,6 +22,47 @@ from grader.pages import visible
 LONGEST = 40  # characters of a name
 NAME = re.compile(r"""^board_name\s*=\s*(?P<quote>["'])(?P<name>[^"'\\\n]*)(?P=quote)[ \t]*(#.*)?$""", re.MULTILINE)
 ANONYMOUS = "anonymous"
+COLOURS = [
+    "amber",
+    "azure",
+    "brown",
+    "coral",
+    "crimson",
+    "golden",
+    "green",
+    "grey",
+    "indigo",
+    "ivory",
+    "lilac",
+    "olive",
+    "orange",
+    "pink",
+    "red",
+    "silver",
+    "teal",
+    "white",
+]
+BIRDS = [
+    "crane",
+    "dove",
+    "duck",
+    "eagle",
+    "falcon",
+    "finch",
+    "heron",
+    "jay",
+    "kite",
+    "lark",
+    "magpie",
+    "owl",
+    "puffin",
+    "raven",
+    "robin",
+    "stork",
+    "swan",
+    "swift",
+    "wren",
+]
 
 
 @dataclass(frozen=True)
@@ -31,11 +75,25 @@ class Row:
     share: float  # position between par (0) and the limit (1)
 
 
+def how_far(rows: list[Row], handed_in: int) -> str:
+    """What the board says of the class, in a sentence or two."""
+    half = median(row.share for row in rows)
+    return f"{len(rows)} of {handed_in} have reached par; half of them came {100 * half:.0f} % of the way to the limit."
+
+
 def board_name(nb: NotebookNode) -> str:
     """The name that a submission is signed with; "" if it isn't."""
     answers = (cell.source for cell in nb.cells if utils.is_solution(cell))
     signed = [found["name"].strip() for source in answers if (found := NAME.search(source))]
     return visible(signed[-1], LONGEST) if signed else ""
+
+
+def made_up_name(submission: str) -> str:
+    """The name of an unsigned score, such as "teal heron 37". submission: the gradebook's id, which is not public."""
+    number = int.from_bytes(sha256(submission.encode()).digest())
+    number, colour = divmod(number, len(COLOURS))
+    number, bird = divmod(number, len(BIRDS))
+    return f"{COLOURS[colour]} {BIRDS[bird]} {number % 100}"
 
 
 def board(scores: list[tuple[str, Score]]) -> list[Row]:

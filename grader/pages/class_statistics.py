@@ -27,11 +27,13 @@ def difficulty(grades: Grades, exercise: str) -> float | None:
 def discrimination(grades: Grades, exercise: str) -> float | None:
     """The correlation of an exercise's points with those of the lesson's other exercises, from -1 to 1.
 
-    None if there are too few submissions, or if all have the same points.
+    The others' points are without extra credit and before any penalty. None if there are too few submissions, or if
+    all have the same points.
     """
     students = graded(grades, exercise)
     points = [grades.of_exercise(student, exercise) for student in students]
-    others = [sum(grades.earned[student].values()) - own for student, own in zip(students, points, strict=True)]
+    own = points if not grades.is_challenge(exercise) else [0.0] * len(points)
+    others = [grades.regular(student) - part for student, part in zip(students, own, strict=True)]
     if len(students) < FEWEST:
         return None
     try:

@@ -26,6 +26,7 @@ from grader.classroom.submission import count, grade_id
 from grader.judging.check_cells import extra_credit, is_check
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
 from grader.pages import number, page, visible
+from grader.pages.board import board_name, made_up_name
 from grader.pages.marks import MARKS, WAITS, Mark, amount, judgement_of, verdict_of
 from grader.pages.sanitize import CACHE_SIZE, LONGEST, PAGE_SECONDS, from_markdown
 from grader.sandbox.bounded import TooMuch, bounded
@@ -53,6 +54,7 @@ class FeedbackPage(Exporter):
     ) -> tuple[str, dict[str, Any]]:
         nb, resources = super().from_notebook_node(nb, resources, **kw)
         about = {name: resources["nbgrader"][name] for name in ABOUT}
+        about["made_up_name"] = made_up_name(resources["nbgrader"].get("submission", ""))
         try:
             return laid_out(nb, about), resources
         except TooMuch as reason:
@@ -125,7 +127,7 @@ def laid_out(nb: NotebookNode, about: dict[str, Any]) -> str:
 def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str:
     """The page as HTML.
 
-    about     the entries of ABOUT
+    about     the entries of ABOUT, and perhaps a made_up_name, for the board
     as_typed  why the cells are shown without any layout; "" if they are laid out
     """
     answers = [grade_id(cell) for cell in nb.cells if utils.is_solution(cell)]
@@ -144,6 +146,7 @@ def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str
         most=about["max_score"],
         extra=sum(one.points for found in exercises.values() for one in found if one.extra),
         penalty=about["late_penalty"],
+        on_board=name_on_board(nb, found, about),
         problems=[
             without_folders(visible(line, 500), own)
             for line in [*judgement_of(nb).problems, *([as_typed] if as_typed else [])]
@@ -153,6 +156,12 @@ def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str
         comments={name: comment for name, comment in comments.items() if comment},
         parts=list(parts(nb, answers, own, typed if as_typed else rendered)),
     )
+
+
+def name_on_board(nb: NotebookNode, exercises: list[Exercise], about: dict[str, Any]) -> str:
+    """The name under which the class's board has this student's score; "" if it has none."""
+    passed = any(one.extra and one.mark is MARKS[PASSED] for exercise in exercises for one in exercise.judged)
+    return (board_name(nb) or str(about.get("made_up_name", ""))) if passed else ""
 
 
 def parts(

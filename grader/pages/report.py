@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count as count_from
@@ -24,11 +25,12 @@ from nbgrader import utils
 
 from grader.classroom.course import Course
 from grader.classroom.grades import Grades, read_grades
-from grader.classroom.similarity import Pair, similar_answers
+from grader.classroom.one_submission import read_graded
+from grader.classroom.similarity import OFFICIAL, Pair, similar_answers
 from grader.classroom.submission import Lesson, count, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
-from grader.pages.board import Row, board, board_name
+from grader.pages.board import Row, board, board_name, how_far, made_up_name
 from grader.pages.class_statistics import difficulty, discrimination, graded, hand_ins
 from grader.pages.marks import MARKS, WAITS, Mark, judgement_of
 
@@ -64,6 +66,7 @@ class Class:
     answers: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> exercise -> code
     similar: list[Pair] = field(default_factory=list)
     files: dict[str, list[Path]] = field(default_factory=dict)  # student -> the notebooks in their folder
+    rubrics: dict[str, str] = field(default_factory=dict)  # answer for a person to grade -> what to look for
     folder: Path = Path()  # the course's
 
 
@@ -72,6 +75,7 @@ def read_class(course: Course, lesson: str) -> Class:
     found = Class(grades, folder=course.root)
     with course.gradebook() as gradebook:
         found.enrolled = len(gradebook.students)
+        made_up = {one.student_id: made_up_name(one.id) for one in gradebook.assignment_submissions(lesson)}
         cells = Lesson(gradebook.find_notebook(lesson, lesson)).cells
         given = {name: official.given for name, official in cells.items() if official.is_answer}
     for student in grades.earned:
@@ -85,18 +89,50 @@ def read_class(course: Course, lesson: str) -> Class:
         files = {"feedback": page_, "notebook": notebook}
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
-            nb = nbformat.read(notebook, as_version=4)
-            found.judgements[student], found.names[student] = judgement_of(nb), board_name(nb)
+            nb = read_graded(notebook)
+            found.judgements[student], found.names[student] = (
+                judgement_of(nb),
+                board_name(nb) or made_up.get(student, ""),
+            )
             found.answers[student] = answers_in(nb)
         except Exception:  # `grades.problems` says why
             continue
-    found.similar = similar_answers(found.answers, given)
+    source, earlier = source_of(course, lesson), earlier_answers(course, lesson)
+    official = answers_in(source)
+    found.rubrics = {grade_id(cell): plain(cell.source) for cell in source.cells if is_by_hand(cell)}
+    found.similar = similar_answers(found.answers, given, official, earlier)
+    found.answers |= {OFFICIAL: official, **earlier}
+    return found
+
+
+def source_of(course: Course, lesson: str) -> NotebookNode:
+    return nbformat.read(course.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
+
+
+def earlier_answers(course: Course, lesson: str) -> dict[str, dict[str, str]]:
+    """The answers of earlier terms, by course and student, if c.Similarity.earlier names any. Raises ClassroomError."""
+    found = {}
+    for folder in course.config.get("Similarity", {}).get("earlier", []):
+        other = Course.at(course.root / folder)
+        for path in sorted(other.folder("autograded", "*", lesson).parent.parent.glob(f"*/{lesson}/{lesson}.ipynb")):
+            with suppress(Exception):  # nbformat's errors for damaged files are not documented
+                found[f"{other.root.name}: {path.parts[-3]}"] = answers_in(nbformat.read(path, as_version=4))
     return found
 
 
 def answers_in(nb: NotebookNode) -> dict[str, str]:
     """The code of each answer."""
     return {grade_id(cell): cell.source for cell in nb.cells if utils.is_solution(cell) and cell.cell_type == "code"}
+
+
+def is_by_hand(cell: NotebookNode) -> bool:
+    """Whether a person grades it."""
+    return bool(utils.is_grade(cell) and utils.is_solution(cell))
+
+
+def plain(source: str) -> str:
+    """An answer of the instructor's without the marks around it."""
+    return "\n".join(line for line in source.split("\n") if not line.lstrip().startswith("### ")).strip()
 
 
 def link(path: Path, root: Path) -> str:
@@ -111,6 +147,7 @@ def report(classes: list[Class]) -> str:
         "report.html",
         lessons=[lesson_values(lesson) for lesson in classes],
         waiting=[row for lesson in classes for row in waiting_rows(lesson)],
+        rubrics=[row for lesson in classes for row in rubric_rows(lesson)],
         marks=MARKS,
         waits=WAITS,
         kinds=KINDS,
@@ -126,30 +163,45 @@ def waiting_rows(lesson: Class) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def rubric_rows(lesson: Class) -> list[tuple[str, str]]:
+    """The answers that wait for a person, each once, and what to look for in them."""
+    waiting = set().union(*lesson.grades.waiting.values())
+    return [(visible(name, 80), visible(text)) for name, text in lesson.rubrics.items() if name in waiting]
+
+
 def lesson_values(lesson: Class) -> dict[str, Any]:
     """The values of the template for one lesson."""
     grades = lesson.grades
     totals = {student: grades.total(student) for student in grades.earned}
+    regular = {student: grades.regular(student) for student in grades.earned}
     most = sum(grades.points.values())
     facts = [(f"{len(totals)}", "handed in")]
     if lesson.enrolled > len(totals):
         facts[0] = (f"{len(totals)} of {lesson.enrolled}", "handed in")
-    if totals:
+    if regular:
         facts += [
-            (number(median(totals.values())), f"median, of {number(most)} points"),
-            (number(mean(totals.values())), "mean"),
-            (f"{number(min(totals.values()))} to {number(max(totals.values()))}", "lowest to highest"),
+            (number(median(regular.values())), f"median, of {number(most)} points"),
+            (number(mean(regular.values())), "mean"),
+            (f"{number(min(regular.values()))} to {number(max(regular.values()))}", "lowest to highest"),
         ]
+    for of_student, words in (
+        (grades.extra_credit, "with extra credit"),
+        (grades.taken_off, "lost points by being late"),
+    ):
+        if some := [points for student in totals if (points := of_student(student))]:
+            facts.append((f"{len(some)}", f"{words}, {number(mean(some))} in the mean"))
     flagged = flagged_submissions(lesson)
     facts.append((f"{len(flagged)}", "need attention"))
+    rows = board_of(lesson)
     return {
         "name": visible(grades.lesson, 80),
         "facts": facts,
-        "histogram": histogram(totals, most),
+        "histogram": histogram(regular, most),
         "hand_ins": hand_ins(grades.handed_in.values(), grades.deadline),
         "untimed": len(totals) - len(grades.handed_in),
         "exercises": [exercise_row(lesson, name) for name in grades.exercises],
-        "board": board_of(lesson),
+        "board": rows,
+        "how_far": how_far(rows, len(totals)) if rows else "",
         "mistakes": common_mistakes(lesson),
         "flagged": flagged,
         "similar": similar_pairs(lesson),
@@ -356,6 +408,7 @@ def similar_pairs(lesson: Class) -> dict[str, Any]:
                 {
                     "name": visible(pair.exercise, 80),
                     "percent": round(100 * pair.share),
+                    "of": "both answers together" if OFFICIAL in students else "the unusual part of the shorter answer",
                     "texts": [visible(lesson.answers[student][pair.exercise], 4000) for student in students],
                 }
                 for pair in pairs[:MAX_EXERCISES]

@@ -1359,6 +1359,32 @@ print(f"through GPU 0 {2 * 255 * 16e9 / 50e9:7.3f} s")
 # the library's because it also pays for copying and adding, which the virtual cluster's own all-reduce does for free.)
 
 # %% [markdown]
+# ## In words: one measurement, one rule
+# A colleague has timed an all-reduce of 4 kB on 64 GPUs. The tree was several times as fast as the ring, so the team
+# has decided: "We use the tree, for everything."
+#
+# In about six sentences: why did the tree win, why is the rule wrong for the gradient, and what would you measure
+# before you write down a rule of your own? No function checks this one. A person reads it.
+
+# %% [markdown] essay="one-measurement-one-rule" points=4 minutes=8
+# ### BEGIN SOLUTION
+# With 4 kB, nearly all of the time is latency: the tree takes $2 \log_2 64 = 12$ steps one after the other, the ring
+# $2 (64 - 1) = 126$. With a gradient of gigabytes the bytes decide, and there the tree is the slow one: in each of
+# its 12 steps the whole tensor crosses a link, while a rank of the ring sends a 64th of it at a time, about twice the
+# tensor in all. So for the gradient the ring is about six times as fast. Where the two meet depends on $\alpha B$:
+# here at about eleven times that many bytes. I would measure both from a few bytes to the largest gradient, at the
+# number of ranks that we use, find the crossover and let the size choose. Between nodes I would measure again,
+# because the links there have another latency and bandwidth.
+#
+# **Rubric**
+#
+# - 1 point: for few bytes the number of steps decides (latency), and the tree has far fewer than the ring
+# - 1 point: for many bytes the bytes per link decide, and the tree sends the whole tensor in every step
+# - 1 point: there is a crossover, and it depends on latency, bandwidth and the number of ranks
+# - 1 point: a measurement that would settle it: both algorithms, over sizes, at the real number of ranks
+# ### END SOLUTION
+
+# %% [markdown]
 # ### How your predictions went
 
 # %% tags=["nbval-ignore-output"]

@@ -1650,6 +1650,34 @@ for gpus in (1024, 16384):
 # data where you stopped, you only need your sampler's epoch, step and seed.
 
 # %% [markdown]
+# ## In words: is it right?
+# A colleague has written data parallelism by hand. With four ranks and Adam, the loss falls just as it did in one
+# process, so "it works, we can scale it up".
+#
+# In about six sentences: name a mistake that this curve can't show, say why it can't, and describe a test that would
+# find it. Then name a second mistake, one that appears only with some batches or some models. No function checks this
+# one. A person reads it.
+
+# %% [markdown] essay="is-it-right" points=4 minutes=8
+# ### BEGIN SOLUTION
+# The ranks may sum the gradients and forget to divide by their number. Adam divides each gradient by a running mean
+# of its own size, so a constant factor drops out almost entirely, and the curve looks the same. It would show with
+# plain SGD, with gradient clipping or with weight decay in the loss. The test: the same weights and the same global
+# batch, once in one process and once on four ranks, in double precision, and compare the gradients, not the losses.
+# Make the ranks' rows differ, or each rank's gradient is the mean already. The second mistake: averaging with equal
+# weights when the last batch doesn't divide evenly, so that the rows of the smaller shard count for more. (Also
+# right: a tied parameter reduced twice, an unused parameter that some ranks wait for, buckets started in a different
+# order, batch norm that sees only its own rows.)
+#
+# **Rubric**
+#
+# - 1 point: a mistake that scales or skews the gradient, such as a sum instead of a mean
+# - 1 point: why the curve hides it: Adam divides the scale out, or a curve is too coarse to tell
+# - 1 point: a test that compares gradients with one process on the same global batch, with rows that differ
+# - 1 point: a second mistake, and the batches or models with which it appears
+# ### END SOLUTION
+
+# %% [markdown]
 # ### How your predictions went
 
 # %%

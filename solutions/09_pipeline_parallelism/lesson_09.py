@@ -1775,6 +1775,36 @@ for num_microbatches in (4, 8, 16, 32, 64):
 # Large training runs use all three at once: tensor inside a node, pipeline across a few nodes, data across the rest.
 
 # %% [markdown]
+# ## In words: a plan for eight machines
+# A team has eight machines of 8 GPUs, with a fast network inside each and a slow one between them. Their model needs
+# the memory of three machines. Somebody proposes tensor parallelism over 32 GPUs, "because then there is no bubble".
+#
+# In about six sentences: what is wrong with that, what would you propose for the 64 GPUs, and what does your own plan
+# cost? No function checks this one. A person reads it.
+
+# %% [markdown] essay="a-plan-for-eight-machines" points=4 minutes=8
+# ### BEGIN SOLUTION
+# Tensor parallelism sums activations in the middle of the computation, for every two layers, forward and backward,
+# and nothing can be done meanwhile. Over 32 GPUs those sums would cross the slow network, and cost far more than a
+# bubble would. I would keep tensor parallelism inside each machine and cut the model into four stages, one per
+# machine: between stages, only the activations at the boundary travel, once per microbatch and direction, and they
+# can be hidden. Two such pipelines use all eight machines, as data parallelism of two. The plan costs a bubble of
+# $(P-1)/(M+P-1)$: with four stages and 16 microbatches, 16 % of the time. More microbatches shrink it, but only until
+# each has too few rows to keep a GPU busy, so I would try several. With 1F1B the first stage holds up to four
+# microbatches' activations, which has to fit, and the two replicas have to sum their gradients over the slow network,
+# once per step.
+#
+# **Rubric**
+#
+# - 1 point: the sums of tensor parallelism are many, in the middle of the computation, and would cross the slow
+#   network
+# - 1 point: a plan that uses the 64 GPUs and fits: tensor inside a machine, pipeline over at least three, data for
+#   the rest
+# - 1 point: why a pipeline suits the slow network: only boundary activations travel
+# - 1 point: what it costs: the bubble and how microbatches change it, or live activations, or the gradients' sum
+# ### END SOLUTION
+
+# %% [markdown]
 # ### How your predictions went
 
 # %%

@@ -49,7 +49,8 @@ def test_every_graded_cell_has_its_points(lesson):
         for cell in notebook.cells
         if "points" in cell.metadata.get("nbgrader", {})
     }
-    assert points == {check.id: 0 if check.is_extra_credit else check.points for check in source.checks}
+    checks = {check.id: 0 if check.is_extra_credit else check.points for check in source.checks}
+    assert points == checks | {essay.name: essay.points for essay in source.essays.values()}
 
 
 @pytest.mark.parametrize("lesson", LESSONS)

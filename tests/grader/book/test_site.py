@@ -169,7 +169,8 @@ def test_exercises_are_empty_and_checks_have_no_output(site):
     for name in LESSONS:
         page = BeautifulSoup((site / "lessons" / f"{name}.html").read_text(), "html.parser")
         released = nbformat.read(ROOT / "notebooks" / name / f"{name}.ipynb", as_version=4)
-        exercises = [cell.source for cell in released.cells if cell.metadata.get("nbgrader", {}).get("solution")]
+        code = [cell for cell in released.cells if cell.cell_type == "code"]
+        exercises = [cell.source for cell in code if cell.metadata.get("nbgrader", {}).get("solution")]
         cells = page.select("div.cell.tag_exercise")
         assert [cell.get_text().strip() for cell in cells] == exercises
         assert page.select(".tag_exercise .cell_output, .tag_check .cell_output") == []

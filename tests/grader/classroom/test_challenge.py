@@ -1,6 +1,7 @@
 """Extra credit and the class's board, from the check cell to the pages, with a stand-in judge."""
 
 import csv
+import re
 import sys
 
 import pytest
@@ -13,7 +14,7 @@ from grader.classroom import grade_class
 from grader.classroom.course import Course
 from grader.classroom.grades import read_grades, table
 from grader.judging.verdict import Score
-from grader.pages.board import board
+from grader.pages.board import board, made_up_name
 from grader.sandbox import bubblewrap
 from tests import stand_in_judge
 from tests.stand_in_judge import earning
@@ -92,12 +93,24 @@ def test_feedback_says_extra_credit(course):
 def test_the_board_has_those_who_reached_par_by_a_name_of_their_choice(course):
     html = (course.root / "report.html").read_text()
     rows = BeautifulSoup(html, "html.parser").select("table.board tbody tr")
+    with course.gradebook() as gradebook:
+        made_up = made_up_name(gradebook.find_submission(LESSON, "cy").id)
     assert [[cell.text.strip() for cell in row.find_all("td")[:3]] for row in rows] == [
         ["1", "Ada <b>L</b>", "100 µs"],
         ["1", "Di", "100 µs"],
-        ["1", "anonymous", "100 µs"],
+        ["1", made_up, "100 µs"],
     ], "and neither bo, who did not, nor anybody by the name in the gradebook"
+    assert "3 of 4 have reached par; half of them came 50 % of the way to the limit." in text_of(html)
+    assert f"On the class's board you are {made_up} ." in text_of(page(course.root, "cy"))
+    assert "On the class's board you are Ada <b>L</b> ." in text_of(page(course.root, "ada"))
+    assert "board you are" not in text_of(page(course.root, "bo"))
     assert "of 6 points" in text_of(html)
+
+
+def test_made_up_names_are_many_and_stay():
+    names = {made_up_name(f"{number}") for number in range(100)}
+    assert len(names) > 97 and all(re.fullmatch("[a-z]+ [a-z]+ \\d+", name) for name in names)
+    assert made_up_name("7") == made_up_name("7")
 
 
 def test_equal_scores_share_a_place():

@@ -257,7 +257,7 @@ def test_an_extension_changes_the_penalty_of_what_is_graded_already(late, judged
     def total(**time: timedelta) -> float:
         return grade_class.grade_class(late, LESSON, GradeOptions(extensions=time)).total("ada")
 
-    with pytest.raises(ClassroomError, match="has no deadline to extend: set one in formgrader"):
+    with pytest.raises(ClassroomError, match="has no deadline to extend: set c.SaveGrades.deadlines"):
         total(ada=timedelta(days=2))
     with late.gradebook() as gradebook:
         gradebook.update_or_create_assignment(LESSON, duedate="2026-01-01 12:00:00 UTC")

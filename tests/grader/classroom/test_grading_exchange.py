@@ -61,7 +61,7 @@ def test_release_list_fetch_submit_collect_autograde_export(road):
     nbgrader(course, "release_feedback", LESSON, exchange)
     nbgrader(home, "fetch_feedback", LESSON, f"--course={COURSE}", "--student=ada", exchange, cache)
     [page] = (home / LESSON / "feedback").rglob("*.html")
-    assert "Handed in late: 6 points were taken off." in page.read_text()
+    assert "Handing in late costs 6 of them." in page.read_text()
 
 
 def answer(home, double: str) -> None:

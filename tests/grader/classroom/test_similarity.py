@@ -6,9 +6,20 @@ import random
 
 import pytest
 
+from grader.authoring.markers import clear_solution
 from grader.classroom import similarity
-from grader.classroom.similarity import FEWEST, LONGEST, Pair, fingerprints, fingerprints_of_all, similar_answers
+from grader.classroom.similarity import (
+    FEWEST,
+    LONGEST,
+    OFFICIAL,
+    OFFICIAL_FEWEST,
+    Pair,
+    fingerprints,
+    fingerprints_of_all,
+    similar_answers,
+)
 from grader.sandbox.bounded import TooMuch
+from tests.all_lessons import LESSONS, also_right
 
 GIVEN = 'def ring(x, rank, world_size):\n    """Return the sum over all ranks."""\n    raise NotImplementedError'
 ODD = '''def ring(x, rank, world_size):
@@ -67,6 +78,36 @@ def test_renaming_and_reformatting_change_nothing():
 def test_a_part_of_a_longer_answer_is_found():
     longer = ODD.replace("    return", "    print(rank, step, [len(piece) for piece in pieces], file=log)\n    return")
     assert found(ODD, OWN, longer) == [(("student-000", "student-002"), "ring")]
+
+
+def test_a_copy_of_the_official_solution_is_found_however_many_have_one():
+    official = {"ring": ODD}
+    pairs = similar_answers(class_of(DISGUISED, OWN, DISGUISED, DISGUISED), {"ring": GIVEN}, official)
+    assert {pair.students for pair in pairs} == {(f"student-00{number}", OFFICIAL) for number in (0, 2, 3)}
+    assert all(pair.share > 0.9 for pair in pairs)
+    short = {"ring": "def ring(x, rank, world_size):\n    return x * world_size"}
+    assert similar_answers(class_of(short["ring"]), {"ring": GIVEN}, short) == [], "there is no other way to write it"
+
+
+def test_a_copy_from_an_earlier_term_is_found_and_what_earlier_terms_share_is_not():
+    earlier = {"autumn: bo": {"ring": DISGUISED}, "autumn: cy": {"ring": OWN}, "autumn: di": {"ring": OWN}}
+    pairs = similar_answers(class_of(ODD), {"ring": GIVEN}, {}, earlier)
+    assert [pair.students for pair in pairs] == [("autumn: bo", "student-000")]
+
+
+def test_no_right_answer_that_is_written_independently_is_taken_for_a_copy():
+    """Of all lessons: those that say in a body, function or cell of their own how else it can be done."""
+    compared = 0
+    for lesson in LESSONS.values():
+        solutions = {name: exercise.source for name, exercise in lesson.exercises.items()}
+        given = {name: clear_solution(source) for name, source in solutions.items()}
+        own = [one for one in also_right(lesson.name) if one.whole_body or one.whole_function or one.whole_cell]
+        answers = {str(one): {one.exercise: one.apply(solutions[one.exercise])} for one in own}
+        assert [pair for pair in similar_answers(answers, given, solutions) if OFFICIAL in pair.students] == []
+        for one in own:
+            sizes = (len(fingerprints(text)) for text in (*answers[str(one)].values(), solutions[one.exercise]))
+            compared += min(sizes) - len(fingerprints(given[one.exercise])) >= OFFICIAL_FEWEST
+    assert compared >= 20
 
 
 def test_given_code_is_left_out():

@@ -25,6 +25,7 @@ from grader.pages.report import Class, report, write_report
 from grader.pages.sanitize import PassiveCells, fenced, from_markdown, harmless
 from tests.browser import open_browser, visit
 from tests.formgrader import Formgrader, jupyter
+from tests.grader.classroom.test_similarity import DISGUISED, ODD, OWN
 from tests.tiny_course import LESSON, POINTS, RIGHT, hand_in, lesson, make_course
 
 pytestmark = pytest.mark.long
@@ -280,7 +281,7 @@ def test_a_page_shows_problems_penalties_comments_and_corrections():
     )
     text = text_of(html)
     assert "put back 1 missing cell: double-values" in text
-    assert "Handed in late: 1.25 points were taken off" in text and "3.25 of 6 points" in text
+    assert "You earned 4.5 points. Handing in late costs 1.25 of them." in text and "3.25 of 6 points" in text
     assert "A person changed the points from 0 to 2." in text
     assert "<em>Nicely</em> put." in html
     assert "x.py broke" in text and "/home/teacher" not in text
@@ -425,6 +426,7 @@ def test_answers_that_wait_for_a_person_lead_the_report_and_are_not_red():
     one.grades.points, one.grades.exercises["essay"] = {**POINTS, "essay": 4}, ["essay"]
     for earned in one.grades.earned.values():
         earned["essay"] = 0.0
+    one.rubrics = {"essay": "2 points: <b>why</b>", "other": "nobody waits for this"}
     one.grades.waiting = {"student-00": {"essay"}, "student-01": set(), "student-02": {"essay"}}
     html = report([one])
     soup, text = BeautifulSoup(html, "html.parser"), text_of(html)
@@ -433,6 +435,8 @@ def test_answers_that_wait_for_a_person_lead_the_report_and_are_not_red():
     colours = {row.td.text: row.find_all("td")[-3]["class"] for row in soup.select("table.grid tbody tr")}
     assert colours["student-00"] == ["waits"] and colours["student-01"] == ["none"]
     assert "not graded yet" not in text_of(report([class_of(8)]))
+    assert "essay: what to look for" in text_of(report([one])) and "2 points: <b>why</b>" in text_of(report([one]))
+    assert "nobody waits" not in report([one])
 
 
 def test_similar_mistakes_are_grouped():
@@ -526,6 +530,31 @@ def test_similar_answers_are_shown_side_by_side_and_accuse_nobody(tiny):
     assert [text.text for text in pair.select("div.pair pre")] == [answer, answer.replace("total", "sums")]
     assert "not a proof of anything" in soup.text
     assert not re.search("plagiari|cheat|copied", soup.text, re.IGNORECASE)
+
+
+def test_copies_of_the_solution_and_of_an_earlier_term_are_shown_side_by_side(tiny, tmp_path):
+    answer, copy, own = (text.replace("def ring(", "def total(") for text in (ODD, DISGUISED, OWN))
+    source = tiny / "solutions" / LESSON / f"{LESSON}.ipynb"
+    as_it_was = source.read_bytes()
+    nb = nbformat.read(source, as_version=4)
+    next(cell for cell in nb.cells if cell.id == "total").source = answer
+    nbformat.write(nb, source)
+    in_gradebook(tiny, "sue", graded(answers={**RIGHT, "total": copy}))
+    in_gradebook(tiny, "tom", graded(answers={**RIGHT, "total": own}))
+    before = tmp_path / "autumn" / "autograded" / "uma" / LESSON / f"{LESSON}.ipynb"
+    before.parent.mkdir(parents=True)
+    (tmp_path / "autumn" / "nbgrader_config.py").write_text("c = get_config()\n")
+    nbformat.write(graded(answers={**RIGHT, "total": own}), before)
+    course = Course.at(tiny)
+    course.config.Similarity.earlier = [str(tmp_path / "autumn")]
+    soup = BeautifulSoup(write_report(course, [LESSON]).read_text(), "html.parser")
+    source.write_bytes(as_it_was)
+    assert_passive(str(soup))
+    pairs = {re.sub(r"\s+", " ", pair.summary.text).strip(): pair for pair in soup.select("details.similar")}
+    [official] = (pair for words, pair in pairs.items() if words.startswith("sue, the official solution"))
+    assert [text.text for text in official.select("div.pair pre")] == [copy, answer]
+    assert "of both answers together is in both" in official.text
+    assert any(words.startswith("autumn: uma, tom") for words in pairs)
 
 
 def test_several_notebooks_are_shown_with_what_to_type(tiny):
