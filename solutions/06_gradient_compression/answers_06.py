@@ -24,6 +24,9 @@ wrong(
     sentence="the same bits read as a different dtype: .view(dtype) converts nothing, .to(dtype) does",
 ).replace("half.to(gradient.dtype)", "half.view(gradient.dtype)")
 wrong("views-bits-of-half", same_as="views-its-bits").replace(").to(dtype)", ").view(dtype)")
+wrong("views-there-and-back", same_as="views-its-bits").replace(").to(dtype)", ").view(dtype)").replace(
+    "half.to(gradient.dtype)", "half.view(gradient.dtype)"
+)
 wrong("sums-nothing", sentence="your own gradient divided by world_size: nothing was summed").replace(
     "dist.all_reduce(half)", "pass"
 )
@@ -111,6 +114,9 @@ wrong("clamps-in-one-direction", same_as="no-clamp").replace(".clamp(-levels, le
 wrong("clamps-at-128", same_as="no-clamp").replace(".clamp(-levels, levels)", ".clamp(-levels - 1, levels + 1)")
 wrong("clamps-at-128-and-127", sentence="codes of -128: the smallest one is -levels").replace(
     ".clamp(-levels, levels)", ".clamp(-128, 127)"
+)
+wrong("clamps-at-127", sentence="codes of 8: clamp at levels, which is 7 here").replace(
+    ".clamp(-levels, levels)", ".clamp(-127, 127)"
 )
 right("in-float32").replace("blocks / divisors[:, None]", "blocks.float() / divisors.float()[:, None]").replace(
     "blocks.abs().amax(1) / levels", "(blocks.abs().amax(1).double() / levels).to(x.dtype)"
@@ -223,6 +229,15 @@ wrong("adds-payloads", sentence="the summed codes times the summed scales: decom
 wrong(
     "divides-by-tensors", sentence="the sum divided by the number of tensors in a payload: divide by world_size"
 ).replace("/ world_size", "/ len(gathered)")
+wrong("adds-its-own", sentence="the mean with your own counted twice: what is gathered has it already").replace(
+    "sum(decompress(of_rank, numel) for of_rank in zip(*gathered))",
+    "(decompress(payload, numel) + sum(decompress(of_rank, numel) for of_rank in zip(*gathered)))",
+)
+wrong("skips-its-own", sentence="the mean without your own: add what you have compressed, too").replace(
+    "sum(decompress(of_rank, numel) for of_rank in zip(*gathered))",
+    "(sum(decompress(of_rank, numel) for of_rank in zip(*gathered)) - decompress(payload, numel))",
+)
+wrong("buffers-in-float32", "torch.empty_like(tensor)").replace("torch.empty_like(tensor) for", "torch.zeros(tensor.shape) for")
 wrong("sorted-by-tensor", "zip(*gathered)").replace("in zip(*gathered)", "in gathered")
 
 wrong, right = ANSWERS.to("majority")
@@ -361,6 +376,10 @@ wrong("repeats-indices", "without repetition").replace(
 wrong("own-indices", "same entries").replace("manual_seed(seed)", "manual_seed(seed + rank)")
 wrong("always-the-same", "Draw the indices anew").replace("manual_seed(seed)", "manual_seed(0)")
 wrong("top-k", "same entries").replace("torch.randperm(len(x), generator=generator)[:k]", "x.abs().topk(k).indices")
+wrong("a-window", "not only where a row of neighbours begins").replace(
+    "torch.randperm(len(x), generator=generator)[:k]",
+    "(torch.randint(len(x), (1,), generator=generator) + torch.arange(k)) % len(x)",
+)
 wrong("first-k", "Draw the indices anew").replace("torch.randperm(len(x), generator=generator)[:k]", "torch.arange(k)")
 wrong("sums-all", "Pick the k entries first", caught_by="traffic").body("""
     indices = torch.randperm(len(x), generator=generator)[:k]

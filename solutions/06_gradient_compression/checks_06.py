@@ -280,17 +280,19 @@ def blocks_of(
     )
 
 
-def inexact_blocks_of(draws: Draws, numel: int, block: int, dtype: torch.dtype = torch.bfloat16) -> Case:
-    """Numbers whose scales are rounded. In bfloat16 the largest, divided by its scale, is rounded to 128."""
-    generator, count, levels = draws.generator(numel), -(-numel // block), 127
+def inexact_blocks_of(
+    draws: Draws, numel: int, block: int, dtype: torch.dtype, levels: int = 127, to_whole: Whole = torch.round
+) -> Case:
+    """Numbers whose scales are rounded. In bfloat16 the largest, divided by its scale, becomes levels + 1."""
+    generator, count = draws.generator(numel), -(-numel // block)
     largest = torch.arange(128, 256, dtype=torch.float64).to(dtype) / 64
-    largest = largest[(largest / (largest / levels)).round() > levels] if dtype == torch.bfloat16 else largest * 1.1
+    largest = largest[to_whole(largest / (largest / levels)) > levels] if dtype == torch.bfloat16 else largest * 1.1
     tops = largest[torch.randint(len(largest), (count, 1), generator=generator)]
     signs = torch.randint(-1, 2, (count, block), generator=generator)
     signs[:, 0] = torch.tensor([-1, 1]).repeat(count)[:count]
     return Case(
         [[(signs * tops).flatten()[:numel]]],
-        for_all={"block": block, "levels": levels, "to_whole": torch.round},
+        for_all={"block": block, "levels": levels, "to_whole": to_whole},
         right={"codes": (signs * levels).flatten()[:numel].to(torch.int8), "scales": tops.flatten() / levels},
         rtol=4e-3 if dtype == torch.bfloat16 else 1e-6,  # less than 1 / 127
         in_order=True,
@@ -298,9 +300,17 @@ def inexact_blocks_of(draws: Draws, numel: int, block: int, dtype: torch.dtype =
     )
 
 
-@oracle(values=[(8, 4, 127, torch.round), (10, 4, 7, torch.round, 1), (9, 3, 7, upwards, 2), (7, 4)])
+BF16 = torch.bfloat16
+
+
+@oracle(
+    values=[
+        *((8, 4, 127, torch.round), (10, 4, 7, torch.round, 1), (9, 3, 7, upwards, 2)),
+        *((7, 4, BF16), (6, 3, BF16, 7, upwards)),
+    ]
+)
 def quantise(draws: Draws, *how: Any) -> Case:
-    return (blocks_of if len(how) > 3 else inexact_blocks_of)(draws, *how)
+    return (blocks_of if isinstance(how[2], int) else inexact_blocks_of)(draws, *how)
 
 
 ### BEGIN HIDDEN TESTS
@@ -311,8 +321,9 @@ hidden_quantise = vary(
         (13, 5, 7, torch.floor),
         (12, 12, 127, upwards),
         (9, 2, 7, torch.round, 0, torch.float64),
-        (11, 3),
+        (11, 3, BF16),
         (13, 6, torch.float32),
+        (7, 2, BF16, 7, upwards),
     ],
 )
 ### END HIDDEN TESTS
@@ -342,7 +353,10 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
         for_all={"numel": numel, "decompress": decompress},
         right=dense.sum(0) / world_size,
         rtol=1e-6,
-        advice={"values to unpack": "A payload has a tensor of each kind, all of one rank: zip(*gathered)."},
+        advice={
+            "values to unpack": "A payload has a tensor of each kind, all of one rank: zip(*gathered).",
+            "different dtypes": "Buffers need the shape and the dtype of what arrives: torch.empty_like(tensor).",
+        },
         traffic=lambda answer: expect_handed_in(
             answer,
             "all_gather",
@@ -455,6 +469,12 @@ def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
             f"in {len(first) - 1} steps with different seeds only the entries {seen} were sent",
             f"all {numel} once in a while",
             "Draw the indices anew for each seed: torch.randperm(len(x), generator=generator).",
+        )
+    if len(sets := set(map(tuple, first))) <= numel:  # of drawn ones there are more, or chance is one in a billion
+        raise CheckFailed(
+            f"in {len(first) - 1} steps with different seeds only {len(sets)} sets of entries were sent",
+            f"any {k} of {numel}",
+            "Draw every entry by itself, not only where a row of neighbours begins.",
         )
     return f"{k} of {numel} entries, the same on all ranks, and different ones with a different seed; unbiased."
 
