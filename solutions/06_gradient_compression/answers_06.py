@@ -237,7 +237,9 @@ wrong("skips-its-own", sentence="the mean without your own: add what you have co
     "sum(decompress(of_rank, numel) for of_rank in zip(*gathered))",
     "(sum(decompress(of_rank, numel) for of_rank in zip(*gathered)) - decompress(payload, numel))",
 )
-wrong("buffers-in-float32", "torch.empty_like(tensor)").replace("torch.empty_like(tensor) for", "torch.zeros(tensor.shape) for")
+wrong("buffers-in-float32", "torch.empty_like(tensor)").replace(
+    "torch.empty_like(tensor) for", "torch.zeros(tensor.shape) for"
+)
 wrong("sorted-by-tensor", "zip(*gathered)").replace("in zip(*gathered)", "in gathered")
 
 wrong, right = ANSWERS.to("majority")
@@ -370,13 +372,18 @@ wrong, right = ANSWERS.to("random-k-mean")
 wrong("no-factor", "without the factor n / k").replace("len(x) / k / world_size", "1 / world_size")
 wrong("forgets-to-divide", "divide by world_size").replace("len(x) / k / world_size", "len(x) / k")
 wrong("upside-down", "the factor is n / k").replace("len(x) / k / world_size", "len(x) * k / world_size")
+wrong("a-chance-for-each", "with a chance of k / n").replace(
+    "torch.randperm(len(x), generator=generator)[:k]",
+    "(torch.rand(len(x), generator=generator) < k / len(x)).nonzero().flatten()",
+)
+wrong("without-the-generator", "Draw from `generator`").replace(", generator=generator", "")
 wrong("repeats-indices", "without repetition").replace(
     "torch.randperm(len(x), generator=generator)[:k]", "torch.randint(len(x), (k,), generator=generator)"
 )
 wrong("own-indices", "same entries").replace("manual_seed(seed)", "manual_seed(seed + rank)")
 wrong("always-the-same", "Draw the indices anew").replace("manual_seed(seed)", "manual_seed(0)")
 wrong("top-k", "same entries").replace("torch.randperm(len(x), generator=generator)[:k]", "x.abs().topk(k).indices")
-wrong("a-window", "not only where a row of neighbours begins").replace(
+wrong("a-window", "draw every entry by itself").replace(
     "torch.randperm(len(x), generator=generator)[:k]",
     "(torch.randint(len(x), (1,), generator=generator) + torch.arange(k)) % len(x)",
 )
@@ -481,7 +488,8 @@ wrong("own-q", sentence="the approximation with this rank's own q: average q ove
 wrong("alone", sentence="the approximation of this rank's own matrix: nothing was summed").replace(
     "dist.all_reduce(p)", ""
 ).replace("dist.all_reduce(q)\nq /= world_size", "")
-wrong("orthonormal-q", "in the right space").replace(
+wrong("keeps-r", "P becomes the first").replace("p, _ = torch", "_, p = torch")
+wrong("orthonormal-q", "is P orthonormal").replace(
     "p = corrected @ q", "p = corrected @ torch.linalg.qr(q)[0]"
 ).replace("p, _ = torch.linalg.qr(p)", "p /= world_size")
 wrong(
@@ -557,6 +565,10 @@ wrong("forgets-the-old", sentence="those of the last gradient alone: what was ow
 wrong("never-keeps", sentence="without feedback: `residuals` is still empty. Keep there what wasn't sent").replace(
     "residuals[bucket.index] = corrected - decompress(payload, numel)", "pass"
 )
+wrong("never-pays", same_as="no-feedback").replace("compress(corrected)", "compress(bucket.flat)")
+wrong("owes-all", sentence="with residuals of all that should be sent: subtract what was").replace(
+    "corrected - decompress(payload, numel)", "corrected"
+)
 wrong("a-dict-of-its-own", same_as="never-keeps").replace(
     "residuals[bucket.index] = corrected", "residuals = dict(residuals)\nresiduals[bucket.index] = corrected"
 )
@@ -625,6 +637,12 @@ wrong(
 ).replace("max(0.0, (dense - compressed) / codec_seconds)", "(dense - compressed) / codec_seconds")
 wrong("p-payloads", sentence="for P payloads sent by each rank: in a gather it is P - 1").replace(
     "compressed = (world_size - 1)", "compressed = world_size"
+)
+wrong("rings-of-p", sentence="for P rounds of a ring: it has P - 1, and each rank passes on P - 1 payloads").replace(
+    "world_size - 1", "world_size"
+)
+wrong("each-tensor-whole", sentence="with the payload counted twice: its bytes are those of both tensors").replace(
+    "(world_size - 1) * payload_bytes", "2 * (world_size - 1) * payload_bytes"
 )
 wrong("one-phase", sentence="for an all-reduce that sends (P - 1) / P gradients: it has two phases").replace(
     "dense = 2 * (", "dense = ("

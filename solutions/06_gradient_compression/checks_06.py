@@ -448,9 +448,10 @@ hidden_random_k_mean = vary(random_k_mean, values=[(4, 9, 4), (5, 6, 3), (1, 5, 
 def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
     """xs: (P, n), all positive."""
     numel = xs.shape[1]
-    places = [[entries_of(rank, mean, xs, k) for mean in means] for rank, means in enumerate(answer.results)]
+    places = [[entries_of(rank, mean, xs) for mean in means] for rank, means in enumerate(answer.results)]
     first = places[0]
     for rank, mine in enumerate(places):
+        expect_k(rank, sorted(map(len, mine)), k)
         step = next((step for step, (a, b) in enumerate(zip(first, mine, strict=True)) if a != b), None)
         if step is not None:
             raise CheckFailed(
@@ -462,7 +463,11 @@ def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
         for mean, chosen in zip(means, first, strict=True):
             expect_scaled(rank, mean[chosen], xs[:, chosen], numel / k)
     if first[0] != first[-1]:
-        raise CheckFailed(f"the same seed chose the entries {first[0]} and then {first[-1]}", "the same entries")
+        raise CheckFailed(
+            f"the same seed chose the entries {first[0]} and then {first[-1]}",
+            "the same entries",
+            "Draw from `generator`, which has the seed.",
+        )
     seen = sorted({place for chosen in first for place in chosen})
     if len(seen) < numel:
         raise CheckFailed(
@@ -474,21 +479,30 @@ def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
         raise CheckFailed(
             f"in {len(first) - 1} steps with different seeds only {len(sets)} sets of entries were sent",
             f"any {k} of {numel}",
-            "Draw every entry by itself, not only where a row of neighbours begins.",
+            "One drawn number seems to decide about all of them: draw every entry by itself.",
         )
     return f"{k} of {numel} entries, the same on all ranks, and different ones with a different seed; unbiased."
 
 
-def entries_of(rank: int, mean: Any, xs: Tensor, k: int) -> list[int]:
-    """Where it is not 0: k places."""
+def entries_of(rank: int, mean: Any, xs: Tensor) -> list[int]:
+    """The places where it is not 0."""
     numel = xs.shape[1]
     if not isinstance(mean, Tensor) or mean.shape != (numel,) or mean.dtype != xs.dtype:
         raise CheckFailed(f"rank {rank} returned {show(mean)}", f"{numel} numbers, {xs.dtype}")
     places: list[int] = mean.nonzero().flatten().tolist()
-    if len(places) != k:
-        again = "Draw without repetition, as torch.randperm does." if len(places) < k else "All other entries are 0."
-        raise CheckFailed(f"rank {rank} returned {plural(len(places), 'number')} other than 0", f"{k}", again)
     return places
+
+
+def expect_k(rank: int, counts: list[int], k: int) -> None:
+    """counts: of entries that aren't 0, for each seed; rising."""
+    least, most = counts[0], counts[-1]
+    if least == most == k:
+        return
+    words = "Draw without repetition, as torch.randperm does." if most <= k else "All other entries are 0."
+    if least < k < most:
+        words = "That is what you get if each entry is drawn with a chance of k / n: draw k of them."
+    many = f"{least}" if least == most else f"{least} to {most}"
+    raise CheckFailed(f"rank {rank} returned {many} numbers other than 0", f"always {k}", words)
 
 
 def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
@@ -597,12 +611,13 @@ def power_sgd(
         right={"the approximation": right, "q @ q.T": new_q @ new_q.T, "residual": list(corrected - right)},
         mistakes={
             "the approximation": {
-                "in the right space, but of the wrong size: are P's columns orthonormal, and is q a mean?": (
+                "in the space of the right P, but not right: is P orthonormal, and q the ranks' mean of M.T @ P?": (
                     in_the_right_space
                 ),
             },
         },
         rtol=1e-4 if dtype == torch.float32 else 1e-8,
+        advice={rf"and {r}x{r}\)": "torch.linalg.qr returns (Q, R), and P becomes the first: it has m rows."},
         in_order=True,
         traffic=lambda answer: expect_handed_in(
             answer,

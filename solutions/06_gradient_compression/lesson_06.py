@@ -582,8 +582,8 @@ for rank in range(4):
 
 # %% exercise="random-k-mean" difficulty=2 minutes=6
 def random_k_mean(x: Tensor, k: int, seed: int, rank: int, world_size: int) -> Tensor:
-    """An unbiased estimate of the mean over all ranks: k entries, drawn at random,
-    times n / k; all others are 0.
+    """An unbiased estimate of the mean over all ranks: k entries, any k of them equally
+    likely, times n / k; all others are 0.
 
     x: (n,), different on each rank; left unchanged. seed: the same on every rank, a
     different one in each step; it alone decides which entries are sent. One all_reduce
