@@ -101,6 +101,9 @@ wrong("whole-blocks-only", "without the last, shorter block").body("""
     if start + block <= numel:
         memory.store("y", torch.relu(memory.load("x", here) * scale + shift), here)
 """)
+wrong("ends-a-block-early", sentence="without the last block: range(0, numel, block) has its start, too").replace(
+    "range(0, numel, block)", "range(0, numel - block, block)"
+)
 wrong(
     "end-is-a-length", sentence="without all blocks but the first: slice(start, end) has an end, not a length"
 ).replace("slice(start, start + block)", "slice(start, block)")
@@ -141,6 +144,12 @@ wrong("tiles-of-one-number", "times what is needed", caught_by="traffic").functi
             memory.store("c", total, row, column)
     return memory
 """)
+wrong("total-of-all-tiles", sentence="with the tiles before it added: each tile of c starts at 0").replace(
+    "total = 0", "total = total if i or j else 0"
+)
+wrong("a-transposed", sentence="made with tiles of a transposed: they are at (rows, inner)").replace(
+    '"a", rows, inner', '"a", inner, rows'
+)
 wrong("one-product", sentence="a single product of tiles for each tile of c: it takes one for each step").body("""
     memory.store("c", memory.load("a", rows, columns) @ memory.load("b", rows, columns), rows, columns)
 """)
@@ -220,6 +229,10 @@ wrong("one-chunk", "there are P - 1 of them").replace(
 )
 wrong("tree-sends-once", "a tree sends it in every round").replace("(levels, levels, 0)", "(levels, 1, 0)")
 wrong("adds-in-both-phases", "pass results on add nothing").replace("2 * others, others)", "2 * others, 2 * others)")
+wrong("tree-adds-once", "a tree adds it in every round").replace("(levels, levels, levels)", "(levels, levels, 1)")
+wrong("halves-forever", "exchanges half as much").replace(
+    "(2 * levels, 2 * others, others)", "(2 * levels, levels, others)"
+)
 wrong("never-adds", "what arrives in a reduce is added").replace("(P - 1, others, others)", "(P - 1, others, 0)")
 wrong("gather-adds", "nothing is added here").replace(
     '"flat gather": (P - 1, others, 0)', '"flat gather": (P - 1, others, others)'
@@ -268,6 +281,21 @@ wrong(
 wrong(
     "farthest-crossing", sentence="the table with the crossing that is farthest away: the nearest one comes first"
 ).replace("min(crossings)", "max(crossings)")
+wrong(
+    "dropped-too-late",
+    sentence="a table with a crossing of a line that has been dropped: compute it with the last one that is left",
+).body("""
+    first, *others = sorted(lines, key=lines.__getitem__)
+    table = [(0.0, first)]
+    for name in others:
+        (a, b), (c, d) = lines[table[-1][1]], lines[name]
+        if d < b:
+            at = (c - a) / (b - d)
+            while len(table) > 1 and at <= table[-1][0]:
+                table.pop()
+            table.append((at, name))
+    return table
+""")
 wrong(
     "crossings-with-the-first",
     sentence="a table of where each line crosses the first one: go on from the line that is lowest there",
@@ -425,9 +453,10 @@ wrong("one-flat-ring", sentence="for one ring through all GPUs over the network:
     "ring(local, gradients, intra) + ring(nodes, gradients / local, inter)",
     "ring(nodes * local, gradients, inter if nodes > 1 else intra)",
 )
-wrong("whole-over-the-network", sentence="for all gradients over each NIC: phase 2 has an L-th of them").replace(
-    "gradients / local", "gradients"
-)
+wrong(
+    "whole-over-the-network",
+    sentence="for all gradients over each NIC, or a NIC for all GPUs of a node: each has one, for an L-th of them",
+).replace("gradients / local", "gradients")
 wrong("shard-of-all", sentence="for too few bytes in phase 2: an L-th of the gradients, in chunks of an M-th").replace(
     "gradients / local", "gradients / local / nodes"
 )
@@ -479,6 +508,9 @@ wrong("relative-to-one", sentence="relative to one GPU: compare with the smalles
 )
 wrong("longest-time", sentence="relative to the longest time: compare with the smallest number of GPUs").replace(
     "seconds[fewest] *", "max(seconds.values()) *"
+)
+wrong("speed-up-of-more-work", sentence="how much more work per second is done: divide by how many more GPUs").replace(
+    "else 1", "else gpus / fewest"
 )
 wrong("shortest-time", sentence="relative to the shortest time: compare with the smallest number of GPUs").replace(
     "seconds[fewest] *", "min(seconds.values()) *"
@@ -558,6 +590,12 @@ wrong("no-mask-of-scores", sentence="without the mask of the scores, 1 byte each
 wrong("no-result-of-dropout", sentence="with one of the two results, of softmax and of dropout: both stay").replace(
     "5 * a * s * s * b", "3 * a * s * s * b"
 )
+wrong("one-mask-less", sentence="without one of the masks behind the matrices: attention has one, and the MLP").replace(
+    "34 * s", "33 * s"
+)
+wrong("sequences-squared", sentence="with b squared: a sequence's tokens meet only those of the same sequence").replace(
+    "s * s * b", "s * s * b * b"
+)
 wrong("divides-by-h", sentence="with 5 a s // h, which is rounded down: multiply first").replace(
     "5 * a * s * s * b", "s * b * h * (5 * a * s // h)"
 )
@@ -615,6 +653,12 @@ wrong("hfu-below", sentence="divided by what is recomputed: HFU is never below M
     mfu = 3 * tokens_per_second * forward / (gpus * peak)
     hfu = mfu / (1 + recomputed / 3)
 """)
+wrong("adds-the-share", sentence="MFU plus the share: a whole forward pass is a third of MFU").replace(
+    "(3 + recomputed) * forwards_per_second", "3 * forwards_per_second + recomputed"
+)
+wrong("all-recomputed", sentence="with the whole forward pass computed again: it is the share `recomputed`").replace(
+    "(3 + recomputed)", "4"
+)
 wrong("causal", sentence="with causal attention counted half: by convention it isn't").replace(
     "4 * layers", "2 * layers"
 )

@@ -151,6 +151,8 @@ def costs_of(name: str, ranks: int) -> Case:
         "the whole once for each phase: nobody sends the chunk that stays": float(phases),
         "a single chunk for each phase: there are P - 1 of them": phases / ranks,
     }
+    if kind == "halving-doubling":
+        by_chunks["half of the whole in each round: the next one exchanges half as much"] = phases * levels / 2
     return Case(
         [[name]],
         for_all={"P": ranks},
@@ -169,6 +171,7 @@ def costs_of(name: str, ranks: int) -> Case:
             "what is added": {
                 "what is sent: the rounds that only pass results on add nothing": float(sent),
                 "nothing: what arrives in a reduce is added": 0.0,
+                "the whole once: a tree adds it in every round": 1.0 if kind == "tree" else float(added),
                 "the whole in each round: a chunk is a P-th of it": float(messages / phases),
             }
             if adds
@@ -779,9 +782,9 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
     def seen_of(cut: Cut) -> str:
         """What can be said of another cut for sure, and not how it came about."""
         yours, best = (squares(sizes, seconds, one) for one in (cut, right))
-        ways = " or by ".join(words for words, chosen in cuts.items() if chosen == cut)
+        ways = [words for words, chosen in cuts.items() if chosen == cut]
         said = f"a cut whose squared relative errors add up to {yours:.3g}; the smallest sum is {best:.3g}"
-        return f"{said}. It is the best by {ways}" if ways else said
+        return f"{said}. It is the best by {' or by '.join(ways)}" if 0 < len(ways) < 3 else said
 
     others = [cut_at(sizes, seconds, n) for n in range(3, len(sizes) - 2)]
     mistakes = {
@@ -1027,7 +1030,7 @@ FROZEN = (
         hidden_bandwidth_of_levels,
         values=[
             ([(n, rate / 1e9) for n, rate in COPIES], {"L1": 32768.0, "L2": 1_000_000.0, "memory": math.inf}),
-            ([(20, 10.0), (30, 300.0), (50, 20.0), (60, 2.0)], {"L1": 100.0, "memory": math.inf}),
+            ([(20, 10.0), (24, 240.0), (50, 20.0), (60, 2.0)], {"L1": 100.0, "memory": math.inf}),
         ],
     ),
     vary(
