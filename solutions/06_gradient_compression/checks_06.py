@@ -201,13 +201,14 @@ def expect_roundings(rank: int, y: float, rounded: Tensor, times: int) -> None:
         raise CheckFailed(
             f"rank {rank}: {times} roundings of {y:g} have a mean of {mean:.4f}", f"{y:g}, to within {bound:.4f}", words
         )
-    changes = (rounded[1:] != rounded[:-1]).double().mean().item()
-    if part and changes < part * (1 - part):  # expected: twice that
-        raise CheckFailed(
-            f"rank {rank}: neighbouring entries of {y:g} are mostly rounded the same way",
-            "each entry drawn independently",
-            "Draw as many numbers as there are entries.",
-        )
+    for apart in (1, times // 2):
+        changes = (rounded[apart:] != rounded[:-apart]).double().mean().item()
+        if part and changes < part * (1 - part):  # expected: twice that
+            raise CheckFailed(
+                f"rank {rank}: entries of {y:g} are mostly rounded like those {apart} behind them",
+                "each entry drawn independently",
+                "Draw as many numbers as there are entries.",
+            )
 
 
 def why_so_many(up: float, part: float, bound: float, y: float) -> str:
@@ -513,6 +514,7 @@ def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
     usual = {
         "That is the mean of these entries, without the factor n / k that makes it unbiased.": mean,
         "That is the sum over the ranks times n / k: divide by world_size.": those.sum(0) * factor,
+        "That is divided by world_size twice.": mean * factor / world_size,
         "That is the sum over the ranks: divide by world_size, and multiply by n / k.": those.sum(0),
         "That is k / n times the mean: multiply by n / k.": mean / factor,
         "That is k n times the mean: the factor is n / k.": mean * factor * k**2,
