@@ -5,24 +5,43 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("bandwidth-of-levels")
-wrong("keeps-the-fixed-cost", "subtract it from each time").replace("(t - fixed)", "t")
-wrong("adds-the-fixed-cost", "with the fixed cost added").replace("(t - fixed)", "(t + fixed)")
-wrong("moves-n", "half of it").replace("append(2 * n / (t", "append(n / (t")
-wrong("touches-n", "2 n, which must fit").replace("if 2 * n <= size", "if n <= size")
-wrong("inverse", "bytes per second").replace("2 * n / (t - fixed))", "(t - fixed) / (2 * n))")
-wrong("exactly-full-is-too-full", "fills a level belongs to it").replace("2 * n <= size", "2 * n < size")
-wrong("best-of-each-level", "the best: take the median").replace(
+wrong("keeps-the-fixed-cost", sentence="with the fixed cost still in: subtract it from each time").replace(
+    "(t - fixed)", "t"
+)
+wrong("adds-the-fixed-cost", sentence="with the fixed cost added: subtract it from each time").replace(
+    "(t - fixed)", "(t + fixed)"
+)
+wrong("moves-n", sentence="half of it: a copy of n bytes reads n and writes n").replace(
+    "append(2 * n / (t", "append(n / (t"
+)
+wrong("touches-n", sentence="what you get if copies of n bytes touch n bytes: they touch 2 n, which must fit").replace(
+    "if 2 * n <= size", "if n <= size"
+)
+wrong("inverse", sentence="the time per byte: bandwidth is bytes per second").replace(
+    "2 * n / (t - fixed))", "(t - fixed) / (2 * n))"
+)
+wrong(
+    "exactly-full-is-too-full",
+    sentence="what you get if a copy must leave some room: one that fills a level belongs to it",
+).replace("2 * n <= size", "2 * n < size")
+wrong("best-of-each-level", sentence="the best: take the median").replace(
     "rates[level].append(2 * n / (t - fixed))", "rates[level] = [max([*rates[level], 2 * n / (t - fixed)])]"
 )
-wrong("every-level-that-fits", "the first level that has room, and to no other").body("""
+wrong(
+    "every-level-that-fits",
+    sentence="of all copies that fit: each belongs to the first level that has room, and to no other",
+).body("""
     if t < 1.1 * fixed:
         continue
     for level, size in levels.items():
         if 2 * n <= size:
             rates[level].append(2 * n / (t - fixed))
 """)
-wrong("in-gigabytes", "return bytes/s").replace("(t - fixed))", "(t - fixed) / 1e9)")
-wrong("all-together", "the median of the copies' rates").function("""
+wrong("in-gigabytes", sentence="in GB/s: return bytes/s").replace("(t - fixed))", "(t - fixed) / 1e9)")
+wrong(
+    "all-together",
+    sentence="all bytes of a level divided by all of their seconds: take the median of the copies' rates",
+).function("""
     totals = {}
     for n, t in zip(nbytes, seconds):
         if t >= 1.1 * fixed:
@@ -31,8 +50,14 @@ wrong("all-together", "the median of the copies' rates").function("""
             totals[level] = moved + 2 * n, took + t - fixed
     return {name: totals[name][0] / totals[name][1] for name in levels if name in totals}
 """)
-wrong("noise-counts", "leave them out").replace("t < 1.1 * fixed", "t <= fixed")
-wrong("subtracts-from-all", "leave them out").replace("if t < 1.1 * fixed:\n    continue\n", "")
+wrong("noise-counts", sentence="with copies that took less than 1.1 times the fixed cost: leave them out").replace(
+    "t < 1.1 * fixed", "t <= fixed"
+)
+wrong("subtracts-from-all", same_as="noise-counts").replace("if t < 1.1 * fixed:\n    continue\n", "")
+wrong(
+    "net-time-decides",
+    sentence="without copies of less than 2.1 times the fixed cost: the whole time must be 1.1 times as long",
+).replace("t < 1.1 * fixed", "t - fixed < 1.1 * fixed")
 right("goes-through-the-levels").body("""
     for level in levels:
         if n + n <= levels[level]:
@@ -76,6 +101,12 @@ wrong("whole-blocks-only", "without the last, shorter block").body("""
     if start + block <= numel:
         memory.store("y", torch.relu(memory.load("x", here) * scale + shift), here)
 """)
+wrong("ends-a-block-early", sentence="without the last block: range(0, numel, block) has its start, too").replace(
+    "range(0, numel, block)", "range(0, numel - block, block)"
+)
+wrong(
+    "end-is-a-length", sentence="without all blocks but the first: slice(start, end) has an end, not a length"
+).replace("slice(start, start + block)", "slice(start, block)")
 wrong("start-and-end", "one slice per dimension").replace('load("x", here)', 'load("x", start, start + block)')
 wrong("looks-into-the-arrays", "only memory.load and memory.store", caught_by="traffic").replace(
     'memory.load("x", here)', 'memory.arrays["x"][here]'
@@ -112,6 +143,15 @@ wrong("tiles-of-one-number", "times what is needed", caught_by="traffic").functi
                 total = total + memory.load("a", row, inner) @ memory.load("b", inner, column)
             memory.store("c", total, row, column)
     return memory
+""")
+wrong("total-of-all-tiles", sentence="with the tiles before it added: each tile of c starts at 0").replace(
+    "total = 0", "total = total if i or j else 0"
+)
+wrong("a-transposed", sentence="made with tiles of a transposed: they are at (rows, inner)").replace(
+    '"a", rows, inner', '"a", inner, rows'
+)
+wrong("one-product", sentence="a single product of tiles for each tile of c: it takes one for each step").body("""
+    memory.store("c", memory.load("a", rows, columns) @ memory.load("b", rows, columns), rows, columns)
 """)
 wrong("whole-rows", "the chip has room for").body("""
     inner = slice(0, k)
@@ -176,13 +216,23 @@ wrong("splits-at-tabs", "splits at any white space", hidden=True).replace(
 wrong, right = ANSWERS.to("collective-costs")
 wrong("rounds-the-levels-down", "log2 P rounded down").replace("(P - 1).bit_length()", "P.bit_length() - 1")
 wrong("levels-are-not-whole", "rounds are whole").replace("(P - 1).bit_length()", "math.log2(P)")
-wrong("p-rounds", "a ring has one round fewer").replace("(P - 1, others, 0)", "(P, others, 0)")
+wrong("p-rounds", "there are P - 1 other ranks").replace("(P - 1, others, 0)", "(P, others, 0)")
 wrong("one-phase", "an all-reduce has two phases").replace(
     "(2 * (P - 1), 2 * others, others)", "(P - 1, others, others)"
 )
 wrong("whole-in-each-round", "a chunk is a P-th of it").replace("(P - 1, others, 0)", "(P - 1, P - 1, 0)")
-wrong("tree-sends-once", "the whole, once").replace("(levels, levels, 0)", "(levels, 1, 0)")
+wrong("flat-at-once", "messages that wait for each other").replace(
+    '"flat scatter": (P - 1, others, 0)', '"flat scatter": (1, 1 / P, 0)'
+)
+wrong("one-chunk", "there are P - 1 of them").replace(
+    '"flat gather": (P - 1, others, 0)', '"flat gather": (P - 1, 1 / P, 0)'
+)
+wrong("tree-sends-once", "a tree sends it in every round").replace("(levels, levels, 0)", "(levels, 1, 0)")
 wrong("adds-in-both-phases", "pass results on add nothing").replace("2 * others, others)", "2 * others, 2 * others)")
+wrong("tree-adds-once", "a tree adds it in every round").replace("(levels, levels, levels)", "(levels, levels, 1)")
+wrong("halves-forever", "exchanges half as much").replace(
+    "(2 * levels, 2 * others, others)", "(2 * levels, levels, others)"
+)
 wrong("never-adds", "what arrives in a reduce is added").replace("(P - 1, others, others)", "(P - 1, others, 0)")
 wrong("gather-adds", "nothing is added here").replace(
     '"flat gather": (P - 1, others, 0)', '"flat gather": (P - 1, others, others)'
@@ -231,6 +281,21 @@ wrong(
 wrong(
     "farthest-crossing", sentence="the table with the crossing that is farthest away: the nearest one comes first"
 ).replace("min(crossings)", "max(crossings)")
+wrong(
+    "dropped-too-late",
+    sentence="a table with a crossing of a line that has been dropped: compute it with the last one that is left",
+).body("""
+    first, *others = sorted(lines, key=lines.__getitem__)
+    table = [(0.0, first)]
+    for name in others:
+        (a, b), (c, d) = lines[table[-1][1]], lines[name]
+        if d < b:
+            at = (c - a) / (b - d)
+            while len(table) > 1 and at <= table[-1][0]:
+                table.pop()
+            table.append((at, name))
+    return table
+""")
 wrong(
     "crossings-with-the-first",
     sentence="a table of where each line crosses the first one: go on from the line that is lowest there",
@@ -334,6 +399,9 @@ wrong("without-squares", "aren't squared").replace(
 wrong("smallest-largest-error", "by its largest error").replace("error = sum(", "error = max(").replace(
     "((alpha + n * beta) / t - 1) ** 2", "abs((alpha + n * beta) / t - 1)"
 )
+wrong("last-lines", sentence="a line of the last cut that was tried: keep the lines of the best one").replace(
+    "_, first, left, right = min(found)", "first, (left, right) = min(found)[1], lines"
+)
 wrong("in-the-middle", "the smallest sum is", hidden=True).replace("range(3, len(sizes) - 2)", "[len(sizes) // 2]")
 wrong("shares-a-size", "lines that share a size").replace(
     "lines = [fit(*part) for part in parts]",
@@ -348,6 +416,10 @@ wrong("no-latency", sentence="for messages without a latency: each of a ring's 2
 )
 wrong("one-latency", sentence="for a single latency in each ring: each of its 2 (P - 1) messages has one").replace(
     f"2 * (P - 1) * {MESSAGES}", "(P > 1) * alpha + 2 * (P - 1) * nbytes / P / bandwidth"
+)
+wrong("latency-of-a-phase", sentence="for a single latency in each phase: every message has one").replace(
+    "ring(local, gradients, intra) + ring(nodes, gradients / local, inter)",
+    "ring(local, gradients, (0, intra[1])) + ring(nodes, gradients / local, (0, inter[1])) + 2 * intra[0] + inter[0]",
 )
 wrong("whole-in-each-message", sentence="for messages that carry all of a ring's bytes: a chunk is a P-th").replace(
     "nbytes / P / bandwidth", "nbytes / bandwidth"
@@ -381,9 +453,10 @@ wrong("one-flat-ring", sentence="for one ring through all GPUs over the network:
     "ring(local, gradients, intra) + ring(nodes, gradients / local, inter)",
     "ring(nodes * local, gradients, inter if nodes > 1 else intra)",
 )
-wrong("whole-over-the-network", sentence="for all gradients over each NIC: phase 2 has an L-th of them").replace(
-    "gradients / local", "gradients"
-)
+wrong(
+    "whole-over-the-network",
+    sentence="for all gradients over each NIC, or a NIC for all GPUs of a node: each has one, for an L-th of them",
+).replace("gradients / local", "gradients")
 wrong("shard-of-all", sentence="for too few bytes in phase 2: an L-th of the gradients, in chunks of an M-th").replace(
     "gradients / local", "gradients / local / nodes"
 )
@@ -420,17 +493,33 @@ right("by-floor-division").body("""
 """)
 
 wrong, right = ANSWERS.to("scaling-efficiency")
-wrong("upside-down", "upside down").replace("ideal[gpus] / took", "took / ideal[gpus]")
-wrong("always-strong", "this is weak scaling").replace('if work == "the same" else 1', "")
-wrong("always-weak", "this is strong scaling").replace('fewest / gpus if work == "the same" else 1', "1")
-wrong("swapped", "this is strong scaling").replace('work == "the same"', 'work != "the same"')
-wrong("relative-to-one", "the smallest number here is 4").replace("fewest / gpus if", "1 / gpus if")
-wrong("longest-time", "relative to the longest time").replace("seconds[fewest] *", "max(seconds.values()) *")
-wrong("in-percent", "1 is 100 %").replace("ideal[gpus] / took", "100 * ideal[gpus] / took")
-wrong("a-list", "return {GPUs: efficiency}").body("""
+wrong(
+    "upside-down", sentence="upside down: an efficiency is what would be ideal, divided by what was measured"
+).replace("ideal[gpus] / took", "took / ideal[gpus]")
+wrong("always-strong", sentence="the other kind of efficiency: this is weak scaling").replace(
+    'if work == "the same" else 1', ""
+)
+wrong("always-weak", sentence="the speed-up, or the other kind of efficiency: this is strong scaling").replace(
+    'fewest / gpus if work == "the same" else 1', "1"
+)
+wrong("swapped", same_as="always-weak").replace('work == "the same"', 'work != "the same"')
+wrong("relative-to-one", sentence="relative to one GPU: compare with the smallest number of GPUs, which is 4").replace(
+    "fewest / gpus if", "1 / gpus if"
+)
+wrong("longest-time", sentence="relative to the longest time: compare with the smallest number of GPUs").replace(
+    "seconds[fewest] *", "max(seconds.values()) *"
+)
+wrong("speed-up-of-more-work", sentence="how much more work per second is done: divide by how many more GPUs").replace(
+    "else 1", "else gpus / fewest"
+)
+wrong("shortest-time", sentence="relative to the shortest time: compare with the smallest number of GPUs").replace(
+    "seconds[fewest] *", "min(seconds.values()) *"
+)
+wrong("in-percent", sentence="in percent: 1 is 100 %").replace("ideal[gpus] / took", "100 * ideal[gpus] / took")
+wrong("a-list", sentence="a list: return {GPUs: efficiency}").body("""
     return [seconds[fewest] * (fewest / gpus if work == "the same" else 1) / took for gpus, took in seconds.items()]
 """)
-wrong("first-is-the-fewest", "compare with the smallest").replace(
+wrong("first-is-the-fewest", sentence="relative to the first number of GPUs: compare with the smallest").replace(
     "fewest = min(seconds)", "fewest = next(iter(seconds))"
 )
 right("by-throughput").body("""
@@ -472,65 +561,110 @@ right("asks-three-times").body("""
 """)
 
 wrong, right = ANSWERS.to("activation-bytes")
-wrong("flash-is-ignored", "what stored scores would keep").replace(
+wrong("flash-is-ignored", sentence="what stored scores would keep").replace(
     "4 * a * s * b if flash else 5 * a * s * s * b", "5 * a * s * s * b"
 )
-wrong("always-flash", "what FlashAttention would keep").replace(
+wrong("always-flash", sentence="what FlashAttention would keep").replace(
     "4 * a * s * b if flash else 5 * a * s * s * b", "4 * a * s * b"
 )
-wrong("without-norms", "mean and the deviation").replace(" + 16 * s * b", "")
-wrong("one-norm", "there are two of them").replace("16 * s * b", "8 * s * b")
-wrong("no-scores", "without the scores").replace("5 * a * s * s * b", "0")
-wrong("one-head", "scores of one head").replace("5 * a * s * s * b", "5 * s * s * b")
-wrong("flash-keeps-nothing", "without the logarithms").replace("4 * a * s * b if flash", "0 if flash")
-wrong("logarithms-in-16-bits", "they are float32").replace("4 * a * s * b if flash", "2 * a * s * b if flash")
-wrong("flash-keeps-the-mask", "FlashAttention draws it again").replace(
+wrong("without-norms", sentence="without the mean and the deviation of LayerNorm, 16 s b").replace(" + 16 * s * b", "")
+wrong("one-norm", sentence="with half of LayerNorm's 16 s b: there are two of them").replace("16 * s * b", "8 * s * b")
+wrong("no-scores", sentence="without the scores").replace("5 * a * s * s * b", "0")
+wrong("one-head", sentence="with scores of one head: there are a of them").replace("5 * a * s * s * b", "5 * s * s * b")
+wrong("flash-keeps-nothing", sentence="without the logarithms that FlashAttention keeps").replace(
+    "4 * a * s * b if flash", "0 if flash"
+)
+wrong("logarithms-in-16-bits", sentence="with the logarithms in 16 bits: they are float32").replace(
+    "4 * a * s * b if flash", "2 * a * s * b if flash"
+)
+wrong("flash-keeps-the-mask", sentence="with a mask of the scores: FlashAttention draws it again").replace(
     "4 * a * s * b if flash", "(4 * a * s + a * s * s) * b if flash"
 )
-wrong("no-batch", "there are b of them").replace("return linear + scores", "return (linear + scores) // b")
-wrong("no-masks", "without the two masks").replace("34 * s", "32 * s")
-wrong("no-mask-of-scores", "without the mask of the scores").replace("5 * a * s * s * b", "4 * a * s * s * b")
-wrong("no-result-of-dropout", "2", hidden=False).replace("5 * a * s * s * b", "3 * a * s * s * b")
+wrong("no-batch", sentence="for 1 sequence: there are b of them").replace(
+    "return linear + scores", "return (linear + scores) // b"
+)
+wrong("no-masks", sentence="without the two masks of dropout behind the matrices").replace("34 * s", "32 * s")
+wrong("no-mask-of-scores", sentence="without the mask of the scores, 1 byte each").replace(
+    "5 * a * s * s * b", "4 * a * s * s * b"
+)
+wrong("no-result-of-dropout", sentence="with one of the two results, of softmax and of dropout: both stay").replace(
+    "5 * a * s * s * b", "3 * a * s * s * b"
+)
+wrong("one-mask-less", sentence="without one of the masks behind the matrices: attention has one, and the MLP").replace(
+    "34 * s", "33 * s"
+)
+wrong("sequences-squared", sentence="with b squared: a sequence's tokens meet only those of the same sequence").replace(
+    "s * s * b", "s * s * b * b"
+)
+wrong("divides-by-h", sentence="with 5 a s // h, which is rounded down: multiply first").replace(
+    "5 * a * s * s * b", "s * b * h * (5 * a * s // h)"
+)
 right("item-by-item").body("""
     token = s * b
     linear = 4 * token * h + 16 * token + (2 + 6) * token * h + 3 * token * h + (2 + 8 + 8 + 1) * token * h
     scores = token * a * (4 if flash else 2 * s + s + 2 * s)
 """)
-wrong("no-dropout-of-scores", "without the mask of the scores and").replace("5 * a * s * s * b", "2 * a * s * s * b")
-wrong("scores-of-one-sequence", "with scores of one sequence").replace("5 * a * s * s * b", "5 * a * s * s").replace(
-    "4 * a * s * b", "4 * a * s"
+wrong("no-dropout-of-scores", sentence="without the mask of the scores and the result of their dropout").replace(
+    "5 * a * s * s * b", "2 * a * s * s * b"
 )
-wrong("gelu-once", "one of GELU's two tensors").replace("34 * s * b * h", "26 * s * b * h")
+wrong("scores-of-one-sequence", sentence="with scores of one sequence: there are b of them").replace(
+    "5 * a * s * s * b", "5 * a * s * s"
+).replace("4 * a * s * b", "4 * a * s")
+wrong("gelu-once", sentence="with one of GELU's two tensors: its input and its output both stay").replace(
+    "34 * s * b * h", "26 * s * b * h"
+)
 
 wrong, right = ANSWERS.to("mfu-and-hfu")
-wrong("no-attention", "without attention").replace(" + 4 * layers * width * sequence", "")
-wrong("attention-forward-only", "backward has twice as many").body("""
+wrong("no-attention", sentence="without attention: 12 L w s FLOP per token come on top").replace(
+    " + 4 * layers * width * sequence", ""
+)
+wrong("attention-forward-only", sentence="with the FLOP of attention forward only: backward has twice as many").body("""
     rate = tokens_per_second / (gpus * peak)
     attention = 4 * layers * width * sequence
     mfu = rate * (6 * parameters + attention)
     hfu = rate * ((6 + 2 * recomputed) * parameters + attention)
 """)
-wrong("one-gpu", "the peak of all of them").replace("(gpus * peak)", "peak")
-wrong("forward-only", "the forward pass only").replace("3 * forwards_per_second, (3", "forwards_per_second, (3")
-wrong("in-percent", "1 is 100 %").replace("3 * forwards_per_second, (3", "300 * forwards_per_second, (3")
-wrong("hfu-is-mfu", "HFU counts it").replace("(3 + recomputed)", "3")
-wrong("mfu-counts-recomputation", "MFU leaves out").replace(
+wrong("one-gpu", sentence="for one GPU: divide by the peak of all of them").replace("(gpus * peak)", "peak")
+wrong("forward-only", sentence="the forward pass only").replace(
+    "3 * forwards_per_second, (3", "forwards_per_second, (3"
+)
+wrong("in-percent", sentence="in percent: 1 is 100 %").replace(
+    "3 * forwards_per_second, (3", "300 * forwards_per_second, (3"
+)
+wrong("hfu-is-mfu", sentence="MFU once more: HFU counts what is recomputed, too").replace("(3 + recomputed)", "3")
+wrong("mfu-counts-recomputation", sentence="HFU: MFU leaves out what is recomputed").replace(
     "3 * forwards_per_second, (3", "(3 + recomputed) * forwards_per_second, (3"
 )
-wrong("whole-step-again", "only forward is computed again").replace("(3 + recomputed)", "3 * (1 + recomputed)")
-wrong("recomputed-as-half-a-step", "a third of a step").replace("(3 + recomputed) *", "3 * (1 + recomputed / 2) *")
-wrong("half-of-what-is-recomputed", "half of what is recomputed").replace("(3 + recomputed)", "(3 + recomputed / 2)")
-wrong("recomputes-no-attention", "the attention that is computed again").replace(
+wrong(
+    "whole-step-again", sentence="with the recomputed share of the whole step: only forward is computed again"
+).replace("(3 + recomputed)", "3 * (1 + recomputed)")
+wrong(
+    "recomputed-as-half-a-step", sentence="with r/2: a whole forward pass is a third of a step, so r of it adds r/3"
+).replace("(3 + recomputed) *", "3 * (1 + recomputed / 2) *")
+wrong(
+    "half-of-what-is-recomputed", sentence="with half of what is recomputed: r forward passes come on top of the three"
+).replace("(3 + recomputed)", "(3 + recomputed / 2)")
+wrong("recomputes-no-attention", sentence="without the attention that is computed again").replace(
     "(3 + recomputed) * forwards_per_second",
     "3 * forwards_per_second + recomputed * 2 * parameters * tokens_per_second / (gpus * peak)",
 )
-wrong("hfu-below", "never below MFU").body("""
+wrong("hfu-below", sentence="divided by what is recomputed: HFU is never below MFU").body("""
     forward = 2 * parameters + 4 * layers * width * sequence
     mfu = 3 * tokens_per_second * forward / (gpus * peak)
     hfu = mfu / (1 + recomputed / 3)
 """)
-wrong("causal", "by convention it isn't").replace("4 * layers", "2 * layers")
-wrong("one-layer", "each layer has it").replace("4 * layers * width", "4 * width")
+wrong("adds-the-share", sentence="MFU plus the share: a whole forward pass is a third of MFU").replace(
+    "(3 + recomputed) * forwards_per_second", "3 * forwards_per_second + recomputed"
+)
+wrong("all-recomputed", sentence="with the whole forward pass computed again: it is the share `recomputed`").replace(
+    "(3 + recomputed)", "4"
+)
+wrong("causal", sentence="with causal attention counted half: by convention it isn't").replace(
+    "4 * layers", "2 * layers"
+)
+wrong("one-layer", sentence="with attention once for all layers: each layer has it").replace(
+    "4 * layers * width", "4 * width"
+)
 right("from-the-formula").body("""
     mfu = tokens_per_second * (6 * parameters + 12 * layers * width * sequence) / gpus / peak
     hfu = mfu * (1 + recomputed / 3)

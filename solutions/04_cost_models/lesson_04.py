@@ -485,10 +485,10 @@ predict("bytes loaded with tiles of 16", ...)
 # add. It goes back to memory only when the sum is complete.
 # </details>
 #
-# <details><summary>Hint 3: almost the code</summary>
+# <details><summary>Hint 3: a check by hand</summary>
 #
-# With `inner = slice(step, step + tile)`, the tile of $A$ is at `(rows, inner)` and that of $B$ at `(inner, columns)`.
-# The product of two tiles is `@`. The store comes after the third loop.
+# In matrices of 64 with tiles of 16, a tile of $C$ takes four steps. In the second, the tile of $A$ is in the rows of
+# $C$'s tile and in columns 16 to 31, and the tile of $B$ in rows 16 to 31. So both share one slice, which moves.
 # </details>
 
 # %% exercise="tiled-matmul" difficulty=3 minutes=15
@@ -818,10 +818,10 @@ predict("messages, sent, added: ring all-reduce on 8", ...)
 # only in the rounds that reduce. And the all-reduces are sums of two others, so add the triples.
 # </details>
 #
-# <details><summary>Hint 3: almost the code</summary>
+# <details><summary>Hint 3: a check by hand</summary>
 #
-# `levels = (P - 1).bit_length()` is $\log_2 P$ rounded up. With `others = (P - 1) / P`, four of the algorithms are
-# `(P - 1, others, 0)`. The halves of halving-doubling sum up to the same `others`, in `levels` messages each way.
+# On 8 ranks, a ring all-gather is (7, 7/8, 0), and three other rows of the table are the same. A tree reduce is
+# (3, 3, 3). Halving sends $1/2 + 1/4 + 1/8 = 7/8$ in 3 messages. For $\log_2 P$ rounded up, see `int.bit_length`.
 # </details>
 
 # %% exercise="collective-costs" difficulty=3 minutes=12
@@ -975,11 +975,11 @@ print(
 # **first** is next; then stand on that one. A line that never gets to be lowest is skipped that way.
 # </details>
 #
-# <details><summary>Hint 3: almost the code</summary>
+# <details><summary>Hint 3: a check by hand</summary>
 #
-# Lines with latencies $a_1 < a_2$ and steepness $b_1 > b_2$ cross at $(a_2 - a_1) / (b_1 - b_2)$. In a `while` loop,
-# collect `(crossing, ..., name)` of all lines with a smaller steepness than the current one; stop when there are none;
-# otherwise continue with the `min`.
+# Lines with latencies $a_1 < a_2$ and steepness $b_1 > b_2$ cross at $(a_2 - a_1) / (b_1 - b_2)$. Take (1, 4), (3, 3)
+# and (4, 1). From the first, the second crosses at 2 and the third at 1, so the third is next, and the table is
+# complete: no line is less steep than that one.
 # </details>
 
 # %% exercise="tuning-table" difficulty=3 minutes=15
@@ -1041,21 +1041,11 @@ for nbytes in (8, 80_000, 240_000, 1_000_000, 8_000_000):
 # the times, and fit $\alpha$ and $\beta$ by relative errors, as in lesson 03.
 
 # %%
+# GB/s, of 32 KiB, 64 KiB, ... 16 GiB
 h200_busbw = [
-    3.20,
-    6.26,
-    12.40,
-    24.63,
-    48.30,
-    72.45,
-    91.48,
-    139.97,
-    182.03,
-    242.45,
-    298.44,
+    *(3.20, 6.26, 12.40, 24.63, 48.30, 72.45, 91.48, 139.97, 182.03, 242.45),
+    *(298.44, 369.82, 411.21, 442.27, 455.82, 464.00, 468.31, 473.10, 475.16, 480.70),
 ]
-# GB/s
-h200_busbw += [369.82, 411.21, 442.27, 455.82, 464.00, 468.31, 473.10, 475.16, 480.70]
 sweep_sizes = [2**power * 1024 for power in range(5, 25)]
 sweep_times = [
     n * 2 * 7 / 8 / (busbw * 1e9) for n, busbw in zip(sweep_sizes, h200_busbw)
@@ -1098,10 +1088,10 @@ print(f"alpha {alpha_1 * 1e6:.1f} µs, off by {min(misses):+.0%} to {max(misses)
 # Keep the cut for which this sum is smallest.
 # </details>
 #
-# <details><summary>Hint 3: almost the code</summary>
+# <details><summary>Hint 3: a check by hand</summary>
 #
-# Cuts run over `range(3, len(sizes) - 2)`: `sizes[:cut]` has at least 3, `sizes[cut:]` too. The relative error is
-# `(alpha + n * beta) / t - 1`.
+# Of eight sizes, the first part can have 3, 4 or 5: three cuts, six fits. If a line says 12 µs and 10 were measured,
+# the relative error is 0.2, and its square 0.04.
 # </details>
 
 # %% exercise="two-lines" difficulty=3 minutes=10
@@ -1215,7 +1205,8 @@ print(
 #
 # $$ \text{FLOP per byte sent} = \frac{6 N b}{4 N (P-1)/P} \approx 1.5\, b $$
 #
-# The link's **ridge point** is peak / bandwidth, as before. What bandwidth does to it is a staircase:
+# The link's **ridge point** is peak / bandwidth, as before. Each network has a roofline of its own, and the peak is the
+# roof of all three:
 
 # %%
 links = {
@@ -1232,12 +1223,12 @@ figures.roofline(
 
 # %% [markdown]
 # Read it from the left. With 256 rows per GPU, as on the first page, all three networks are the bottleneck. With 4,096,
-# NVLink lets the GPUs compute at full speed; with a ring over InfiniBand, whose ridge point is 19,780 FLOP per byte, it
-# takes about 13,000. And the regimes have names:
+# the GPUs compute at full speed over NVLink. A ring over InfiniBand, whose ridge point is 19,780 FLOP per byte, needs
+# about 13,000 rows for that. And the regimes have names:
 #
 # | FLOP per byte sent | the step is |
 # |---|---|
-# | far below the ridge point | communication-bound: more GPUs make it slower |
+# | far below the ridge point | communication-bound: more GPUs for the same work make it slower |
 # | around it | balanced: overlap gains up to a factor of 2 |
 # | far above it | compute-bound: communication can be hidden |
 
@@ -1514,10 +1505,10 @@ reveal(
 # $P$-th of the numbers, rounded up.
 # </details>
 #
-# <details><summary>Hint 3: almost the code</summary>
+# <details><summary>Hint 3: a check by hand</summary>
 #
-# `sharded_from = {"parameters": 3, "gradients": 2}.get(name, 1)`. Make each tensor in its final size: a slice of a
-# larger one keeps all of the larger one alive.
+# With 10 parameters on 4 ranks, stage 1 keeps 10 numbers of the parameters and of the gradients, and 3 of everything
+# else. Make each tensor in its final size: a slice of a larger one keeps all of the larger one alive.
 # </details>
 
 # %% exercise="sharded-state" difficulty=3 minutes=10

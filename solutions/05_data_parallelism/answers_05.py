@@ -307,6 +307,26 @@ wrong(
     "closes-before",
     sentence="a bucket that is closed before it would grow above the cap: close it once it has reached the cap",
 ).replace("filled >= cap", "filled + sizes[index] > cap")
+wrong(
+    "large-ones-aside",
+    sentence="right if what is above the cap had buckets of its own: it goes in like every other parameter",
+).function("""
+    buckets, filled, last = [], 0, None
+    for index in reversed(range(len(sizes))):
+        if sizes[index] >= cap:
+            buckets.append([index])
+            continue
+        if last is None or filled >= cap:
+            last, filled = [], 0
+            buckets.append(last)
+        last.append(index)
+        filled += sizes[index]
+    return buckets
+""")
+wrong(
+    "closes-below-the-cap",
+    sentence="a bucket that is closed before it would reach the cap: close it once it has",
+).replace("filled >= cap", "filled + sizes[index] >= cap")
 wrong("closes-too-late", sentence="a bucket that is closed too late: one that holds exactly the cap is full").replace(
     ">= cap", "> cap"
 )

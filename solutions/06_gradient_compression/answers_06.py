@@ -24,6 +24,17 @@ wrong(
     sentence="the same bits read as a different dtype: .view(dtype) converts nothing, .to(dtype) does",
 ).replace("half.to(gradient.dtype)", "half.view(gradient.dtype)")
 wrong("views-bits-of-half", same_as="views-its-bits").replace(").to(dtype)", ").view(dtype)")
+wrong("views-there-and-back", same_as="views-its-bits").replace(").to(dtype)", ").view(dtype)").replace(
+    "half.to(gradient.dtype)", "half.view(gradient.dtype)"
+)
+wrong(
+    "takes-the-largest", sentence="the largest number of any rank: all_reduce sums, unless you tell it otherwise"
+).replace("dist.all_reduce(half)", "dist.all_reduce(half, op=dist.ReduceOp.MAX)").replace(
+    "gradient / world_size", "gradient"
+)
+wrong("largest-share", sentence="the largest number of any rank, divided by world_size: sum them").replace(
+    "dist.all_reduce(half)", "dist.all_reduce(half, op=dist.ReduceOp.MAX)"
+)
 wrong("sums-nothing", sentence="your own gradient divided by world_size: nothing was summed").replace(
     "dist.all_reduce(half)", "pass"
 )
@@ -44,6 +55,9 @@ wrong("always-bfloat16", "use `dtype`, which is float16 here").replace(".to(dtyp
 wrong, right = ANSWERS.to("stochastic-round")
 wrong("rounds-to-nearest", "rounding to nearest").body("return torch.round(y)")
 wrong("one-draw", "one draw for all entries").replace("y.shape, generator", "1, generator")
+wrong("draws-for-half", "as many numbers as there are entries").replace(
+    "torch.rand(y.shape, generator=generator)", "torch.rand(len(y) // 2, generator=generator).repeat(2)[: len(y)]"
+)
 wrong("cuts-towards-zero", "cuts towards zero").replace(
     "below + (u < y - below)", "y.trunc() + (u < (y - y.trunc()).abs())"
 )
@@ -85,6 +99,12 @@ wrong, right = ANSWERS.to("quantise")
 wrong("one-scale", sentence="the codes for one scale over all of x: each block has its own").replace(
     "blocks.abs().amax(1)", "blocks.abs().amax().expand(len(blocks))"
 )
+wrong("strided", sentence="the codes for blocks of every so many numbers: a block is `block` neighbours").replace(
+    "scales =", "blocks = padded.view(block, -1).T\nscales ="
+)
+wrong("from-least-to-most", sentence="the codes for half the range of each block: take its largest magnitude").replace(
+    "blocks.abs().amax(1) / levels", "(blocks.amax(1) - blocks.amin(1)) / 2 / levels"
+)
 wrong("half-a-level", sentence="the codes for a largest code of levels + 1/2: the largest must become levels").replace(
     "/ levels", "* 2 / (2 * levels + 1)"
 )
@@ -111,6 +131,9 @@ wrong("clamps-in-one-direction", same_as="no-clamp").replace(".clamp(-levels, le
 wrong("clamps-at-128", same_as="no-clamp").replace(".clamp(-levels, levels)", ".clamp(-levels - 1, levels + 1)")
 wrong("clamps-at-128-and-127", sentence="codes of -128: the smallest one is -levels").replace(
     ".clamp(-levels, levels)", ".clamp(-128, 127)"
+)
+wrong("clamps-at-127", sentence="codes of 8: clamp at levels, which is 7 here").replace(
+    ".clamp(-levels, levels)", ".clamp(-127, 127)"
 )
 right("in-float32").replace("blocks / divisors[:, None]", "blocks.float() / divisors.float()[:, None]").replace(
     "blocks.abs().amax(1) / levels", "(blocks.abs().amax(1).double() / levels).to(x.dtype)"
@@ -183,6 +206,13 @@ wrong("blends", sentence="the mean code times the mean scale: decompress, then t
         means.append(torch.stack(parts).float().mean(0))
     return decompress(tuple(means), numel)
 """)
+wrong("rank-0-for-all", sentence="what rank 0's payload stands for: take each rank's in turn").replace(
+    "sum(decompress(of_rank, numel) for of_rank in zip(*gathered)) / world_size",
+    "decompress(tuple(parts[0] for parts in gathered), numel)",
+)
+wrong("last-scale", sentence="all codes decompressed with the last rank's scale: each rank has its own").replace(
+    "decompress(of_rank, numel)", "decompress((of_rank[0], *(parts[-1] for parts in gathered[1:])), numel)"
+)
 wrong("two-tensors-only", "returned", hidden=True).replace(
     "zip(*gathered)", "(pair if len(pair) == 2 else [0 * pair[0]] for pair in zip(*gathered))"
 )
@@ -223,6 +253,17 @@ wrong("adds-payloads", sentence="the summed codes times the summed scales: decom
 wrong(
     "divides-by-tensors", sentence="the sum divided by the number of tensors in a payload: divide by world_size"
 ).replace("/ world_size", "/ len(gathered)")
+wrong("adds-its-own", sentence="the mean with your own counted twice: what is gathered has it already").replace(
+    "sum(decompress(of_rank, numel) for of_rank in zip(*gathered))",
+    "(decompress(payload, numel) + sum(decompress(of_rank, numel) for of_rank in zip(*gathered)))",
+)
+wrong("skips-its-own", sentence="the mean without your own: add what you have compressed, too").replace(
+    "sum(decompress(of_rank, numel) for of_rank in zip(*gathered))",
+    "(sum(decompress(of_rank, numel) for of_rank in zip(*gathered)) - decompress(payload, numel))",
+)
+wrong("buffers-in-float32", "torch.empty_like(tensor)").replace(
+    "torch.empty_like(tensor) for", "torch.zeros(tensor.shape) for"
+)
 wrong("sorted-by-tensor", "zip(*gathered)").replace("in zip(*gathered)", "in gathered")
 
 wrong, right = ANSWERS.to("majority")
@@ -262,6 +303,9 @@ right("in-one-tensor").body("""
 """)
 wrong("mean-of-votes", sentence="the mean of the votes: return its sign").replace(
     "torch.sign(2 * votes - world_size)", "2 * votes / world_size - 1"
+)
+wrong("any-is-enough", sentence="+1 where any rank votes for it: it takes more than half").replace(
+    "torch.sign(2 * votes - world_size)", "torch.where(votes > 0, 1, -1).to(x.dtype)"
 )
 wrong("unanimous", sentence="0 wherever the ranks disagree: more than half of the votes are enough").replace(
     "torch.sign(2 * votes - world_size)", "(votes == world_size).to(x.dtype) - (votes == 0).to(x.dtype)"
@@ -306,6 +350,9 @@ wrong("magnitudes", sentence="the mean of magnitudes: send the values with their
 ).replace("index_add(0, *reversed(mine))", "index_copy_(0, indices, x[indices])")
 wrong("largest-numbers", sentence="the mean of the largest numbers: take those of largest magnitude").replace(
     "mine = (x[indices]", "indices = x.topk(k).indices\nmine = (x[indices]"
+)
+wrong("smallest", sentence="the mean of the smallest magnitudes: take the largest").replace(
+    "mine = (x[indices]", "indices = x.abs().topk(k, largest=False).indices\nmine = (x[indices]"
 )
 wrong("forgets-to-divide", sentence="the sum of what is sent: divide by world_size").replace(
     "values) / world_size", "values)"
@@ -354,13 +401,23 @@ wrong("the-wrong-way-round", sentence="what is sent and then the mean: return (m
 wrong, right = ANSWERS.to("random-k-mean")
 wrong("no-factor", "without the factor n / k").replace("len(x) / k / world_size", "1 / world_size")
 wrong("forgets-to-divide", "divide by world_size").replace("len(x) / k / world_size", "len(x) / k")
+wrong("divides-twice", "divided by world_size twice").replace("k / world_size", "k / world_size**2")
 wrong("upside-down", "the factor is n / k").replace("len(x) / k / world_size", "len(x) * k / world_size")
+wrong("a-chance-for-each", "with a chance of k / n").replace(
+    "torch.randperm(len(x), generator=generator)[:k]",
+    "(torch.rand(len(x), generator=generator) < k / len(x)).nonzero().flatten()",
+)
+wrong("without-the-generator", "Draw from `generator`").replace(", generator=generator", "")
 wrong("repeats-indices", "without repetition").replace(
     "torch.randperm(len(x), generator=generator)[:k]", "torch.randint(len(x), (k,), generator=generator)"
 )
 wrong("own-indices", "same entries").replace("manual_seed(seed)", "manual_seed(seed + rank)")
 wrong("always-the-same", "Draw the indices anew").replace("manual_seed(seed)", "manual_seed(0)")
 wrong("top-k", "same entries").replace("torch.randperm(len(x), generator=generator)[:k]", "x.abs().topk(k).indices")
+wrong("a-window", "draw every entry by itself").replace(
+    "torch.randperm(len(x), generator=generator)[:k]",
+    "(torch.randint(len(x), (1,), generator=generator) + torch.arange(k)) % len(x)",
+)
 wrong("first-k", "Draw the indices anew").replace("torch.randperm(len(x), generator=generator)[:k]", "torch.arange(k)")
 wrong("sums-all", "Pick the k entries first", caught_by="traffic").body("""
     indices = torch.randperm(len(x), generator=generator)[:k]
@@ -433,6 +490,12 @@ return mean + residual, gradient - sent
 wrong("subtracts-the-debt", sentence="the mean of gradient - residual: what is owed is added").replace(
     "gradient + residual", "gradient - residual"
 )
+wrong("pays-twice", sentence="the mean with the residual added twice").replace(
+    "compressed_mean(corrected", "compressed_mean(corrected + residual"
+)
+wrong("pays-its-share", sentence="the mean with residual / world_size: a rank owes all of its residual").replace(
+    "gradient + residual", "gradient + residual / world_size"
+)
 wrong("owes-all", sentence="gradient + residual: subtract what this rank has sent").replace(
     "corrected - sent", "corrected"
 )
@@ -462,7 +525,8 @@ wrong("own-q", sentence="the approximation with this rank's own q: average q ove
 wrong("alone", sentence="the approximation of this rank's own matrix: nothing was summed").replace(
     "dist.all_reduce(p)", ""
 ).replace("dist.all_reduce(q)\nq /= world_size", "")
-wrong("orthonormal-q", "in the right space").replace(
+wrong("keeps-r", "P becomes the first").replace("p, _ = torch", "_, p = torch")
+wrong("orthonormal-q", "is P orthonormal").replace(
     "p = corrected @ q", "p = corrected @ torch.linalg.qr(q)[0]"
 ).replace("p, _ = torch.linalg.qr(p)", "p /= world_size")
 wrong(
@@ -538,6 +602,13 @@ wrong("forgets-the-old", sentence="those of the last gradient alone: what was ow
 wrong("never-keeps", sentence="without feedback: `residuals` is still empty. Keep there what wasn't sent").replace(
     "residuals[bucket.index] = corrected - decompress(payload, numel)", "pass"
 )
+wrong("never-pays", same_as="no-feedback").replace("compress(corrected)", "compress(bucket.flat)")
+wrong("owes-its-share", sentence="with residuals divided by world_size: a rank owes all that it hasn't sent").replace(
+    "corrected - decompress(payload, numel)", "(corrected - decompress(payload, numel)) / world_size"
+)
+wrong("owes-all", sentence="with residuals of all that should be sent: subtract what was").replace(
+    "corrected - decompress(payload, numel)", "corrected"
+)
 wrong("a-dict-of-its-own", same_as="never-keeps").replace(
     "residuals[bucket.index] = corrected", "residuals = dict(residuals)\nresiduals[bucket.index] = corrected"
 )
@@ -606,6 +677,12 @@ wrong(
 ).replace("max(0.0, (dense - compressed) / codec_seconds)", "(dense - compressed) / codec_seconds")
 wrong("p-payloads", sentence="for P payloads sent by each rank: in a gather it is P - 1").replace(
     "compressed = (world_size - 1)", "compressed = world_size"
+)
+wrong("rings-of-p", sentence="for P rounds of a ring: it has P - 1, and each rank passes on P - 1 payloads").replace(
+    "world_size - 1", "world_size"
+)
+wrong("each-tensor-whole", sentence="with the payload counted twice: its bytes are those of both tensors").replace(
+    "(world_size - 1) * payload_bytes", "2 * (world_size - 1) * payload_bytes"
 )
 wrong("one-phase", sentence="for an all-reduce that sends (P - 1) / P gradients: it has two phases").replace(
     "dense = 2 * (", "dense = ("

@@ -202,13 +202,14 @@ def expect_roundings(rank: int, y: float, rounded: Tensor, times: int) -> None:
         raise CheckFailed(
             f"rank {rank}: {times} roundings of {y:g} have a mean of {mean:.4f}", f"{y:g}, to within {bound:.4f}", words
         )
-    changes = (rounded[1:] != rounded[:-1]).double().mean().item()
-    if part and changes < part * (1 - part):  # expected: twice that
-        raise CheckFailed(
-            f"rank {rank}: neighbouring entries of {y:g} are mostly rounded the same way",
-            "each entry drawn independently",
-            "Draw as many numbers as there are entries.",
-        )
+    for apart in (1, times // 2):
+        changes = (rounded[apart:] != rounded[:-apart]).double().mean().item()
+        if part and changes < part * (1 - part):  # expected: twice that
+            raise CheckFailed(
+                f"rank {rank}: entries of {y:g} are mostly rounded like those {apart} behind them",
+                "each entry drawn independently",
+                "Draw as many numbers as there are entries.",
+            )
 
 
 def why_so_many(up: float, part: float, bound: float, y: float) -> str:
@@ -281,17 +282,19 @@ def blocks_of(
     )
 
 
-def inexact_blocks_of(draws: Draws, numel: int, block: int, dtype: torch.dtype = torch.bfloat16) -> Case:
-    """Numbers whose scales are rounded. In bfloat16 the largest, divided by its scale, is rounded to 128."""
-    generator, count, levels = draws.generator(numel), -(-numel // block), 127
+def inexact_blocks_of(
+    draws: Draws, numel: int, block: int, dtype: torch.dtype, levels: int = 127, to_whole: Whole = torch.round
+) -> Case:
+    """Numbers whose scales are rounded. In bfloat16 the largest, divided by its scale, becomes levels + 1."""
+    generator, count = draws.generator(numel), -(-numel // block)
     largest = torch.arange(128, 256, dtype=torch.float64).to(dtype) / 64
-    largest = largest[(largest / (largest / levels)).round() > levels] if dtype == torch.bfloat16 else largest * 1.1
+    largest = largest[to_whole(largest / (largest / levels)) > levels] if dtype == torch.bfloat16 else largest * 1.1
     tops = largest[torch.randint(len(largest), (count, 1), generator=generator)]
     signs = torch.randint(-1, 2, (count, block), generator=generator)
     signs[:, 0] = torch.tensor([-1, 1]).repeat(count)[:count]
     return Case(
         [[(signs * tops).flatten()[:numel]]],
-        for_all={"block": block, "levels": levels, "to_whole": torch.round},
+        for_all={"block": block, "levels": levels, "to_whole": to_whole},
         right={"codes": (signs * levels).flatten()[:numel].to(torch.int8), "scales": tops.flatten() / levels},
         rtol=4e-3 if dtype == torch.bfloat16 else 1e-6,  # less than 1 / 127
         in_order=True,
@@ -299,9 +302,17 @@ def inexact_blocks_of(draws: Draws, numel: int, block: int, dtype: torch.dtype =
     )
 
 
-@oracle(values=[(8, 4, 127, torch.round), (10, 4, 7, torch.round, 1), (9, 3, 7, upwards, 2), (7, 4)])
+BF16 = torch.bfloat16
+
+
+@oracle(
+    values=[
+        *((8, 4, 127, torch.round), (10, 4, 7, torch.round, 1), (9, 3, 7, upwards, 2)),
+        *((7, 4, BF16), (6, 3, BF16, 7, upwards)),
+    ]
+)
 def quantise(draws: Draws, *how: Any) -> Case:
-    return (blocks_of if len(how) > 3 else inexact_blocks_of)(draws, *how)
+    return (blocks_of if isinstance(how[2], int) else inexact_blocks_of)(draws, *how)
 
 
 ### BEGIN HIDDEN TESTS
@@ -312,8 +323,9 @@ hidden_quantise = vary(
         (13, 5, 7, torch.floor),
         (12, 12, 127, upwards),
         (9, 2, 7, torch.round, 0, torch.float64),
-        (11, 3),
+        (11, 3, BF16),
         (13, 6, torch.float32),
+        (7, 2, BF16, 7, upwards),
     ],
 )
 ### END HIDDEN TESTS
@@ -343,7 +355,10 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
         for_all={"numel": numel, "decompress": decompress},
         right=dense.sum(0) / world_size,
         rtol=1e-6,
-        advice={"values to unpack": "A payload has a tensor of each kind, all of one rank: zip(*gathered)."},
+        advice={
+            "values to unpack": "A payload has a tensor of each kind, all of one rank: zip(*gathered).",
+            "different dtypes": "Buffers need the shape and the dtype of what arrives: torch.empty_like(tensor).",
+        },
         traffic=lambda answer: expect_handed_in(
             answer,
             "all_gather",
@@ -435,9 +450,10 @@ hidden_random_k_mean = vary(random_k_mean, values=[(4, 9, 4), (5, 6, 3), (1, 5, 
 def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
     """xs: (P, n), all positive."""
     numel = xs.shape[1]
-    places = [[entries_of(rank, mean, xs, k) for mean in means] for rank, means in enumerate(answer.results)]
+    places = [[entries_of(rank, mean, xs) for mean in means] for rank, means in enumerate(answer.results)]
     first = places[0]
     for rank, mine in enumerate(places):
+        expect_k(rank, sorted(map(len, mine)), k)
         step = next((step for step, (a, b) in enumerate(zip(first, mine, strict=True)) if a != b), None)
         if step is not None:
             raise CheckFailed(
@@ -449,7 +465,11 @@ def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
         for mean, chosen in zip(means, first, strict=True):
             expect_scaled(rank, mean[chosen], xs[:, chosen], numel / k)
     if first[0] != first[-1]:
-        raise CheckFailed(f"the same seed chose the entries {first[0]} and then {first[-1]}", "the same entries")
+        raise CheckFailed(
+            f"the same seed chose the entries {first[0]} and then {first[-1]}",
+            "the same entries",
+            "Draw from `generator`, which has the seed.",
+        )
     seen = sorted({place for chosen in first for place in chosen})
     if len(seen) < numel:
         raise CheckFailed(
@@ -457,19 +477,34 @@ def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
             f"all {numel} once in a while",
             "Draw the indices anew for each seed: torch.randperm(len(x), generator=generator).",
         )
+    if len(sets := set(map(tuple, first))) <= numel:  # of drawn ones there are more, or chance is one in a billion
+        raise CheckFailed(
+            f"in {len(first) - 1} steps with different seeds only {len(sets)} sets of entries were sent",
+            f"any {k} of {numel}",
+            "One drawn number seems to decide about all of them: draw every entry by itself.",
+        )
     return f"{k} of {numel} entries, the same on all ranks, and different ones with a different seed; unbiased."
 
 
-def entries_of(rank: int, mean: Any, xs: Tensor, k: int) -> list[int]:
-    """Where it is not 0: k places."""
+def entries_of(rank: int, mean: Any, xs: Tensor) -> list[int]:
+    """The places where it is not 0."""
     numel = xs.shape[1]
     if not isinstance(mean, Tensor) or mean.shape != (numel,) or mean.dtype != xs.dtype:
         raise CheckFailed(f"rank {rank} returned {show(mean)}", f"{numel} numbers, {xs.dtype}")
     places: list[int] = mean.nonzero().flatten().tolist()
-    if len(places) != k:
-        again = "Draw without repetition, as torch.randperm does." if len(places) < k else "All other entries are 0."
-        raise CheckFailed(f"rank {rank} returned {plural(len(places), 'number')} other than 0", f"{k}", again)
     return places
+
+
+def expect_k(rank: int, counts: list[int], k: int) -> None:
+    """counts: of entries that aren't 0, for each seed; rising."""
+    least, most = counts[0], counts[-1]
+    if least == most == k:
+        return
+    words = "Draw without repetition, as torch.randperm does." if most <= k else "All other entries are 0."
+    if least < k < most:
+        words = "That is what you get if each entry is drawn with a chance of k / n: draw k of them."
+    many = f"{least}" if least == most else f"{least} to {most}"
+    raise CheckFailed(f"rank {rank} returned {many} numbers other than 0", f"always {k}", words)
 
 
 def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
@@ -480,6 +515,7 @@ def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
     usual = {
         "That is the mean of these entries, without the factor n / k that makes it unbiased.": mean,
         "That is the sum over the ranks times n / k: divide by world_size.": those.sum(0) * factor,
+        "That is divided by world_size twice.": mean * factor / world_size,
         "That is the sum over the ranks: divide by world_size, and multiply by n / k.": those.sum(0),
         "That is k / n times the mean: multiply by n / k.": mean / factor,
         "That is k n times the mean: the factor is n / k.": mean * factor * k**2,
@@ -578,12 +614,13 @@ def power_sgd(
         right={"the approximation": right, "q @ q.T": new_q @ new_q.T, "residual": list(corrected - right)},
         mistakes={
             "the approximation": {
-                "in the right space, but of the wrong size: are P's columns orthonormal, and is q a mean?": (
+                "in the space of the right P, but not right: is P orthonormal, and q the ranks' mean of M.T @ P?": (
                     in_the_right_space
                 ),
             },
         },
         rtol=1e-4 if dtype == torch.float32 else 1e-8,
+        advice={rf"and {r}x{r}\)": "torch.linalg.qr returns (Q, R), and P becomes the first: it has m rows."},
         in_order=True,
         traffic=lambda answer: expect_handed_in(
             answer,

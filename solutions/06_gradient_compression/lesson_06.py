@@ -65,7 +65,8 @@ for name, bandwidth in networks.items():
 # %% [markdown]
 # # Part 1 · Fewer bits
 # The simplest way to make a gradient smaller is to spend fewer bits on each number.
-#
+
+# %% [markdown]
 # ## Means in 16 bits
 #
 # Two formats have 16 bits. **float16** has 11 bits for the digits, but nothing above 65,504. **bfloat16** has the range
@@ -582,8 +583,8 @@ for rank in range(4):
 
 # %% exercise="random-k-mean" difficulty=2 minutes=6
 def random_k_mean(x: Tensor, k: int, seed: int, rank: int, world_size: int) -> Tensor:
-    """An unbiased estimate of the mean over all ranks: k entries, drawn at random,
-    times n / k; all others are 0.
+    """An unbiased estimate of the mean over all ranks: k entries, any k of them equally
+    likely, times n / k; all others are 0.
 
     x: (n,), different on each rank; left unchanged. seed: the same on every rank, a
     different one in each step; it alone decides which entries are sent. One all_reduce
@@ -765,13 +766,9 @@ def compare(name, method, feedback):
     found[name] = spawn(train_often, 2, method, feedback).results[0]
     losses = [losses for losses, _ in found[name]]
     for step in (120, STEPS):
-        middle, *ends = [
-            sorted(each[step - 1] for each in losses)[at] for at in (1, 0, 2)
-        ]
-        print(
-            f"{name:17} after {step} steps: loss {middle:.3f} ({ends[0]:.3f} to "
-            f"{ends[1]:.3f})"
-        )
+        low, middle, high = sorted(each[step - 1] for each in losses)
+        print(f"{name:17} after {step} steps:", end=" ")
+        print(f"loss {middle:.3f} ({low:.3f} to {high:.3f})")
 
 top = partial(top_k_mean, k=21)
 compare("whole gradients", whole, feedback=False)
@@ -779,13 +776,8 @@ compare("top 1 %", top, feedback=False)
 compare("top 1 %, feedback", top, feedback=True)
 
 stuck = sorted(losses[-1] for losses, _ in found["top 1 %"])[1]
-ends = (
-    "below 0.05"
-    if stuck < 0.05
-    else "above 0.15"
-    if stuck > 0.15
-    else "between 0.05 and 0.15"
-)
+ends = "below 0.05" if stuck < 0.05 else "between 0.05 and 0.15"
+ends = "above 0.15" if stuck > 0.15 else ends
 
 # %%
 reveal(
