@@ -30,6 +30,18 @@ wrong("tensors-by-name", same_as="counts-twice").body("""
         output = function(*inputs)
     return kept
 """)
+wrong(
+    "address-of-a-slice",
+    sentence="a list in which one memory counts twice, since two slices lie in it: compare the memory's address, "
+    "untyped_storage().data_ptr()",
+).replace("storage.data_ptr() not in", "tensor.data_ptr() not in").replace(
+    "known.add(storage.data_ptr())", "known.add(tensor.data_ptr())"
+)
+wrong("tensors-themselves", same_as="address-of-a-slice").replace(
+    "{x.untyped_storage().data_ptr() for x in inputs}", "{id(x) for x in inputs}"
+).replace("storage.data_ptr() not in", "id(tensor) not in").replace(
+    "known.add(storage.data_ptr())", "known.add(id(tensor))"
+)
 wrong("one-input-alone", sentence="a list with the memory of a later input in it: none of the inputs counts").replace(
     "for x in inputs}", "for x in inputs[:1]}"
 )
@@ -400,7 +412,8 @@ wrong(
     sentence="a sum with one layer recomputed at a time: all layers of a segment are recorded together",
 ).replace("length * keeps", "keeps")
 wrong(
-    "no-inputs", sentence="a sum in which no layer keeps its input: only the segment's own would be counted twice"
+    "no-inputs",
+    sentence="a sum in which no layer keeps its input: the inputs before the segment are others, so take nothing off",
 ).replace("length * keeps", "length * (keeps - boundary)")
 wrong(
     "all-but-input",
@@ -436,6 +449,21 @@ wrong("equal-lengths", "length of its own").body("""
 """)
 wrong("forgets-the-boundary", "Every layer is a segment").replace("boundaries[start] + least[end]", "least[end]")
 wrong("adds-both", "one segment").replace("max(sum(keeps[start:end]), behind)", "sum(keeps[start:end]) + behind")
+wrong(
+    "input-of-the-next",
+    sentence="a cut that miscounts a segment's input: while later segments run it is boundaries[start], and in the "
+    "segment itself `keeps` includes it",
+).replace("boundaries[start] + least[end]", "boundaries[end] + least[end]")
+wrong("input-twice", same_as="input-of-the-next").replace(
+    "max(sum(keeps[start:end]),", "max(boundaries[start] + sum(keeps[start:end]),"
+)
+wrong("without-its-input", sentence="the best cut if a segment's layers kept one input less: take nothing off").replace(
+    "max(sum(keeps[start:end]),", "max(sum(keeps[start:end]) - boundaries[start],"
+)
+wrong(
+    "one-layer-at-a-time",
+    sentence="the best cut if only one layer of a segment were alive at a time: add up what all of them keep",
+).replace("max(sum(keeps[start:end]),", "max(max(keeps[start:end]),")
 wrong("ends", "0 first, then rising").replace("starts.append(start)", "starts.append(following[start])")
 right("recursive").body("""
     from functools import cache
@@ -508,6 +536,14 @@ wrong("first-dimension", sentence="what the left factor's first dimension leads 
 wrong("dimension-1", sentence="what dimension 1 leads to: in bmm the inner dimension comes after it").replace(
     "shape[-1]", "shape[1]"
 )
+wrong(
+    "last-factor",
+    sentence="what the right factor's first dimension leads to: in bmm that is the number of pairs",
+).replace("args[first[op]].shape[-1]", "args[-1].shape[0]")
+wrong(
+    "without-default",
+    sentence="what you get if no operation is recognised: `op` is torch.ops.aten.mm.default, not torch.ops.aten.mm",
+).replace(".default", "")
 wrong("any-operation", sentence="what you get by keeping other operations too: only products are expensive").body("""
     def policy(ctx, op, *args, **kwargs):
         left = args[1 if op == torch.ops.aten.addmm.default else 0] if args else None
@@ -516,6 +552,7 @@ wrong("any-operation", sentence="what you get by keeping other operations too: o
 
     return policy
 """)
+wrong("all-but-products", same_as="any-operation").replace("op in first and", "op not in first or")
 by_flops = """
     def policy(ctx, op, *args, **kwargs):
         if op not in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default):
@@ -600,6 +637,9 @@ wrong(
 ).replace(
     "flat[: shape.numel()].view(shape)", "torch.cat([flat, flat.new_zeros(shape.numel() - len(flat))]).view(shape)"
 )
+wrong("one-shape-for-all", "keep each tensor's shape").replace("rank, size =", "shapes = []\nrank, size =").replace(
+    "return tensor.shape, flat", "shapes.append(tensor.shape)\nreturn flat"
+).replace("shape, piece = kept", "shape, piece = shapes[-1], kept")
 wrong("shape-of-a-tensor", "but not the tensor", caught_by="memory").replace(
     "return tensor.shape, flat", "return tensor, flat"
 ).replace("shape, piece = kept", "tensor, piece = kept\nshape = tensor.shape")
@@ -635,6 +675,9 @@ wrong("first-has-least", sentence="what p + 1 microbatches keep: the first stage
 )
 wrong("one-too-few", sentence="what P - p - 1 microbatches keep: the one that goes backward counts too").replace(
     "num_stages - stage", "num_stages - stage - 1"
+)
+wrong("one-too-many", sentence="what P - p + 1 microbatches keep: stages are numbered from 0").replace(
+    "num_stages - stage", "num_stages - stage + 1"
 )
 wrong("more-than-there-are", sentence="more microbatches than there are").replace(
     "min(num_stages - stage, microbatches)", "num_stages - stage"
