@@ -597,7 +597,7 @@ wrong("keeps-all", "keep .clone() of the piece", caught_by="memory").replace(
 ).replace("return flat[: shape.numel()].view(shape)", "")
 wrong("world-rank", "rank").replace("dist.get_rank(group)", "dist.get_rank()")
 wrong("whole-world", "must be handed the group").replace("flat, piece, group=group", "flat, piece")
-wrong("no-padding", "").replace("-(-tensor.numel() // size)", "tensor.numel() // size")
+wrong("no-padding", "Pad before you cut").replace("-(-tensor.numel() // size)", "tensor.numel() // size")
 wrong("gathers-in-pack", "in unpack", caught_by="traffic").replace(
     "return tensor.shape, flat", "dist.all_reduce(flat.clone(), group=group)\nreturn tensor.shape, flat"
 )
@@ -640,6 +640,7 @@ wrong(
 wrong("one-shape-for-all", "keep each tensor's shape").replace("rank, size =", "shapes = []\nrank, size =").replace(
     "return tensor.shape, flat", "shapes.append(tensor.shape)\nreturn flat"
 ).replace("shape, piece = kept", "shape, piece = shapes[-1], kept")
+wrong("views-the-padding", "Pad before you cut").replace("flat[: shape.numel()].view", "flat.view")
 wrong("shape-of-a-tensor", "but not the tensor", caught_by="memory").replace(
     "return tensor.shape, flat", "return tensor, flat"
 ).replace("shape, piece = kept", "tensor, piece = kept\nshape = tensor.shape")

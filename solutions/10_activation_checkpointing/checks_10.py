@@ -668,7 +668,7 @@ def pieces_over(
                 "The gather must be handed the group, and every rank of it a piece of the same size, ceil(n / t) "
                 "numbers: lay the tensor's numbers end to end, and pad."
             ),
-            "is invalid for input of size [1-9]": "Padding follows the last number: cut it off, then .view(shape).",
+            "is invalid for input of size [1-9]": "Pad before you cut; cut the padding off before .view(shape).",
             "is invalid for input of size 0": (
                 "This rank's piece was empty. Its place in the group is dist.get_rank(group), not its number in the "
                 "world."
@@ -695,14 +695,16 @@ hidden_pieces_over = vary(
 ### END HIDDEN TESTS
 
 
-def in_between(function: Callable[..., Any], *given: Any, **more: Any) -> dict[str, Any]:
+def in_between(
+    function: Callable[..., Any], x: Tensor, gradient: Tensor, rank: int, groups: Sequence[list[int]]
+) -> dict[str, Any]:
     """A tensor of another shape is packed between `pack` and `unpack`."""
 
     def hooks(group: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
         pack, unpack = function(group)
         return lambda x: (pack(x), pack(x.new_ones(2)))[0], unpack
 
-    return partitioned(hooks, *given, **more)
+    return partitioned(hooks, x, gradient, rank, groups)
 
 
 def judge_pieces(answer: Answer, size: int, piece: int, whole: int) -> str:
