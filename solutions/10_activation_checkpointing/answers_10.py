@@ -177,7 +177,10 @@ wrong("by-torch-reentrant", "what this exercise is about").function("""
 
 wrong, right = ANSWERS.to("replayable")
 wrong("new-masks", "random state of the first").replace("torch.set_rng_state(state)", "pass")
-wrong("never-puts-back", "put the random state back").replace("torch.random.fork_rng(), ", "")
+wrong(
+    "never-puts-back",
+    sentence="what comes after call 1 once more: put the random state back to what it was before the call",
+).replace("torch.random.fork_rng(), ", "")
 wrong("no-autocast", "so must this one").replace(', torch.autocast("cpu", dtype, enabled=enabled)', "")
 wrong("always-autocast", "ran without autocast", hidden=True).replace(
     'torch.autocast("cpu", dtype, enabled=enabled)',
@@ -206,12 +209,17 @@ wrong("fixed-seed", "doesn't give by itself").body("""
     return again
 """)
 wrong("state-of-the-latest-call", "another mask").replace("if not noted:", "if len(noted) < 2:")
-wrong("first-call-undone", "draws numbers as any other").replace(
-    "return function(*args)", "result = function(*args)\ntorch.set_rng_state(noted[0][0])\nreturn result"
-)
+wrong(
+    "first-call-undone",
+    sentence="what you get without that call: the first call draws numbers as any other code does",
+).replace("return function(*args)", "result = function(*args)\ntorch.set_rng_state(noted[0][0])\nreturn result")
 wrong("always-on", "ran without autocast").replace("enabled=enabled", "enabled=True")
 wrong("one-type", "note torch.get_autocast_dtype", hidden=True).replace('"cpu", dtype, enabled', '"cpu", enabled')
-wrong("noted-too-soon", "a random state before the first call").body("""
+wrong(
+    "noted-too-soon",
+    sentence="a result with the mask of a random state before the first call, such as that in which the wrapper was "
+    "made: note torch.get_rng_state() at the first call",
+).body("""
     state = torch.get_rng_state()
     calls = []
 
@@ -226,7 +234,11 @@ wrong("noted-too-soon", "a random state before the first call").body("""
 
     return again
 """)
-wrong("remembers", "calls the function each time").body("""
+wrong(
+    "remembers",
+    sentence="the result for the arguments of the first call: again(*args) calls the function each time, with the "
+    "arguments of this call",
+).body("""
     results = []
 
     def again(*args):
@@ -236,7 +248,7 @@ wrong("remembers", "calls the function each time").body("""
 
     return again
 """)
-wrong("first-arguments", "the arguments of this call").replace(
+wrong("first-arguments", same_as="remembers").replace(
     'torch.is_autocast_enabled("cpu")))', 'torch.is_autocast_enabled("cpu"), args))'
 ).replace("state, dtype, enabled = noted[0]", "state, dtype, enabled, args = noted[0]")
 wrong(
@@ -258,9 +270,9 @@ wrong(
 
     return again
 """)
-wrong("seed-not-state", "a random state before the first call").replace(
-    "torch.get_rng_state()", "torch.initial_seed()"
-).replace("torch.set_rng_state(state)", "torch.manual_seed(state)")
+wrong("seed-not-state", same_as="noted-too-soon").replace("torch.get_rng_state()", "torch.initial_seed()").replace(
+    "torch.set_rng_state(state)", "torch.manual_seed(state)"
+)
 wrong("remembers-what-it-was-given", "too few").replace("def again(", "def anew(").replace(
     "return again",
     "known = {}\n\ndef again(*args):\n    if id(args[0]) not in known:\n        known[id(args[0])] = anew(*args)\n"
@@ -285,12 +297,14 @@ right("as-a-class").body("""
 
     return Replay()
 """)
-wrong("one-note-for-all", "each wrapper needs a note of its own").replace(
-    "noted = []", "noted = replayable.__dict__.setdefault('noted', [])"
-)
-wrong("latest-note-of-all", "each wrapper needs a note of its own").replace(
-    "noted.append((", "noted[:] = [0]\nreplayable.note = (("
-).replace("= noted[0]", "= replayable.note")
+wrong(
+    "one-note-for-all",
+    sentence="what the first wrapper has drawn: each wrapper needs a note of its own, made inside replayable",
+).replace("noted = []", "noted = replayable.__dict__.setdefault('noted', [])")
+wrong(
+    "latest-note-of-all",
+    sentence="what another wrapper has drawn: each wrapper needs a note of its own, made inside replayable",
+).replace("noted.append((", "noted[:] = [0]\nreplayable.note = ((").replace("= noted[0]", "= replayable.note")
 
 wrong, right = ANSWERS.to("forward-in-segments")
 wrong(
