@@ -651,9 +651,6 @@ wrong(
 ).replace(
     "flat[: shape.numel()].view(shape)", "torch.cat([flat, flat.new_zeros(shape.numel() - len(flat))]).view(shape)"
 )
-wrong("one-shape-for-all", "keep each tensor's shape").replace("rank, size =", "shapes = []\nrank, size =").replace(
-    "return tensor.shape, flat", "shapes.append(tensor.shape)\nreturn flat"
-).replace("shape, piece = kept", "shape, piece = shapes[-1], kept")
 wrong("views-the-padding", "Pad before you cut").replace("flat[: shape.numel()].view", "flat.view")
 wrong("shape-of-a-tensor", "but not the tensor", caught_by="memory").replace(
     "return tensor.shape, flat", "return tensor, flat"

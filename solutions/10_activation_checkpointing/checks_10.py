@@ -626,7 +626,6 @@ def pieces_over(
         [xs, gradients],
         for_all={"groups": groups},
         driver=partitioned,
-        drivers={"values": in_between},
         right={"the gradient": right},
         mistakes={
             "the gradient": {
@@ -665,18 +664,6 @@ hidden_pieces_over = vary(
     traffic=[([[0, 1, 2]], (5, 2))],
 )
 ### END HIDDEN TESTS
-
-
-def in_between(
-    function: Callable[..., Any], x: Tensor, gradient: Tensor, rank: int, groups: Sequence[list[int]]
-) -> dict[str, Any]:
-    """A tensor of another shape is packed between `pack` and `unpack`."""
-
-    def hooks(group: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        pack, unpack = function(group)
-        return lambda x: (pack(x), pack(x.new_ones(2)))[0], unpack
-
-    return partitioned(hooks, x, gradient, rank, groups)
 
 
 def judge_pieces(answer: Answer, size: int, piece: int, whole: int) -> str:
