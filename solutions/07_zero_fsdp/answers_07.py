@@ -28,10 +28,14 @@ right("as-a-table").body("""
 """)
 wrong(
     "weights-first",
-    sentence="what is held if the weights are cut first, then the gradients: the optimizer state comes first",
+    sentence="what is held if the weights or the gradients are cut first: the optimizer state comes first",
 ).body("""
 piece = -(-num_params // world_size)
 return sum(size * (piece if stage >= first else num_params) for size, first in ((2, 1), (2, 2), (12, 3)))
+""")
+wrong("gradients-before-the-state", same_as="weights-first").body("""
+piece = -(-num_params // world_size)
+return sum(size * (piece if stage >= first else num_params) for size, first in ((2, 1), (12, 2), (2, 3)))
 """)
 wrong(
     "one-kind-a-stage",
@@ -105,6 +109,9 @@ wrong("rounds-down", sentence="pieces of N // P numbers, which leave out the las
 )
 wrong("one-more", sentence="a piece with one number too many: where P divides N there is no padding").replace(
     "-(-len(flat) // world_size)", "len(flat) // world_size + 1"
+)
+wrong("every-pth-number", sentence="every P-th number: a piece is S numbers that follow each other").replace(
+    "flat[rank * size : (rank + 1) * size]", "flat[rank::world_size]"
 )
 wrong("with-autograd", "detach the parameters").replace("p.detach().flatten()", "p.flatten()")
 wrong("empties-the-model", "leave its parameters as they are").replace(
@@ -326,7 +333,10 @@ wrong("never-copies", "by chance", varies=True).replace(
 wrong("never-resizes", "no room yet").replace(
     "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "pass"
 )
-wrong("does-nothing", sentence="None, for it still has no memory: resize its storage").body("return weight")
+wrong(
+    "does-nothing",
+    sentence="None, for it still has no memory: ask its storage for its size (numel() doesn't show it), and resize it",
+).body("return weight")
 wrong("returns-another", "whether the weight itself").replace("return weight", "return weight.data.clone()")
 wrong(
     "no-remainder", sentence="what the memory held by chance: copy the gathered numbers into it", hidden=True
@@ -491,6 +501,9 @@ wrong("rounds-at-the-end", "reduce in float32, and return that").replace(
 wrong("divides-in-bf16", "cast first, then divide").replace(
     "gradient.float().flatten()", "(gradient / context.world_size).float().flatten()"
 ).replace(", op=dist.ReduceOp.AVG", "")
+wrong("pads-in-front", sentence="the gradient with the padding in front: it comes at the end").replace(
+    "(0, context.size * context.world_size - len(flat))", "(context.size * context.world_size - len(flat), 0)"
+)
 wrong("float16", sentence="the weight rounded in float16: bfloat16 is wanted").replace(
     "mine = shard.to(torch.bfloat16)", "mine = shard.half()"
 ).replace("numel()].view(shape)", "numel()].view(shape).bfloat16()")
@@ -570,6 +583,9 @@ wrong("magnitudes", sentence="the sum of magnitudes: add up squares, and take th
 wrong("norm-after", sentence="the norm of the clipped gradient: return that of the gradient as it was").replace(
     "return norm,", "return min(norm, max_norm),"
 )
+wrong("scales-by-the-square", sentence="gradients times max_norm / norm**2: divide by the norm itself").replace(
+    "max_norm / norm)", "max_norm / norm**2)"
+)
 wrong("to-norm-1", sentence="gradients of norm 1: scale them so that it is max_norm").replace(
     "min(1.0, max_norm / norm) if norm else 1.0", "1 / norm if norm > max_norm else 1.0"
 )
@@ -627,6 +643,13 @@ own_groups = """
     dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=shard_group)
     dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=own)
 """
+wrong(
+    "padded-for-all-ranks",
+    sentence="a piece of the gradient padded for all ranks of the grid: only the shard group's ranks cut it",
+).replace(
+    "-(-gradient.numel() // shard_size)",
+    "-(-gradient.numel() // shard_size // dist.get_world_size(replica_group)) * dist.get_world_size(replica_group)",
+)
 wrong("groups-of-its-own-in-each-call", "use the groups that you are given").body(own_groups + "    return mine\n")
 right("ends-its-own-groups").body(own_groups + "    dist.destroy_process_group(own)\n    return mine\n")
 wrong("whole-world-at-once", "reduce-scatter first", caught_by="traffic").body("""
@@ -669,18 +692,28 @@ wrong(
     "free-stations",
     sentence="the end of the last layer's own way: the layers before it may still be at the stations",
 ).body("return ready[-1] + down[-1] + update[-1] + up[-1] if ready else 0.0")
-wrong("one-at-a-time", "the stations work at the same time").body("""
+wrong(
+    "one-at-a-time",
+    sentence="the end if a layer leaves only when the one before is back: the stations work at the same time",
+).body("""
     end = 0.0
     for at, a, b, c in zip(ready, down, update, up):
         end = max(end, at) + a + b + c
     return end
 """)
-wrong("sum", "the sum of all times").body("return sum(down) + sum(update) + sum(up) + 0.0")
-wrong("several-at-once", "it does one at a time").body(
-    "return max((sum(times) for times in zip(ready, down, update, up)), default=0.0)"
+wrong("sum", sentence="the sum of all times: the stations work at the same time").body(
+    "return sum(down) + sum(update) + sum(up) + 0.0"
 )
-wrong("never-goes-up", "the weights must go up").replace("return free[-1]", "return free[-2]")
-wrong("way-down-alone", "update and way up are missing").replace("return free[-1]", "return free[0]")
+wrong(
+    "several-at-once",
+    sentence="the end if each station could take several layers at once: it does one at a time",
+).body("return max((sum(times) for times in zip(ready, down, update, up)), default=0.0)")
+wrong("never-goes-up", sentence="the end of the updates: the weights must go up, too").replace(
+    "return free[-1]", "return free[-2]"
+)
+wrong("way-down-alone", sentence="the end of the way down: update and way up are missing").replace(
+    "return free[-1]", "return free[0]"
+)
 wrong("needs-a-layer", "index out of range").replace("return free[-1]", "ready[0]\nreturn free[-1]")
 right("station-by-station").body("""
     arrived = list(ready)
@@ -690,19 +723,21 @@ right("station-by-station").body("""
             arrived[number] = free = max(free, arrived[number]) + takes
     return max(arrived, default=0.0)
 """)
-wrong("all-go-down-first", "waits for all layers to leave").body("""
+wrong("all-go-down-first", sentence="the end if a station waits for all layers to leave the one before").body("""
 end = 0.0
 for at, takes in zip(ready, down):
     end = max(end, at) + takes
 return end + sum(update) + sum(up)
 """)
-wrong("starts-with-the-last", "nothing starts before the last gradient").replace(
+wrong("starts-with-the-last", sentence="the end if nothing starts before the last gradient is ready").replace(
     "for at, *times in zip(ready,", "for at, *times in zip([max(ready, default=0.0)] * len(ready),"
 )
-wrong("ready-at-once", "all gradients were ready at 0").replace(
+wrong("ready-at-once", sentence="the end if all gradients were ready at 0").replace(
     "for at, *times in zip(ready,", "for at, *times in zip([0.0] * len(ready),"
 )
-endless_host = wrong("endless-host", "the host updated several")
+endless_host = wrong(
+    "endless-host", sentence="the end if the host updated several layers at once: it does one at a time"
+)
 endless_host.replace("max(at, free[station])", "max(at, free[station] * (station != 1))")
 wrong("several-up-at-once", sentence="the end if several layers went up at once: they go one at a time").body("""
     free, ends = [0.0, 0.0], [0.0]
@@ -715,15 +750,17 @@ wrong("several-up-at-once", sentence="the end if several layers went up at once:
 wrong("several-down-at-once", sentence="the end if several layers went down at once: they go one at a time").like(
     endless_host
 ).replace("station != 1", "station != 0")
-wrong("up-by-itself", "the way up didn't wait").replace(
+wrong("up-by-itself", sentence="the end if the way up didn't wait for the updates").replace(
     "max(at, free[station])", "max(at * (station < 2), free[station])"
 )
-wrong("down-after-update", "the two work at the same time").replace(
-    "max(at, free[station]) + takes", "max(at, free[station]) + takes\nif station == 1:\n    free[0] = at"
-)
-wrong("by-time", "they go in the order in which they are given").replace(
-    "zip(ready, down, update, up)", "sorted(zip(ready, down, update, up))"
-)
+wrong(
+    "down-after-update",
+    sentence="the end if a layer's way down waits for the update of the one before: the two work at the same time",
+).replace("max(at, free[station]) + takes", "max(at, free[station]) + takes\nif station == 1:\n    free[0] = at")
+wrong(
+    "by-time",
+    sentence="the end if layers went down by their times: they go in the order in which they are given",
+).replace("zip(ready, down, update, up)", "sorted(zip(ready, down, update, up))")
 
 wrong, right = ANSWERS.to("slices-to-read")
 wrong("reads-padding", sentence="slices with padding in them: nothing behind the last number is to be read").replace(

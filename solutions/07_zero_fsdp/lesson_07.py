@@ -328,8 +328,9 @@ def zero_1(model: nn.Module, shard: Tensor, make_optimizer, rank: int, world_siz
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Pad `flat`; `mine = flat.new_empty(len(shard))`; reduce-scatter with `AVG`; `piece.grad = mine.to(piece.dtype)`; step;
-# gather `piece.detach().to(flat.dtype)` into `flat`; then loop over `flat[:n].split(sizes)`.
+# Pad the flat gradient, and reduce-scatter it with `AVG` into a new tensor of the shard's length. Cast to the shard's
+# dtype, that is the shard's `.grad`. After the optimizer's step, cast the shard to the model's dtype and gather it into
+# the flat tensor, whose gradients nobody needs any more. Without the padding, that splits into the parameters' sizes.
 # </details>
 
 # %% check="zero-1" judges="values" points=3
@@ -469,8 +470,9 @@ def zero_2(
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Hook: pad `p.grad.flatten()`, set `p.grad = None`, reduce-scatter into `mine`, add `mine` to `piece.grad`. Step: for
-# each microbatch `(loss / M).backward()`; then `optimizer.step()`, `optimizer.zero_grad()`, and the gathers.
+# Hook: pad the flat gradient, set `p.grad` to `None`, reduce-scatter, cast, and add the result to the shard's gradient.
+# Step: go backward from the loss of each microbatch, divided by their number. Then update, clear the shards' gradients,
+# and gather each parameter.
 # </details>
 
 # %% check="zero-2" judges="values" points=3
@@ -577,10 +579,8 @@ def filled_again_through(way):
     """Whether backward runs after the weight has been filled again, through .data or
     .detach().
     """
-    weight, x = (
-        torch.ones(2, 2, requires_grad=True),
-        torch.ones(1, 2, requires_grad=True),
-    )
+    weight = torch.ones(2, 2, requires_grad=True)
+    x = torch.ones(1, 2, requires_grad=True)
     y = (x @ weight).sum()
     target = weight.data if way == "weight.data" else weight.detach()
     target.copy_(torch.ones(2, 2))
@@ -633,8 +633,8 @@ def free_weight(weight: Tensor) -> None:
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `dist.all_gather_single(flat, shard.detach().to(weight.dtype))`, then
-# `weight.data.copy_(flat[:n].view_as(weight))`.
+# Cast the shard before you gather it: the narrow dtype travels. The storage takes $n$ times `element_size()` bytes, and
+# what is copied into it has the weight's shape.
 # </details>
 
 # %% check="gather-weight" judges="values" points=3
@@ -655,7 +655,7 @@ check(gather_weight, judges="traffic")
 #   the weight.
 #
 # Do you have to free a weight after its forward pass? If you don't, it stays until its backward pass: more memory, and
-# one gather less. PyTorch has a switch for that, `reshard_after_forward`; yours is called `reshard`.
+# one gather fewer. PyTorch has a switch for that, `reshard_after_forward`; yours is called `reshard`.
 #
 # **Predict** how many times $N$ a rank sends per step if it reshards.
 
@@ -738,7 +738,7 @@ def zero_3(
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `x.register_hook(partial(before_backward, weight, piece))` adds the gradient as the last argument. The hook returns
+# `partial(before_backward, weight, piece)` can be the hook: autograd adds the gradient as the last argument. It returns
 # nothing: what a hook returns would replace the gradient. (A `lambda` in a loop sees the **last** layer's `weight`.)
 # Free the weight before you reduce, so that less is alive at a time.
 # </details>
@@ -754,27 +754,24 @@ check(zero_3, judges="traffic")
 
 # %% [markdown]
 # ### All stages, measured
-# One step of each stage on 4 ranks: the same 8 layers as before.
+# One step of each stage on 4 ranks: the same 8 layers as before. How much does it send, and what is alive afterwards?
 
 
 # %% tags=["notebook-only"]
 def one_step(rank, world_size, stage, reshard=True):
-    model, rows = (
-        MLP(make_weights(8, 32, dtype=double)),
-        make_batch(1, 32, seed=rank, dtype=double),
-    )
-    with track_memory(model):
+    """Bytes that are alive after a step."""
+    model, here = MLP(make_weights(8, 32, dtype=double)), (rank, world_size)
+    rows = make_batch(1, 32, seed=rank, dtype=double)
+    with track_memory(model) as memory:
         if stage == 1:
-            zero_1(model, flat_shard(model, rank, world_size), adamw, rank, world_size)(
-                rows
-            )
+            step = zero_1(model, flat_shard(model, *here), adamw, *here)
         elif stage == 2:
-            zero_2(model, cut_each(model, rank, world_size), adamw, rank, world_size)(
-                [rows]
-            )
+            step = zero_2(model, cut_each(model, *here), adamw, *here)
         else:
-            shards = cut_each(model, rank, world_size)
-            zero_3(model, shards, adamw, gather_weight, reshard, rank, world_size)(rows)
+            shards = cut_each(model, *here)
+            step = zero_3(model, shards, adamw, gather_weight, reshard, *here)
+        step([rows] if stage == 2 else rows)
+        return memory.live
 
 
 found = {}
@@ -784,12 +781,18 @@ for name, options in (
     ("3", {}),
     ("3, no resharding", {"reshard": False}),
 ):
-    run = spawn(one_step, 4, int(name[0]), **options)
+    run = simulate(one_step, 4, int(name[0]), device="cpu", **options)
     found[name] = run.traffic().implied(0) / (3 / 4 * 8 * numbers)
     print(
         f"ZeRO-{name}: sends {found[name]:.0f} N, in "
-        f"{sum(event.rank == 0 for event in run.events)} calls"
+        f"{sum(event.rank == 0 for event in run.events)} calls, and holds "
+        f"{run.results[0] / 8 / numbers:.2f} N after a step"
     )
+
+# %% [markdown]
+# Per rank, AdamW without ZeRO holds four numbers for each parameter: weight, gradient and two averages. In ZeRO-1 two
+# are whole, the weight and the gradient. ZeRO-2 cuts the gradient, ZeRO-3 the weight too. What stays is the shard with
+# its two averages, a quarter of $N$ each.
 
 # %%
 reveal(
@@ -853,8 +856,8 @@ def prefetched_forward(
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Keep `following = (flat, handle)`. At the top of the loop: `flat, handle = following; handle.wait()`. That also drops
-# the weight of the layer before. If a name of yours still holds it, there are three.
+# Keep the gather that is under way, its tensor and its handle, under one name. At the top of the loop, move both to two
+# other names and wait. That also drops the weight of the layer before. If any name still holds it, there are three.
 # </details>
 
 # %% check="prefetched-forward" judges="values" points=2
@@ -1084,7 +1087,8 @@ def mixed_precision_weight(
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Backward returns one gradient for each argument of forward: `mine, None, None`. `mine` is float32, like the shard.
+# Backward returns one gradient for each argument of forward: that of the shard, in float32 as the shard is, and `None`
+# for the two others.
 # </details>
 
 # %% check="mixed-precision-weight" judges="values" points=3
@@ -1230,10 +1234,8 @@ def on_a_mesh(rank, world_size, replicas, reduce=hybrid_reduce, numbers=2 * 10**
     mesh = init_device_mesh(
         "cpu", (replicas, world_size // replicas), mesh_dim_names=("replica", "shard")
     )
-    groups, whole = (
-        (mesh.get_group("shard"), mesh.get_group("replica")),
-        torch.empty(numbers),
-    )
+    groups = mesh.get_group("shard"), mesh.get_group("replica")
+    whole = torch.empty(numbers)
     with region("step"):
         for _ in range(2):
             dist.all_gather_single(
@@ -1436,8 +1438,8 @@ def slices_to_read(
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Walk: at `position`, `file, start = divmod(position, saved)`, and the slice ends where the file ends or where your
-# numbers end, whichever comes first. Go on behind it.
+# Walk from your first number: `divmod` by the size of a saved piece gives the file and the place in it. The slice ends
+# where the file ends or where your numbers end, whichever comes first. Go on from there.
 # </details>
 
 # %% check="slices-to-read" judges="values" points=3
@@ -1497,7 +1499,7 @@ print(
 )
 
 # %% [markdown]
-# # Part 8 · Beside torch's own
+# # Part 8 · PyTorch's own FSDP
 # `fully_shard(module)` makes a module's parameters one unit, which is gathered, used and freed together. You call it on
 # each layer, and then on the whole model. Compare its losses, its calls and its bytes with yours.
 
@@ -1613,7 +1615,7 @@ runs["a 2-D mesh"].timeline(within="step", ranks=[0], beside=runs["default"])
 # %% [markdown]
 # - `reshard_after_forward=False`: the gathers of the backward pass are gone, and the rank holds all weights. (By
 #   default it is `True` for the layers and `False` for the outermost module, which is needed again at once.) A number
-#   is in between: after the forward pass, that many ranks share the pieces, such as those of one node.
+#   is a compromise: after the forward pass the weight is cut over that many ranks only, such as those of one node.
 # - `mp_policy`: your `mixed_precision_weight`. Gathers move half the bytes; reductions don't. But most of the time it
 #   saves here comes from something else: see below.
 # - a mesh with two axes: HSDP. The gathers stay within a shard group, and each reduction is followed by an all-reduce

@@ -30,6 +30,18 @@ wrong("tensors-by-name", same_as="counts-twice").body("""
         output = function(*inputs)
     return kept
 """)
+wrong(
+    "address-of-a-slice",
+    sentence="a list in which one memory counts twice, since two slices lie in it: compare the memory's address, "
+    "untyped_storage().data_ptr()",
+).replace("storage.data_ptr() not in", "tensor.data_ptr() not in").replace(
+    "known.add(storage.data_ptr())", "known.add(tensor.data_ptr())"
+)
+wrong("tensors-themselves", same_as="address-of-a-slice").replace(
+    "{x.untyped_storage().data_ptr() for x in inputs}", "{id(x) for x in inputs}"
+).replace("storage.data_ptr() not in", "id(tensor) not in").replace(
+    "known.add(storage.data_ptr())", "known.add(id(tensor))"
+)
 wrong("one-input-alone", sentence="a list with the memory of a later input in it: none of the inputs counts").replace(
     "for x in inputs}", "for x in inputs[:1]}"
 )
@@ -165,7 +177,10 @@ wrong("by-torch-reentrant", "what this exercise is about").function("""
 
 wrong, right = ANSWERS.to("replayable")
 wrong("new-masks", "random state of the first").replace("torch.set_rng_state(state)", "pass")
-wrong("never-puts-back", "put the random state back").replace("torch.random.fork_rng(), ", "")
+wrong(
+    "never-puts-back",
+    sentence="what comes after call 1 once more: put the random state back to what it was before the call",
+).replace("torch.random.fork_rng(), ", "")
 wrong("no-autocast", "so must this one").replace(', torch.autocast("cpu", dtype, enabled=enabled)', "")
 wrong("always-autocast", "ran without autocast", hidden=True).replace(
     'torch.autocast("cpu", dtype, enabled=enabled)',
@@ -194,12 +209,17 @@ wrong("fixed-seed", "doesn't give by itself").body("""
     return again
 """)
 wrong("state-of-the-latest-call", "another mask").replace("if not noted:", "if len(noted) < 2:")
-wrong("first-call-undone", "draws numbers as any other").replace(
-    "return function(*args)", "result = function(*args)\ntorch.set_rng_state(noted[0][0])\nreturn result"
-)
+wrong(
+    "first-call-undone",
+    sentence="what you get without that call: the first call draws numbers as any other code does",
+).replace("return function(*args)", "result = function(*args)\ntorch.set_rng_state(noted[0][0])\nreturn result")
 wrong("always-on", "ran without autocast").replace("enabled=enabled", "enabled=True")
 wrong("one-type", "note torch.get_autocast_dtype", hidden=True).replace('"cpu", dtype, enabled', '"cpu", enabled')
-wrong("noted-too-soon", "a random state before the first call").body("""
+wrong(
+    "noted-too-soon",
+    sentence="a result with the mask of a random state before the first call, such as that in which the wrapper was "
+    "made: note torch.get_rng_state() at the first call",
+).body("""
     state = torch.get_rng_state()
     calls = []
 
@@ -214,7 +234,11 @@ wrong("noted-too-soon", "a random state before the first call").body("""
 
     return again
 """)
-wrong("remembers", "calls the function each time").body("""
+wrong(
+    "remembers",
+    sentence="the result for the arguments of the first call: again(*args) calls the function each time, with the "
+    "arguments of this call",
+).body("""
     results = []
 
     def again(*args):
@@ -224,7 +248,7 @@ wrong("remembers", "calls the function each time").body("""
 
     return again
 """)
-wrong("first-arguments", "the arguments of this call").replace(
+wrong("first-arguments", same_as="remembers").replace(
     'torch.is_autocast_enabled("cpu")))', 'torch.is_autocast_enabled("cpu"), args))'
 ).replace("state, dtype, enabled = noted[0]", "state, dtype, enabled, args = noted[0]")
 wrong(
@@ -246,9 +270,9 @@ wrong(
 
     return again
 """)
-wrong("seed-not-state", "a random state before the first call").replace(
-    "torch.get_rng_state()", "torch.initial_seed()"
-).replace("torch.set_rng_state(state)", "torch.manual_seed(state)")
+wrong("seed-not-state", same_as="noted-too-soon").replace("torch.get_rng_state()", "torch.initial_seed()").replace(
+    "torch.set_rng_state(state)", "torch.manual_seed(state)"
+)
 wrong("remembers-what-it-was-given", "too few").replace("def again(", "def anew(").replace(
     "return again",
     "known = {}\n\ndef again(*args):\n    if id(args[0]) not in known:\n        known[id(args[0])] = anew(*args)\n"
@@ -273,12 +297,14 @@ right("as-a-class").body("""
 
     return Replay()
 """)
-wrong("one-note-for-all", "each wrapper needs a note of its own").replace(
-    "noted = []", "noted = replayable.__dict__.setdefault('noted', [])"
-)
-wrong("latest-note-of-all", "each wrapper needs a note of its own").replace(
-    "noted.append((", "noted[:] = [0]\nreplayable.note = (("
-).replace("= noted[0]", "= replayable.note")
+wrong(
+    "one-note-for-all",
+    sentence="what the first wrapper has drawn: each wrapper needs a note of its own, made inside replayable",
+).replace("noted = []", "noted = replayable.__dict__.setdefault('noted', [])")
+wrong(
+    "latest-note-of-all",
+    sentence="what another wrapper has drawn: each wrapper needs a note of its own, made inside replayable",
+).replace("noted.append((", "noted[:] = [0]\nreplayable.note = ((").replace("= noted[0]", "= replayable.note")
 
 wrong, right = ANSWERS.to("forward-in-segments")
 wrong(
@@ -400,7 +426,8 @@ wrong(
     sentence="a sum with one layer recomputed at a time: all layers of a segment are recorded together",
 ).replace("length * keeps", "keeps")
 wrong(
-    "no-inputs", sentence="a sum in which no layer keeps its input: only the segment's own would be counted twice"
+    "no-inputs",
+    sentence="a sum in which no layer keeps its input: the inputs before the segment are others, so take nothing off",
 ).replace("length * keeps", "length * (keeps - boundary)")
 wrong(
     "all-but-input",
@@ -436,6 +463,21 @@ wrong("equal-lengths", "length of its own").body("""
 """)
 wrong("forgets-the-boundary", "Every layer is a segment").replace("boundaries[start] + least[end]", "least[end]")
 wrong("adds-both", "one segment").replace("max(sum(keeps[start:end]), behind)", "sum(keeps[start:end]) + behind")
+wrong(
+    "input-of-the-next",
+    sentence="a cut that miscounts a segment's input: while later segments run it is boundaries[start], and in the "
+    "segment itself `keeps` includes it",
+).replace("boundaries[start] + least[end]", "boundaries[end] + least[end]")
+wrong("input-twice", same_as="input-of-the-next").replace(
+    "max(sum(keeps[start:end]),", "max(boundaries[start] + sum(keeps[start:end]),"
+)
+wrong("without-its-input", sentence="the best cut if a segment's layers kept one input less: take nothing off").replace(
+    "max(sum(keeps[start:end]),", "max(sum(keeps[start:end]) - boundaries[start],"
+)
+wrong(
+    "one-layer-at-a-time",
+    sentence="the best cut if only one layer of a segment were alive at a time: add up what all of them keep",
+).replace("max(sum(keeps[start:end]),", "max(max(keeps[start:end]),")
 wrong("ends", "0 first, then rising").replace("starts.append(start)", "starts.append(following[start])")
 right("recursive").body("""
     from functools import cache
@@ -508,6 +550,14 @@ wrong("first-dimension", sentence="what the left factor's first dimension leads 
 wrong("dimension-1", sentence="what dimension 1 leads to: in bmm the inner dimension comes after it").replace(
     "shape[-1]", "shape[1]"
 )
+wrong(
+    "last-factor",
+    sentence="what the right factor's first dimension leads to: in bmm that is the number of pairs",
+).replace("args[first[op]].shape[-1]", "args[-1].shape[0]")
+wrong(
+    "without-default",
+    sentence="what you get if no operation is recognised: `op` is torch.ops.aten.mm.default, not torch.ops.aten.mm",
+).replace(".default", "")
 wrong("any-operation", sentence="what you get by keeping other operations too: only products are expensive").body("""
     def policy(ctx, op, *args, **kwargs):
         left = args[1 if op == torch.ops.aten.addmm.default else 0] if args else None
@@ -516,6 +566,7 @@ wrong("any-operation", sentence="what you get by keeping other operations too: o
 
     return policy
 """)
+wrong("all-but-products", same_as="any-operation").replace("op in first and", "op not in first or")
 by_flops = """
     def policy(ctx, op, *args, **kwargs):
         if op not in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default):
@@ -560,7 +611,7 @@ wrong("keeps-all", "keep .clone() of the piece", caught_by="memory").replace(
 ).replace("return flat[: shape.numel()].view(shape)", "")
 wrong("world-rank", "rank").replace("dist.get_rank(group)", "dist.get_rank()")
 wrong("whole-world", "must be handed the group").replace("flat, piece, group=group", "flat, piece")
-wrong("no-padding", "").replace("-(-tensor.numel() // size)", "tensor.numel() // size")
+wrong("no-padding", "Pad before you cut").replace("-(-tensor.numel() // size)", "tensor.numel() // size")
 wrong("gathers-in-pack", "in unpack", caught_by="traffic").replace(
     "return tensor.shape, flat", "dist.all_reduce(flat.clone(), group=group)\nreturn tensor.shape, flat"
 )
@@ -600,6 +651,7 @@ wrong(
 ).replace(
     "flat[: shape.numel()].view(shape)", "torch.cat([flat, flat.new_zeros(shape.numel() - len(flat))]).view(shape)"
 )
+wrong("views-the-padding", "Pad before you cut").replace("flat[: shape.numel()].view", "flat.view")
 wrong("shape-of-a-tensor", "but not the tensor", caught_by="memory").replace(
     "return tensor.shape, flat", "return tensor, flat"
 ).replace("shape, piece = kept", "tensor, piece = kept\nshape = tensor.shape")
@@ -635,6 +687,9 @@ wrong("first-has-least", sentence="what p + 1 microbatches keep: the first stage
 )
 wrong("one-too-few", sentence="what P - p - 1 microbatches keep: the one that goes backward counts too").replace(
     "num_stages - stage", "num_stages - stage - 1"
+)
+wrong("one-too-many", sentence="what P - p + 1 microbatches keep: stages are numbered from 0").replace(
+    "num_stages - stage", "num_stages - stage + 1"
 )
 wrong("more-than-there-are", sentence="more microbatches than there are").replace(
     "min(num_stages - stage, microbatches)", "num_stages - stage"

@@ -350,7 +350,6 @@ def replayable(
     """first, later: whether autocast is on in the first call, and in those after it. dtype: of autocast."""
     x, seed = normal(draws, rows, 8), draws.salted(5) % 2**31
     plain = through_replays(lambda piece: piece, x, seed, first, later, rate, dtype)
-    early = through_replays(lambda piece: piece, x, seed, first, later, rate, dtype, before=0)
     numbers = stream(x, seed, rate)
     right = {
         **{f"the result of call {number}": plain["the result of call 1"] for number in (1, 2)},
@@ -361,12 +360,7 @@ def replayable(
         "the random numbers after call 3": numbers[2],
         "the number of times that the function has run": 4,
     }
-    shared = "what {} wrapper has drawn: each wrapper needs a note of its own, made inside replayable"
     new_mask = "a result with another mask: later calls must start from the random state of the first"
-    made = (
-        "a result with the mask of a random state before the first call, such as that in which the wrapper was made: "
-        "note torch.get_rng_state() at the first call"
-    )
     another_mask = masked_otherwise(right["the result of call 1"])
     return Case(
         [[x]],
@@ -389,25 +383,10 @@ def replayable(
                 "a result of a different dtype: autocast has one, so note torch.get_autocast_dtype, too": lambda got: (
                     isinstance(got, Tensor) and first and got.dtype != dtype
                 ),
-                made: early["the result of call 1"],
-                shared.format("another"): plain["the result of another wrapper"],
                 new_mask: another_mask,
             },
             "the result of call 3": {
-                "the result for the arguments of the first call: again(*args) calls the function each time, with the "
-                "arguments of this call": right["the result of call 1"],
                 new_mask: another_mask,
-            },
-            "the result of another wrapper": {shared.format("the first"): plain["the result of call 1"]},
-            "the random numbers after call 1": {
-                "what you get without that call: the first call draws numbers as any other code does": lambda got: bool(
-                    torch.equal(got, unmoved(seed))
-                ),
-            },
-            "the random numbers after call 2": {
-                "what comes after call 1 once more: put the random state back to what it was before the call": (
-                    stream(x, seed, rate)[0]
-                ),
             },
             "the number of times that the function has run": {
                 "too few: again(*args) calls the function each time, with the arguments of this call": lambda got: (
@@ -444,13 +423,6 @@ def stream(x: Tensor, seed: int, rate: float) -> list[Tensor]:
         numbers = [torch.rand(4)]
         nn.functional.dropout(x @ x.t(), rate)
         return [*numbers, torch.rand(4), torch.rand(4)]
-
-
-def unmoved(seed: int) -> Tensor:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        torch.rand(BEFORE)
-        return torch.rand(4)
 
 
 # ---- every k layers
@@ -536,7 +508,8 @@ def expect_segments(result: dict[str, Any], lengths: list[int], layers: int, kep
 STEPS = 30  # lines of Python that may run for each of the L * L steps: many more than simple code needs
 
 
-@oracle(values=[([1, 1, 1, 1], [2, 2, 2, 2]), ([8, 1, 4, 2, 1], [11, 9, 6, 8, 5]), (9,), (14,)])
+# On the first chain, usual mistakes lead to cuts that differ.
+@oracle(values=[([9, 1, 7, 6, 7, 1], [14, 4, 11, 7, 12, 3]), ([1, 1, 1, 1], [2, 2, 2, 2]), (9,), (14,)])
 def best_segments(draws: Draws, boundaries: list[int] | int, keeps: Sequence[int] = ()) -> Case:
     """boundaries: or how many layers to draw."""
     if isinstance(boundaries, int):
@@ -676,13 +649,14 @@ def pieces_over(
                 "The gather must be handed the group, and every rank of it a piece of the same size, ceil(n / t) "
                 "numbers: lay the tensor's numbers end to end, and pad."
             ),
+            "is invalid for input of size [1-9]": "Pad before you cut; cut the padding off before .view(shape).",
             "is invalid for input of size 0": (
                 "This rank's piece was empty. Its place in the group is dist.get_rank(group), not its number in the "
                 "world."
             ),
             "Mismatch in shape: grad_output": (
-                "unpack returned a different shape from what pack was given: cut off the padding, then take "
-                ".view(shape)."
+                "unpack returned a different shape from what pack was given: keep each tensor's shape with its piece, "
+                "cut off the padding, then take .view(shape)."
             ),
         },
         world_size=ranks,

@@ -107,7 +107,7 @@ for entry in saved_tensors(y):
 
 # %% [markdown]
 # The addition isn't in the list. The GELU keeps its argument, the product keeps `x` and `w`. But `w` is a parameter: it
-# would be there anyway. And so would `x`, if somebody else holds it. What counts is the memory that is alive **only**
+# would be there anyway. And so would `x`, if something else holds it. What counts is the memory that is alive **only**
 # because the backward pass needs it.
 #
 # Some operations keep their **result**. The softmax's gradient is a formula of its own output, and the next operation
@@ -164,7 +164,7 @@ def kept_for_backward(function, *inputs: Tensor) -> list[int]:
 # <details><summary>Hint</summary>
 #
 # A set of known addresses does both: it starts with those of the inputs, and each new one joins it. Hold on to the
-# function's result until you are done, or memory is freed and its address given to somebody else.
+# function's result until you are done, or memory is freed and its address is used again.
 # </details>
 
 # %% check="kept-for-backward" judges="values" points=3
@@ -186,7 +186,6 @@ reveal(
 
 # %%
 weights = {name: value.requires_grad_() for name, value in make_layer(16, 64).items()}
-parameters = {value.untyped_storage().data_ptr() for value in weights.values()}
 x = torch.randn(1, 32, 16, requires_grad=True)
 for entry in saved_tensors(transformer_layer(x, weights, 4)):
     if entry.first and entry.nbytes >= 32 * 16 * 4:
@@ -196,6 +195,10 @@ for entry in saved_tensors(transformer_layer(x, weights, 4)):
         )
 
 # %% [markdown]
+# The scores are the entry of shape (4, 32, 32), as the softmax left them. It is the only one that grows with the square
+# of the number of tokens. (64, 16), (16, 64) and (16, 48) are weights, which would be there anyway. And the values, (4,
+# 32, 4), are a view: they keep the memory of queries and keys alive, too, 6,144 bytes in all.
+#
 # In time, what is kept looks like a **staircase**: every layer of the forward pass adds a step, every layer of the
 # backward pass takes one away. Here are six layers of that transformer on the virtual H100, with one sequence of 4,096
 # tokens.
@@ -465,7 +468,7 @@ reveal(
 # # Part 4 · Where to put checkpoints
 # A checkpoint at every layer keeps the input of every layer. It could keep less: one checkpoint for $k$ layers keeps
 # one input for all of them. But when the backward pass gets there, it recomputes $k$ layers, and everything inside them
-# is alive at once. Few checkpoints or many: both ends are bad.
+# is alive at once. Few checkpoints or many: both extremes are bad.
 
 # %% [markdown]
 # ## Checkpoints every k layers
@@ -599,10 +602,8 @@ def large(rank, world_size, step, *arguments, dim=4096, rows=8192):
 curve = {}
 for k in (1, 2, 3, 4, 6, 8, 12, 24):
     run = simulate(large, 1, step_in_segments, k, cluster="dgx-h100")
-    nbytes, formula = (
-        most_activations(step_in_segments, k),
-        peak_bytes(24, k, 64 * 32 * 4, 2 * 64 * 32 * 4),
-    )
+    nbytes = most_activations(step_in_segments, k)
+    formula = peak_bytes(24, k, 64 * 32 * 4, 2 * 64 * 32 * 4)
     curve[k] = nbytes, run.elapsed / plain.elapsed
     print(
         f"k = {k:2}: formula {formula:7,} bytes, counted {nbytes:7,}; "
@@ -655,8 +656,8 @@ def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
 
     boundaries[i]: bytes of layer i's input; keeps[i]: bytes that layer i keeps if
     recorded, including its input. Both left unchanged. Every segment is a checkpoint.
-    The first start is 0. If several cuts are equally good, any of them will do. About
-    L * L steps: no more than 30 times that many lines of Python run.
+    The first start is 0. If several cuts are equally good, any of them will do. It
+    takes about L * L steps: at most 30 * L * L lines of Python may run.
     """
     ### BEGIN SOLUTION
     count = len(keeps)
@@ -974,10 +975,8 @@ def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH))
         for x in reversed(shelf):
             dist.send(x, 0)
         return
-    weights, x = (
-        [empty_layer() for _ in range(layers)],
-        torch.empty(shape, dtype=bf16, requires_grad=True),
-    )
+    weights = [empty_layer() for _ in range(layers)]
+    x = torch.empty(shape, dtype=bf16, requires_grad=True)
     before = torch.cuda.memory_allocated()
     for of_layer in weights:
         with saved_tensors_hooks(*hooks or (unchanged, unchanged)):
@@ -1038,8 +1037,8 @@ print(f"one layer's forward pass takes {seconds * 1e3:.1f} ms")
 # ## Peak memory of a pipeline stage
 #
 # In a pipeline (lesson 09), a stage holds what **several microbatches** keep. In 1F1B stage $p$ of $P$ has at most
-# $\min(P - p, M)$ of $M$ microbatches in flight: it starts so many forward passes before its first backward pass. With
-# a checkpoint at every layer, each of those holds the layers' inputs alone; the rest of **one** layer of **one**
+# $\min(P - p, M)$ of $M$ microbatches in flight: it starts that many forward passes before its first backward pass.
+# With a checkpoint at every layer, each of those holds the layers' inputs alone; the rest of **one** layer of **one**
 # microbatch comes on top while it is recomputed.
 #
 # **Predict** for 4 stages with 8 microbatches, as many times as the last stage: how much does the first stage keep?
@@ -1143,10 +1142,8 @@ memory = int(0.4 * sum(chain.keeps))
 
 def try_plan(plan):
     run = simulate(train_chain, 1, chain, plan, cluster="dgx-h100")
-    peak, estimate = (
-        peak_of_plan(plan, chain.boundaries, chain.keeps),
-        seconds_of_plan(plan, chain.seconds),
-    )
+    peak = peak_of_plan(plan, chain.boundaries, chain.keeps)
+    estimate = seconds_of_plan(plan, chain.seconds)
     print(
         f"{run.elapsed * 1e3:.2f} ms (estimate {estimate * 1e3:.2f}), {peak / 1e6:.0f} "
         f"MB of {memory / 1e6:.0f} MB"

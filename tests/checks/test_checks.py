@@ -280,6 +280,15 @@ def test_a_changed_input_has_the_name_that_the_answer_gives_it():
             expect_unchanged(answer, sizes, batches)
 
 
+def test_the_situation_names_no_switch_that_only_the_driver_takes():
+    def through(function, x, reshard, tp, clear, rank):
+        return function(x, reshard)
+
+    run = Runner(lambda x, reshard: x)
+    run(2, [ONE, ONE], reshard=True, tp=2, clear=True, driver=through)
+    assert run.situation == "2 ranks, reshard True, tp 2, float32 (2,)"
+
+
 def test_a_function_that_takes_no_rank_is_not_told_which_ranks_called_it():
     def alone(x):
         return x.lost

@@ -141,7 +141,7 @@ class Runner:
 
     def answer(self, request: RunRequest) -> Answer:
         """Run the function in a world. Raises CheckFailed if a rank fails, if they deadlock, or if all return None."""
-        self.situation = describe(request)
+        self.situation = describe(request, self.function)
         function, inputs = request.function, request.inputs
         names = input_names(self.function, function, len(inputs))
         try:
@@ -183,12 +183,16 @@ def input_names(answer: Callable[..., Any], called: Callable[..., Any], number: 
     return [name if name in own else "" for name in (names + [""] * number)[:number]]
 
 
-def describe(request: RunRequest) -> str:
-    """The situation in words: `5 ranks, root 3, int64 (4,)`; without the ranks if the function takes no `rank`."""
-    takes_rank = "rank" in inspect.signature(request.function).parameters
-    words = [plural(request.world_size, "rank")] if takes_rank else []
-    words += [f"{name} {value}" for name, value in request.for_all.items() if isinstance(value, int | str)]
-    words += [f"{name} {value:g}" for name, value in request.for_all.items() if isinstance(value, float)]
+def describe(request: RunRequest, answer: Callable[..., Any]) -> str:
+    """The situation in words: `5 ranks, root 3, int64 (4,)`; without the ranks if the function takes no `rank`.
+
+    True and False of an argument that only a driver takes would say nothing.
+    """
+    own = inspect.signature(answer).parameters
+    words = [plural(request.world_size, "rank")] if "rank" in inspect.signature(request.function).parameters else []
+    given = {name: value for name, value in request.for_all.items() if name in own or not isinstance(value, bool)}
+    words += [f"{name} {value}" for name, value in given.items() if isinstance(value, int | str)]
+    words += [f"{name} {value:g}" for name, value in given.items() if isinstance(value, float)]
     first = next((item for column in request.inputs for item in column if isinstance(item, torch.Tensor)), None)
     if first is not None:
         words.append(f"{str(first.dtype).removeprefix('torch.')} {tuple(first.shape)}")

@@ -164,7 +164,6 @@ def through_replays(
     later: bool,
     rate: float,
     dtype: torch.dtype = torch.bfloat16,
-    before: int = BEFORE,
 ) -> dict[str, Any]:
     """Three calls of what `function` makes of a piece with dropout, and the random numbers that come after each.
 
@@ -183,7 +182,7 @@ def through_replays(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         again, another = function(piece), function(piece)
-        torch.rand(before)
+        torch.rand(BEFORE)
         for number in (1, 2, 3):
             of_call, enabled = (dtype, first) if number == 1 else (torch.bfloat16, later)
             with torch.autocast("cpu", of_call, enabled=enabled):
