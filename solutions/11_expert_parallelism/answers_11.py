@@ -218,6 +218,9 @@ wrong("gates-add-up", sentence="the layer with gates that are made to add up to 
 wrong(
     "all-experts", sentence="a gradient for experts that were not chosen, too: each token goes to the chosen ones alone"
 ).replace("(gates.T > 0)", "(gates.T >= 0)")
+wrong(
+    "gates-by-token", sentence="the layer with the gates in the order of the tokens: the rows come back by expert"
+).replace("gates[token, expert, None] * back", "gates[gates > 0][:, None] * back")
 wrong("too-few-counts", "bincount's minlength", hidden=True).replace(
     "torch.bincount(expert, minlength=gates.shape[1]).view(size, num_local)", "torch.bincount(expert)"
 ).replace(
@@ -307,6 +310,20 @@ wrong(
     "return torch.zeros_like(x).index_add",
     "return torch.where((positions < 0).all(1, keepdim=True), x, 0).index_add",
 )
+wrong("x-for-each-dropped", same_as="x-for-the-dropped").replace(
+    "return torch.zeros_like(x).index_add", "return torch.where((positions < 0).any(1, keepdim=True), x, 0).index_add"
+)
+wrong(
+    "token-dropped",
+    sentence="the layer without the tokens that have lost a choice: only that choice is dropped, the others count",
+).replace("(positions >= 0).nonzero", "(positions >= 0).all(1, keepdim=True).expand_as(positions).nonzero")
+in_row_0 = wrong(
+    "in-row-0", sentence="the layer with dropped choices in row 0 of their expert's buffer: they have no row at all"
+)
+in_row_0.replace("(positions >= 0).nonzero", "torch.ones_like(positions).nonzero").replace(
+    "positions[token, choice]", "positions.clamp(min=0)[token, choice]"
+)
+wrong("added-to-row-0", same_as="in-row-0").like(in_row_0).replace("index_copy(", "index_add(")
 wrong(
     "minus-one-as-an-index",
     sentence="the layer with -1 as an index: a dropped choice then uses the last row of the buffer before its expert's",
@@ -442,6 +459,10 @@ wrong("own-tokens", sentence="computed with this rank's own number of tokens: su
 wrong(
     "own-tokens-twice", sentence="computed with this rank's own number of tokens: sum that over the ranks, too"
 ).replace("counts / counts.sum() * mass / total", "counts / (t * chosen.shape[1]) * mass / t")
+wrong(
+    "probabilities-of-the-chosen",
+    sentence="computed from the probabilities of the chosen experts alone: the mean is over all tokens",
+).replace("probabilities.sum(0)", "(probabilities * torch.zeros_like(probabilities).scatter(1, chosen, 1)).sum(0)")
 wrong("shares-squared", sentence="the shares times themselves: one of the two factors is the mean probability").replace(
     "counts / counts.sum() * mass / total", "(counts / counts.sum()).square() + 0 * mass"
 )
@@ -460,9 +481,10 @@ wrong("own-load", sentence="the biases by this rank's own load: the load is that
 wrong("wrong-way", sentence="a step in the wrong direction: an expert with less than the mean load goes up").replace(
     "load.mean() - load", "load - load.mean()"
 )
-wrong(
-    "in-proportion", sentence="a step in proportion to the load; each step is `rate`, whatever the difference"
-).replace(".sign()", "")
+wrong("in-proportion", "whatever the difference").replace(".sign()", "")
+wrong("votes", sentence="a step by the signs of the ranks' own loads, added up: add up the loads first").replace(
+    "load = all_reduce(load_local, group)", "load = -all_reduce((load_local.mean() - load_local).sign(), group)"
+).replace("load.mean() - load", "-load")
 wrong("all-ranks", sentence="a step by the load of all ranks; the load is that of the group").replace(
     "all_reduce(load_local, group)", "all_reduce(load_local)"
 )
@@ -598,7 +620,7 @@ wrong, right = ANSWERS.to("expert-placement")
 wrong("in-order", "times par", caught_by="score").body(
     "return [expert * len(routing) // len(routing[0]) for expert in range(len(routing[0]))]"
 )
-wrong("no-room-left", "experts, expected", caught_by="score", hidden=True).replace("room[node] -= 1", "pass")
+wrong("no-room-left", "is out of the choice", caught_by="score", hidden=True).replace("room[node] -= 1", "pass")
 wrong("round-robin", "times par", caught_by="score").body(
     "return [expert % len(routing) for expert in range(len(routing[0]))]"
 )

@@ -504,11 +504,16 @@ def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = 
         too_little, too_much = load < load.mean(), load > load.mean()
         return bias + rate * (too_little.double() - too_much.double())
 
+    def in_proportion(got: Any) -> bool:
+        sizes = (got - bias).abs() if isinstance(got, Tensor) and got.shape == bias.shape else 0 * bias
+        return bool(((sizes > CLOSE) & ((sizes - rate).abs() > CLOSE)).any())
+
     totals = [torch.stack([loads[other] for other in team[rank]]).sum(0) for rank in range(size)]
     return Case(
         [[bias] * size, loads],
         for_all={"rate": rate, "groups": groups or None},
         right=[step(total) for total in totals],
+        mistakes={"a step of another size than `rate`: it is that, whatever the difference": in_proportion},
         driver=call_in_group,
         rtol=CLOSE,
         traffic=lambda answer: expect_calls(answer, ["all_reduce"], [bias.nbytes]),
@@ -691,7 +696,8 @@ def expect_places(places: Any, experts: int) -> None:
     counts, share = [places.count(node) for node in range(NODES.nodes)], experts // NODES.nodes
     for node, count in enumerate(counts):
         if count != share:
-            raise CheckFailed(f"node {node} has {count} experts", f"{share} on each node")
+            saw = f"node {node} has {count} experts, and each has room for {share}"
+            raise CheckFailed(saw, mistake="A node that is full is out of the choice.")
 
 
 def seconds_of_layer(routing: list[list[int]], places: list[int]) -> float:
