@@ -45,10 +45,7 @@ wrong(
 ).replace("return torch.zeros_like(scores).scatter(1, chosen, best)", "return best")
 wrong("lowest", sentence="the gates of the experts with the lowest scores").replace("topk(k)", "topk(k, largest=False)")
 wrong("back-to-bfloat16", "the gates are float32").replace("chosen, best)", "chosen, best).to(x.dtype)")
-wrong(
-    "masked-after-the-softmax",
-    sentence="a softmax in which experts that were not chosen have a score of 0: it has to be -inf, or leave them out",
-).body("""
+wrong("masked-after-the-softmax", same_as="zeros-in-the-softmax").body("""
     scores = x.float() @ w_gate.float()
     best, chosen = scores.softmax(-1).topk(k) if softmax_first else scores.topk(k)
     gates = torch.zeros_like(scores).scatter(1, chosen, best)
@@ -456,9 +453,9 @@ wrong(
 wrong("own-tokens", sentence="computed with this rank's own number of tokens: sum that over the ranks, too").replace(
     "mass / total", "mass / t"
 )
-wrong(
-    "own-tokens-twice", sentence="computed with this rank's own number of tokens: sum that over the ranks, too"
-).replace("counts / counts.sum() * mass / total", "counts / (t * chosen.shape[1]) * mass / t")
+wrong("own-tokens-twice", same_as="own-tokens").replace(
+    "counts / counts.sum() * mass / total", "counts / (t * chosen.shape[1]) * mass / t"
+)
 wrong(
     "probabilities-of-the-chosen",
     sentence="computed from the probabilities of the chosen experts alone: the mean is over all tokens",
@@ -589,10 +586,9 @@ wrong("first-level-alone", sentence="what the first level gives: the rows have t
     "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
     "return chunks.transpose(0, 1).reshape(x.shape)",
 )
-wrong(
-    "not-by-node",
-    sentence="what you get if the first level's result goes on as it is: before the second, sort it by node",
-).replace("chunks = chunks.transpose(0, 1)\n", "chunks = chunks.reshape(nodes, -1)\n")
+wrong("not-by-node", same_as="not-transposed-back").replace(
+    "chunks = chunks.transpose(0, 1)\n", "chunks = chunks.reshape(nodes, -1)\n"
+)
 wrong(
     "not-by-place", sentence="what you get if the rows go to the first level as they are: before it, sort them by place"
 ).replace("x.view(nodes, local, -1, x.shape[-1]).transpose(0, 1)", "x.view(local, nodes, -1, x.shape[-1])")
@@ -601,7 +597,7 @@ wrong(
     sentence="what the second level alone gives: first, rows go to the rank of this node that serves their place",
 ).replace("chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)\n", "")
 wrong("four-dimensions", "in a different shape").replace(".reshape(x.shape)", "")
-wrong("first-level-as-it-is", sentence="what the first level gives: the rows have to go on to their nodes").replace(
+wrong("first-level-as-it-is", same_as="first-level-alone").replace(
     "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
     "return chunks.reshape(x.shape)",
 )
