@@ -44,6 +44,12 @@ wrong(
     "not-scattered", sentence="the gates of the chosen experts alone, (T, k): put each into its place in a row of E"
 ).replace("return torch.zeros_like(scores).scatter(1, chosen, best)", "return best")
 wrong("lowest", sentence="the gates of the experts with the lowest scores").replace("topk(k)", "topk(k, largest=False)")
+wrong("softmax-twice", sentence="a softmax of the softmax: with softmax_first, what is chosen stays as it is").replace(
+    "return", "best = best.softmax(-1) if softmax_first else best\nreturn"
+)
+wrong("first-columns", sentence="the gates in the first k columns: each belongs in the column of its expert").replace(
+    "scatter(1, chosen, best)", "scatter(1, torch.arange(k).expand_as(chosen), best)"
+)
 wrong("back-to-bfloat16", "the gates are float32").replace("chosen, best)", "chosen, best).to(x.dtype)")
 wrong("masked-after-the-softmax", same_as="zeros-in-the-softmax").body("""
     scores = x.float() @ w_gate.float()
@@ -96,6 +102,13 @@ wrong(
 wrong("first-row-empty", sentence="counted from 1, so that the last row of each buffer stays empty").replace(
     ".squeeze(1) - 1", ".squeeze(1)"
 )
+wrong(
+    "along-the-experts", sentence="0 for every choice: the cumulative sum runs over the choices, dimension 0"
+).replace("one_hot.cumsum(0)", "one_hot.cumsum(1)")
+wrong(
+    "overfull-dropped",
+    sentence="without all choices of an expert that is wanted too often: the first ones keep their rows",
+).replace("position < capacity", "one_hot.sum(0)[in_order] <= capacity")
 wrong("capacity-for-dropped", sentence="the capacity in place of -1 for a choice that doesn't fit").replace(
     "position, -1)", "position, capacity)"
 )
@@ -332,6 +345,12 @@ wrong(
     "experts[token, choice] * capacity + positions[token, choice]",
     "positions[token, choice] * len(w_up_local) * size + experts[token, choice]",
 )
+wrong(
+    "number-on-its-rank", sentence="the layer with each expert's number on its own rank: the buffers are those of all E"
+).replace("experts[token, choice] * capacity", "experts[token, choice] % num_local * capacity")
+wrong(
+    "mean-of-the-kept", sentence="the layer with the mean over a token's choices: weigh them by their gates, and add up"
+).replace("gates[token, choice, None]", "gates[token, choice, None] / (positions >= 0).sum(1)[token, None]")
 wrong("expert-times-experts", "out of bounds").replace(
     "experts[token, choice] * capacity +", "experts[token, choice] * num_local +"
 )
@@ -362,6 +381,9 @@ wrong(
 ).replace("4 * most", "2 * most")
 wrong("fullest-expert", sentence="the time of the fullest expert; a rank has several").replace(
     "return 4 * most *", "return 4 * torch.tensor(routing).sum(0).max().item() *"
+)
+wrong("three-products", sentence="half as much again: there are two products, each with two operations").replace(
+    "4 * most", "6 * most"
 )
 wrong("mean-rank", sentence="the time with perfect balance: the layer waits for the fullest rank").replace(
     "4 * most *", "4 * loads.float().mean().item() *"
@@ -450,6 +472,12 @@ wrong("first-choices", sentence="computed from the first choices alone: all k of
 wrong(
     "sums-of-probabilities", sentence="8 times too large: the probabilities' mean is their sum divided by the tokens"
 ).replace("mass / total", "mass")
+wrong("sums-multiplied", sentence="a product of two sums: multiply for each expert, then add up").replace(
+    "(counts / counts.sum() * mass / total).sum()", "(counts / counts.sum()).sum() * (mass / total).sum()"
+)
+wrong("mean-of-mean-probabilities", same_as="means-of-means").replace(
+    "mass / total", "g(probabilities.mean(0)) / g(torch.ones(()))"
+)
 wrong("own-tokens", sentence="computed with this rank's own number of tokens: sum that over the ranks, too").replace(
     "mass / total", "mass / t"
 )
@@ -501,6 +529,9 @@ wrong("up-alone", sentence="a step up alone: an expert with more than the mean l
 wrong("own-mean", sentence="a step by the mean of this rank's own load: take the mean of the sum").replace(
     "load.mean()", "load_local.mean()"
 )
+wrong(
+    "mean-of-the-ranks", sentence="a step by the load of a rank on average: take load and mean from the same sum"
+).replace("load.mean() - load", "load.mean() - load / dist.get_world_size(group)")
 wrong("never-rests-up", sentence="a step up for the expert with exactly the mean load: its bias stays").replace(
     "rate * (load.mean() - load).sign()", "torch.where(load > load.mean(), -rate, rate)"
 )
