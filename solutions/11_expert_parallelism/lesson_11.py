@@ -1128,9 +1128,10 @@ def two_microbatches(rank, world_size, overlap):
 
 for program in (with_shared_expert, two_microbatches):
     alone, hidden = (simulate(program, 64, overlap) for overlap in (False, True))
-    name = program.__name__.replace("_", " ")
-    ratio = alone.elapsed / hidden.elapsed
-    print(f"{name}: one after the other takes {ratio:.2f} times as long as side by side")
+    name, ratio = program.__name__.replace("_", " "), alone.elapsed / hidden.elapsed
+    print(
+        f"{name}: one after the other takes {ratio:.2f} times as long as side by side"
+    )
 
 # %% tags=["notebook-only"]
 alone.timeline(ranks=[0], beside=hidden)
