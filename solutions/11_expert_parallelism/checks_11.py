@@ -487,10 +487,14 @@ hidden_balance_loss = vary(
 ### END HIDDEN TESTS
 
 
+def summed(values: list[Any], groups: Groups) -> list[Any]:
+    """For each rank, the sum over its group."""
+    sums = {rank: sum(values[other] for other in members) for members in groups for rank in members}
+    return [sums[rank] for rank in range(len(values))]
+
+
 @oracle(values=[(2, 4, 0.25), (4, 3, 0.5, [[0, 2], [1, 3]])], traffic=[(2, 6, 0.5)])
 def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = ()) -> Case:
-    teams = groups or [list(range(size))]
-    team = {rank: members for members in teams for rank in members}
     bias = draws.integers(E, F64)
     loads = [10 + 3 * draws.integers(E, F64, seed=1 + rank) for rank in range(size)]
     for load in loads if not groups else []:  # the last expert has exactly the mean load
@@ -505,11 +509,10 @@ def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = 
         sizes = (got - bias).abs() if isinstance(got, Tensor) and got.shape == bias.shape else 0 * bias
         return bool(((sizes > CLOSE) & ((sizes - rate).abs() > CLOSE)).any())
 
-    totals = [torch.stack([loads[other] for other in team[rank]]).sum(0) for rank in range(size)]
     return Case(
         [[bias] * size, loads],
         for_all={"rate": rate, "groups": groups or None},
-        right=[step(total) for total in totals],
+        right=[step(total) for total in summed(loads, groups or [list(range(size))])],
         mistakes={"a step of another size than `rate`: it is that, whatever the difference": in_proportion},
         driver=call_in_group,
         rtol=CLOSE,
@@ -550,10 +553,6 @@ def moe_gradients(
     size = len(tokens)
     dense = draws.different_integers(size, shape, dtype)
     expert = draws.different_integers(size, shape[::-1], dtype, seed=1)
-
-    def summed(values: list[Any], groups: Groups) -> list[Any]:
-        team = {rank: members for members in groups for rank in members}
-        return [sum(values[other] for other in team[rank]) for rank in range(size)]
 
     def over(sums: list[Any], counts: list[Any]) -> list[Any]:
         return [total / count for total, count in zip(sums, counts, strict=True)]

@@ -94,6 +94,13 @@ wrong("without-g", sentence="without g: each tensor rank then has only its own r
     "g(gelu(f(x) @ columns) @ rows)", "(gelu(f(x) @ columns) @ rows)"
 )
 wrong("loss-of-own-rows", same_as="no-average").replace("[*gradients, loss] if last else gradients", "gradients")
+wrong("f-once", sentence="with f before the first pair alone: each pair of layers begins with f").replace(
+    "for columns", "x = f(x)\nfor columns"
+).replace("f(x) @ columns", "x @ columns")
+wrong("loss-on-all", sentence="the loss, where None is wanted: the stage isn't the last one").replace(
+    "return loss, gradients",
+    "loss = loss if last else batch.new_zeros(())\ndist.all_reduce(loss, group=pp_group)\nreturn loss, gradients",
+)
 wrong("over-the-world", "lie along no axis", caught_by="traffic").replace(
     "return loss, gradients",
     "for x in gradients:\n    dist.all_reduce(x.clone())\nreturn loss, gradients",
@@ -163,6 +170,7 @@ wrong("adds", sentence="the sum: weigh each part by its share of all exponential
 wrong("mean", sentence="the mean: weigh each part by its share of all exponentials").body(
     "return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)"
 )
+wrong("not-unsqueezed", "no dimension for the width").replace(".exp().unsqueeze(-1)", ".exp()")
 wrong(
     "never-normalised",
     sentence="the sum of both parts with the right weights, never divided by the sum of the weights",
@@ -266,8 +274,11 @@ wrong(
 ).replace("attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k, v, causal=True)")
 wrong(
     "late-queries-late-keys",
-    sentence="what the late queries see in the late keys alone: they come after all keys of a rank behind",
+    sentence="what the late queries see in one half of the keys alone: they come after all keys of a rank behind",
 ).replace("attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k[:, :, n:], v[:, :, n:])")
+wrong("late-queries-early-keys", same_as="late-queries-late-keys").replace(
+    "attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k[:, :, :n], v[:, :, :n])"
+)
 wrong("plus-infinity", sentence="inf where a query sees none of the keys: the log of an empty sum is -inf").replace(
     'float("-inf")', 'float("inf")'
 )
@@ -418,6 +429,12 @@ wrong("block-by-block", sentence="with each block's own out and lse: those of al
 wrong(
     "positions-ahead", sentence="with positions one hop ahead of the keys: in round 0 this rank's own keys are here"
 ).replace("cp_rank - step", "cp_rank - step - 1")
+wrong(
+    "positions-behind", sentence="with positions one hop behind the keys: in round 0 this rank's own keys are here"
+).replace("cp_rank - step", "cp_rank - step + 1")
+wrong(
+    "positions-of-the-next", sentence="with positions as if keys came from the next rank: they come from the one before"
+).replace("cp_rank - step", "cp_rank + step")
 wrong("last-visitor", sentence="what the last rank to have these keys contributes: add to what has arrived").replace(
     "dkv += torch", "dkv = torch"
 )
@@ -658,6 +675,7 @@ wrong(
 wrong("own-mean-backward", same_as="mean-of-means").replace(
     "losses.sum() * dist.get_world_size(dp_group) / count", "losses.mean()"
 )
+wrong("mean-of-nothing", "the mean of no tokens").replace("losses.sum() *", "losses.mean() * len(losses) *")
 wrong("own-mean-reported", sentence="this rank's own mean").replace(
     "return local, total / count", "return local, losses.mean()"
 )
@@ -770,6 +788,14 @@ wrong("whole-pipelines", sentence="whole pipelines: only the first and the last 
 wrong("first-pipeline", sentence="the ends of one pipeline: each pipeline has two").replace(
     'in groups["pp"]:', 'in groups["pp"][:1]:'
 )
+wrong(
+    "mean-in-two", sentence="the groups along each of two axes: ranks that differ on either of them are in one group"
+).replace('along(sizes, ("dp", "cp"))', 'along(sizes, ("dp",)) + along(sizes, ("cp",))')
+wrong(
+    "one-stage-left-out",
+    sentence="no group for a pipeline of one stage: the first is the last, in a group by itself",
+    hidden=True,
+).replace("ends.append(sorted({ranks[0], ranks[-1]}))", "ends += [[ranks[0], ranks[-1]]] * (len(ranks) > 1)")
 wrong(
     "one-stage-twice", sentence="a rank twice in its group: with one stage, the first is the last", hidden=True
 ).replace("sorted({ranks[0], ranks[-1]})", "[ranks[0], ranks[-1]]")

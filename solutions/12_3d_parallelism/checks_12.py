@@ -136,7 +136,7 @@ def piece(whole: Sequence[Tensor], sizes: Sizes, place: Sequence[int]) -> list[T
 
 
 @oracle(
-    values=[((2, 2, 2), 4, 8, 4)],
+    values=[((2, 2, 2), 4, 8, 4), ((1, 1, 2), 4, 4, 2)],
     traffic=[((2, 2, 2), 8, 8, 2)],
     if_stuck="all ranks of a group must make the same calls in it, in the same order; no rank skips a microbatch.",
 )
@@ -262,6 +262,7 @@ def merge_attention(draws: Draws, nothing: bool, large: float = 1.0) -> Case:
             },
             "lse": {not_a_number: overflowed},
         },
+        advice={"must match the size": "An lse has no dimension for the width of a head: unsqueeze(-1) makes one."},
     )
 
 
@@ -327,12 +328,8 @@ def spread(x: Tensor, positions: Sequence[Tensor]) -> list[Tensor]:
 
 def layout(kind: str, ranks: int, tokens: int) -> list[Tensor]:
     """Which tokens each rank has: neighbours, or dealt out one by one."""
-    every_token = torch.arange(ranks * tokens)
-    return list(
-        every_token.chunk(ranks)
-        if kind == "chunks"
-        else [torch.arange(rank, ranks * tokens, ranks) for rank in range(ranks)]
-    )
+    positions = torch.arange(ranks * tokens)
+    return list(positions.view(ranks, tokens) if kind == "chunks" else positions.view(tokens, ranks).T.contiguous())
 
 
 @dataclass
@@ -669,6 +666,7 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
         },
         rtol=CLOSE,
         mistakes={
+            "the loss to go backward from": {"not a number: the mean of no tokens. Start from the sum": overflowed},
             "the gradient of each loss": {
                 "no gradient: the loss to go backward from has no graph. Start from `losses` as they are": None,
             },
