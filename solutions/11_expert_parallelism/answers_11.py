@@ -44,11 +44,14 @@ wrong(
     "not-scattered", sentence="the gates of the chosen experts alone, (T, k): put each into its place in a row of E"
 ).replace("return torch.zeros_like(scores).scatter(1, chosen, best)", "return best")
 wrong("lowest", sentence="the gates of the experts with the lowest scores").replace("topk(k)", "topk(k, largest=False)")
+wrong("softmax-twice", sentence="a softmax of the softmax: with softmax_first, what is chosen stays as it is").replace(
+    "return", "best = best.softmax(-1) if softmax_first else best\nreturn"
+)
+wrong("first-columns", sentence="the gates in the first k columns: each belongs in the column of its expert").replace(
+    "scatter(1, chosen, best)", "scatter(1, torch.arange(k).expand_as(chosen), best)"
+)
 wrong("back-to-bfloat16", "the gates are float32").replace("chosen, best)", "chosen, best).to(x.dtype)")
-wrong(
-    "masked-after-the-softmax",
-    sentence="a softmax in which experts that were not chosen have a score of 0: it has to be -inf, or leave them out",
-).body("""
+wrong("masked-after-the-softmax", same_as="zeros-in-the-softmax").body("""
     scores = x.float() @ w_gate.float()
     best, chosen = scores.softmax(-1).topk(k) if softmax_first else scores.topk(k)
     gates = torch.zeros_like(scores).scatter(1, chosen, best)
@@ -99,6 +102,13 @@ wrong(
 wrong("first-row-empty", sentence="counted from 1, so that the last row of each buffer stays empty").replace(
     ".squeeze(1) - 1", ".squeeze(1)"
 )
+wrong(
+    "along-the-experts", sentence="0 for every choice: the cumulative sum runs over the choices, dimension 0"
+).replace("one_hot.cumsum(0)", "one_hot.cumsum(1)")
+wrong(
+    "overfull-dropped",
+    sentence="without all choices of an expert that is wanted too often: the first ones keep their rows",
+).replace("position < capacity", "one_hot.sum(0)[in_order] <= capacity")
 wrong("capacity-for-dropped", sentence="the capacity in place of -1 for a choice that doesn't fit").replace(
     "position, -1)", "position, capacity)"
 )
@@ -218,6 +228,9 @@ wrong("gates-add-up", sentence="the layer with gates that are made to add up to 
 wrong(
     "all-experts", sentence="a gradient for experts that were not chosen, too: each token goes to the chosen ones alone"
 ).replace("(gates.T > 0)", "(gates.T >= 0)")
+wrong(
+    "gates-by-token", sentence="the layer with the gates in the order of the tokens: the rows come back by expert"
+).replace("gates[token, expert, None] * back", "gates[gates > 0][:, None] * back")
 wrong("too-few-counts", "bincount's minlength", hidden=True).replace(
     "torch.bincount(expert, minlength=gates.shape[1]).view(size, num_local)", "torch.bincount(expert)"
 ).replace(
@@ -307,6 +320,20 @@ wrong(
     "return torch.zeros_like(x).index_add",
     "return torch.where((positions < 0).all(1, keepdim=True), x, 0).index_add",
 )
+wrong("x-for-each-dropped", same_as="x-for-the-dropped").replace(
+    "return torch.zeros_like(x).index_add", "return torch.where((positions < 0).any(1, keepdim=True), x, 0).index_add"
+)
+wrong(
+    "token-dropped",
+    sentence="the layer without the tokens that have lost a choice: only that choice is dropped, the others count",
+).replace("(positions >= 0).nonzero", "(positions >= 0).all(1, keepdim=True).expand_as(positions).nonzero")
+in_row_0 = wrong(
+    "in-row-0", sentence="the layer with dropped choices in row 0 of their expert's buffer: they have no row at all"
+)
+in_row_0.replace("(positions >= 0).nonzero", "torch.ones_like(positions).nonzero").replace(
+    "positions[token, choice]", "positions.clamp(min=0)[token, choice]"
+)
+wrong("added-to-row-0", same_as="in-row-0").like(in_row_0).replace("index_copy(", "index_add(")
 wrong(
     "minus-one-as-an-index",
     sentence="the layer with -1 as an index: a dropped choice then uses the last row of the buffer before its expert's",
@@ -318,6 +345,12 @@ wrong(
     "experts[token, choice] * capacity + positions[token, choice]",
     "positions[token, choice] * len(w_up_local) * size + experts[token, choice]",
 )
+wrong(
+    "number-on-its-rank", sentence="the layer with each expert's number on its own rank: the buffers are those of all E"
+).replace("experts[token, choice] * capacity", "experts[token, choice] % num_local * capacity")
+wrong(
+    "mean-of-the-kept", sentence="the layer with the mean over a token's choices: weigh them by their gates, and add up"
+).replace("gates[token, choice, None]", "gates[token, choice, None] / (positions >= 0).sum(1)[token, None]")
 wrong("expert-times-experts", "out of bounds").replace(
     "experts[token, choice] * capacity +", "experts[token, choice] * num_local +"
 )
@@ -348,6 +381,9 @@ wrong(
 ).replace("4 * most", "2 * most")
 wrong("fullest-expert", sentence="the time of the fullest expert; a rank has several").replace(
     "return 4 * most *", "return 4 * torch.tensor(routing).sum(0).max().item() *"
+)
+wrong("three-products", sentence="half as much again: there are two products, each with two operations").replace(
+    "4 * most", "6 * most"
 )
 wrong("mean-rank", sentence="the time with perfect balance: the layer waits for the fullest rank").replace(
     "4 * most *", "4 * loads.float().mean().item() *"
@@ -436,12 +472,22 @@ wrong("first-choices", sentence="computed from the first choices alone: all k of
 wrong(
     "sums-of-probabilities", sentence="8 times too large: the probabilities' mean is their sum divided by the tokens"
 ).replace("mass / total", "mass")
+wrong("sums-multiplied", sentence="a product of two sums: multiply for each expert, then add up").replace(
+    "(counts / counts.sum() * mass / total).sum()", "(counts / counts.sum()).sum() * (mass / total).sum()"
+)
+wrong("mean-of-mean-probabilities", same_as="means-of-means").replace(
+    "mass / total", "g(probabilities.mean(0)) / g(torch.ones(()))"
+)
 wrong("own-tokens", sentence="computed with this rank's own number of tokens: sum that over the ranks, too").replace(
     "mass / total", "mass / t"
 )
+wrong("own-tokens-twice", same_as="own-tokens").replace(
+    "counts / counts.sum() * mass / total", "counts / (t * chosen.shape[1]) * mass / t"
+)
 wrong(
-    "own-tokens-twice", sentence="computed with this rank's own number of tokens: sum that over the ranks, too"
-).replace("counts / counts.sum() * mass / total", "counts / (t * chosen.shape[1]) * mass / t")
+    "probabilities-of-the-chosen",
+    sentence="computed from the probabilities of the chosen experts alone: the mean is over all tokens",
+).replace("probabilities.sum(0)", "(probabilities * torch.zeros_like(probabilities).scatter(1, chosen, 1)).sum(0)")
 wrong("shares-squared", sentence="the shares times themselves: one of the two factors is the mean probability").replace(
     "counts / counts.sum() * mass / total", "(counts / counts.sum()).square() + 0 * mass"
 )
@@ -460,9 +506,10 @@ wrong("own-load", sentence="the biases by this rank's own load: the load is that
 wrong("wrong-way", sentence="a step in the wrong direction: an expert with less than the mean load goes up").replace(
     "load.mean() - load", "load - load.mean()"
 )
-wrong(
-    "in-proportion", sentence="a step in proportion to the load; each step is `rate`, whatever the difference"
-).replace(".sign()", "")
+wrong("in-proportion", "whatever the difference").replace(".sign()", "")
+wrong("votes", sentence="a step by the signs of the ranks' own loads, added up: add up the loads first").replace(
+    "load = all_reduce(load_local, group)", "load = -all_reduce((load_local.mean() - load_local).sign(), group)"
+).replace("load.mean() - load", "-load")
 wrong("all-ranks", sentence="a step by the load of all ranks; the load is that of the group").replace(
     "all_reduce(load_local, group)", "all_reduce(load_local)"
 )
@@ -482,6 +529,9 @@ wrong("up-alone", sentence="a step up alone: an expert with more than the mean l
 wrong("own-mean", sentence="a step by the mean of this rank's own load: take the mean of the sum").replace(
     "load.mean()", "load_local.mean()"
 )
+wrong(
+    "mean-of-the-ranks", sentence="a step by the load of a rank on average: take load and mean from the same sum"
+).replace("load.mean() - load", "load.mean() - load / dist.get_world_size(group)")
 wrong("never-rests-up", sentence="a step up for the expert with exactly the mean load: its bias stays").replace(
     "rate * (load.mean() - load).sign()", "torch.where(load > load.mean(), -rate, rate)"
 )
@@ -567,10 +617,9 @@ wrong("first-level-alone", sentence="what the first level gives: the rows have t
     "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
     "return chunks.transpose(0, 1).reshape(x.shape)",
 )
-wrong(
-    "not-by-node",
-    sentence="what you get if the first level's result goes on as it is: before the second, sort it by node",
-).replace("chunks = chunks.transpose(0, 1)\n", "chunks = chunks.reshape(nodes, -1)\n")
+wrong("not-by-node", same_as="not-transposed-back").replace(
+    "chunks = chunks.transpose(0, 1)\n", "chunks = chunks.reshape(nodes, -1)\n"
+)
 wrong(
     "not-by-place", sentence="what you get if the rows go to the first level as they are: before it, sort them by place"
 ).replace("x.view(nodes, local, -1, x.shape[-1]).transpose(0, 1)", "x.view(local, nodes, -1, x.shape[-1])")
@@ -579,7 +628,7 @@ wrong(
     sentence="what the second level alone gives: first, rows go to the rank of this node that serves their place",
 ).replace("chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)\n", "")
 wrong("four-dimensions", "in a different shape").replace(".reshape(x.shape)", "")
-wrong("first-level-as-it-is", sentence="what the first level gives: the rows have to go on to their nodes").replace(
+wrong("first-level-as-it-is", same_as="first-level-alone").replace(
     "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
     "return chunks.reshape(x.shape)",
 )
@@ -598,7 +647,7 @@ wrong, right = ANSWERS.to("expert-placement")
 wrong("in-order", "times par", caught_by="score").body(
     "return [expert * len(routing) // len(routing[0]) for expert in range(len(routing[0]))]"
 )
-wrong("no-room-left", "experts, expected", caught_by="score", hidden=True).replace("room[node] -= 1", "pass")
+wrong("no-room-left", "is out of the choice", caught_by="score", hidden=True).replace("room[node] -= 1", "pass")
 wrong("round-robin", "times par", caught_by="score").body(
     "return [expert % len(routing) for expert in range(len(routing[0]))]"
 )

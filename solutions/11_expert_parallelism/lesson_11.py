@@ -37,8 +37,8 @@ double, bf16 = torch.float64, torch.bfloat16
 # %% [markdown]
 # ## Why: one popular expert
 # Eight virtual H100s have one expert each. Every rank has 4,096 tokens, sends each to the rank of its expert, computes
-# what arrives, and sends the results back. `share` is the part of all tokens that wants expert 0; the others divide the
-# rest evenly. The total amount of computing is the same in each run.
+# what arrives, and sends the results back. `share` is the fraction of all tokens that want expert 0; the other
+# experts divide the rest evenly. The total amount of computing is the same in each run.
 #
 # **Predict**: how many times as long does the layer take if half of all tokens want expert 0?
 
@@ -80,18 +80,21 @@ reveal(
 )
 
 # %% [markdown]
-# Seven GPUs wait for the eighth, as the timeline shows. The layer is as slow as its most popular expert: the rank that
-# has it computes $8 \times \frac{1}{2} = 4$ times its fair share.
+# Seven GPUs wait for the eighth. The layer is as slow as its most popular expert: the rank that has it computes
+# $8 \times \frac{1}{2} = 4$ times its fair share. First the balanced layer, then this one, on the same time axis:
 
 # %%
-runs[2].timeline()
+runs[0].timeline(ranks=[0, 1, 7], beside=runs[2])
+
+# %%
+runs[2].timeline(ranks=[0, 1, 7], beside=runs[0])
 
 # %% [markdown]
 # ### Letters of this lesson
 # - $T$ tokens, $D$ the width of the model, $F$ the hidden width of an expert.
 # - $E$ experts; each token uses $k$ of them.
-# - $P$ ranks in the expert-parallel group, in code `ep_group`. Rank $r$ has the experts from $r E / P$ to
-#   $(r + 1) E / P$, without the last.
+# - $P$ ranks in the expert-parallel group, in code `ep_group`. Rank $r$ has the experts
+#   $r E / P$ to $(r + 1) E / P - 1$.
 
 # %% [markdown]
 # # Part 1 · The router
@@ -110,8 +113,8 @@ runs[2].timeline()
 # Return the gates as a $(T, E)$ tensor with zeros for experts that weren't chosen. The choice itself has no gradient,
 # so the gates are the router's only way to learn: autograd must be able to follow them.
 #
-# A router works in **float32**, also where the model is bfloat16. With three significant digits many scores tie, and a
-# rounding error sends a token to a different expert.
+# A router works in **float32**, even where the model is in bfloat16. With three significant digits many scores tie, and
+# a rounding error can send a token to a different expert.
 #
 # **Predict** for $k = 1$ and top-k first: how large is the gradient of a gate with respect to the scores?
 
@@ -185,8 +188,9 @@ for scale in (0.0, 0.05, 0.2):
 #
 # $$ C = \lceil c\, T\, k / E \rceil $$
 #
-# If more than $C$ tokens want an expert, the ones that come last are **dropped**: this expert does nothing for them,
-# and only the residual connection carries them past the layer. If fewer want it, the rest of its buffer is padding.
+# If more than $C$ tokens want an expert, the ones that come last are **dropped**: this expert adds nothing to them. A
+# token that all of its experts drop leaves the layer with a zero, and only the residual connection around the layer
+# carries it on. If fewer than $C$ want an expert, the rest of its buffer is padding.
 
 # %% [markdown]
 # ## Buffer positions
@@ -391,7 +395,7 @@ reveal(
 # from all sources together. An expert that nobody has chosen gets an empty tensor, and must still get a gradient:
 # zeros.
 #
-# This time the sizes are for you to exchange, $E$ numbers on each rank. Then both lists of splits are known, and
+# This time you exchange the sizes yourself, $E$ numbers on each rank. Then both lists of splits are known, and
 # `exchange(rows, send, receive)` is what you have just written, without its exchange of sizes.
 #
 # **Predict**: each of $T$ tokens on a rank has a row of $b$ bytes and $k$ experts. If the choices are even, a fraction
@@ -409,7 +413,7 @@ predict("times T k b, forward and backward", ...)
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
-# Seen as a table with a line for each rank, the counts that arrive say which expert each arriving row is for: repeat
+# Seen as a table with a row for each rank, the counts that arrive say which expert each arriving row is for: repeat
 # the experts' numbers by them. A stable `argsort` of that brings the rows into the experts' order, and the `argsort` of
 # the order brings the results back.
 # </details>
@@ -521,7 +525,7 @@ reveal(
 # - all experts of a rank get the same number of rows, $P C$, so one **batched** product computes them all
 # - shapes never change, so the step can be compiled, or recorded as a CUDA graph
 #
-# `expert_mlp(x, w_up, w_down)` multiplies in batches if all three have a dimension more: (E/P, n, D), (E/P, D, F) and
+# `expert_mlp(x, w_up, w_down)` multiplies in batches if all three have an extra dimension: (E/P, n, D), (E/P, D, F) and
 # (E/P, F, D). The price is what you saw in part 2: some tokens are dropped, and zeros travel and are multiplied.
 #
 # **Predict** for a rank with 4,096 tokens, $k = 2$ and a capacity factor of 1.25: how many rows does it dispatch?
@@ -709,8 +713,8 @@ def slowest_rank(
     load.
 
     routing[source][expert]: how many rows each rank sends to each of E experts. Rank r
-    has the experts from r E/P to (r + 1) E/P, without the last. dim, hidden: D and F of
-    each expert. flops: operations per second of a rank. Communication is not counted.
+    has the experts r E/P to (r + 1) E/P - 1. dim, hidden: D and F of each expert.
+    flops: operations per second of a rank. Communication is not counted.
     """
     ### BEGIN SOLUTION
     loads = torch.tensor(routing).sum(0).view(num_ranks, -1).sum(1)  # rows on each rank
@@ -836,7 +840,8 @@ for drift in (0.0, 1e4, 1e6):
     )
 
 # %% [markdown]
-# The z-loss is a plain mean over tokens, so of this one the local means can be averaged.
+# The z-loss is a plain mean over tokens, so here averaging the ranks' means is right, provided that all ranks have the
+# same number of tokens.
 
 # %% [markdown]
 # ## Balance without a loss
@@ -871,8 +876,8 @@ check(balance_bias, judges="traffic")
 # ### A collapse, and its cures
 # Now train a small mixture: 8 experts, two for each token, on tokens of 8 kinds, each with a matrix of its own to
 # learn. One rank is enough, with 256 tokens per step: without a cure, with your loss (times 0.05), with your bias (rate
-# 0.01), and with the bias turned round, so that popular experts go **up**. The last one shows whether it is the bias
-# that helps.
+# 0.01), and with the bias reversed, so that popular experts go **up**. The last run is the control: if the bias is what
+# helps, reversing it must not.
 #
 # **Predict**: with $k = 2$ of 8 experts, how many times the mean load can the fullest expert have at most? And which of
 # the four runs ends with the lowest loss, not counting the auxiliary one?
@@ -882,7 +887,7 @@ predict("times the mean load, at most", ...)
 predict(
     "lowest loss after training",
     ...,
-    choices=["no cure", "loss", "bias", "bias turned round"],
+    choices=["no cure", "loss", "bias", "bias reversed"],
 )
 
 # %%
@@ -921,7 +926,7 @@ def train_mixture(rank, world_size, cure, seed=1, steps=250, k=2):
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
 fullest, final_loss = {}, {}
-for cure in ("no cure", "loss", "bias", "bias turned round"):
+for cure in ("no cure", "loss", "bias", "bias reversed"):
     [seen] = spawn(train_mixture, 1, cure).results
     fullest[cure] = [load for load, _ in seen]
     load, final_loss[cure] = (sum(values) / 20 for values in zip(*seen[-20:]))
@@ -951,7 +956,7 @@ reveal(
 
 # %% [markdown]
 # In this run, two experts end up with all tokens if there is no cure, and the other six get none. The balancing loss
-# spreads the load, and so does the bias; turned round, the bias balances nothing. Part of what stays above 1 is chance:
+# spreads the load, and so does the bias; reversed, the bias balances nothing. Part of what stays above 1 is chance:
 # with about 64 tokens for each expert, even a perfect router gives one of them more than the mean in nearly every step.
 #
 # But this is one small problem and one seed. Try others (`train_mixture` takes a `seed`): the balancing loss may leave
@@ -963,7 +968,12 @@ reveal(
 # With 8 ranks and experts spread over groups of 4, there are two copies of each expert. The ranks form a grid: in each
 # **expert-parallel group** all experts are different; the ranks that hold the **same** experts form a **replica group**
 # (Megatron calls it expert-data-parallel). Everything else, attention and the router included, is on all 8 ranks, and
-# each has different tokens.
+# each has different tokens. Here each row is an expert-parallel group and each column a replica group, for 8 experts:
+#
+# | experts | 0, 1 | 2, 3 | 4, 5 | 6, 7 |
+# | --- | --- | --- | --- | --- |
+# | **first copy** | rank 0 | rank 1 | rank 2 | rank 3 |
+# | **second copy** | rank 4 | rank 5 | rank 6 | rank 7 |
 
 # %% [markdown]
 # ## Gradients of experts
@@ -972,13 +982,14 @@ reveal(
 #
 # - a **dense** weight has, on each rank, the gradient of that rank's tokens: sum it over **all** ranks.
 # - an **expert** has the gradient of all tokens that were sent to it, and these came from every rank of its
-#   expert-parallel group. What is missing are the tokens of the other replicas: sum it over the **replica group**.
+#   expert-parallel group. What is missing is the other replicas' tokens: sum it over the **replica group**.
 #
 # Both are then divided by the same number, the tokens of **all** ranks. A mean over the replica group instead would
 # count an expert's tokens several times too much.
 #
 # **Predict**: 8 ranks, groups of 4 for experts, the same number of tokens everywhere. How many times too large are the
-# experts' gradients if all are averaged over the group that reduces them, and losses are means over a rank's tokens?
+# experts' gradients if every rank's loss is the mean over its own tokens, and every gradient is averaged over the group
+# that should sum it?
 
 # %%
 predict("times too large, averaged over the replica group", ...)
@@ -994,7 +1005,7 @@ predict("times too large, averaged over the replica group", ...)
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Sum the count over all data ranks as a tensor, sum each gradient over its own group, and divide both by the count.
+# A collective takes a tensor, so the count has to become one. Of the three sums, two are over the same group.
 # </details>
 
 # %% exercise="moe-gradients" difficulty=3 minutes=10
@@ -1076,7 +1087,7 @@ reveal(
 )
 
 # %% [markdown]
-# ### Behind other computing
+# ### Hidden behind other computing
 # Many models have a **shared expert** as well, which every token uses. It needs no dispatch, so it can run while the
 # rows travel. DeepSeek-V3 cuts its batch in two for the same purpose: the rows of one **microbatch** travel while the
 # other is computed. At best, only the first dispatch and the last combine stay exposed.
@@ -1116,14 +1127,17 @@ def two_microbatches(rank, world_size, overlap):
         handle.wait()
 
 for program in (with_shared_expert, two_microbatches):
-    alone, hidden = (
-        simulate(program, 64, overlap).elapsed for overlap in (False, True)
-    )
-    name = program.__name__.replace("_", " ")
+    alone, hidden = (simulate(program, 64, overlap) for overlap in (False, True))
+    name, ratio = program.__name__.replace("_", " "), alone.elapsed / hidden.elapsed
     print(
-        f"{name}: one after the other takes {alone / hidden:.2f} times as long as side "
-        "by side"
+        f"{name}: one after the other takes {ratio:.2f} times as long as side by side"
     )
+
+# %% tags=["notebook-only"]
+alone.timeline(ranks=[0], beside=hidden)
+
+# %% tags=["notebook-only"]
+hidden.timeline(ranks=[0], beside=alone)
 
 # %% [markdown]
 # ### Fewer bytes per row

@@ -21,9 +21,10 @@ wrong("first-group", sentence="only the group of rank 0: all groups are wanted")
 wrong("neighbours", sentence="cut into neighbouring ranks: only groups along the innermost axes lie like that").replace(
     "grid.permute(order)", "grid"
 )
-wrong(
+one_axis = wrong(
     "one-axis-at-a-time", sentence="the groups of each axis alone: ranks that differ on any of `axes` are in one group"
-).body("""
+)
+one_axis.body("""
     grid, groups = torch.arange(torch.Size(sizes.values()).numel()).view(*sizes.values()), []
     for axis in axes:
         groups += grid.movedim(list(sizes).index(axis), -1).reshape(-1, sizes[axis]).tolist()
@@ -41,6 +42,7 @@ wrong(
     "first-of-the-axes",
     sentence="the groups along one of the axes alone: ranks that differ on any of `axes` are in one group",
 ).replace("grid = torch", "axes = axes[:1]; grid = torch")
+wrong("axis-by-axis", same_as="one-axis-at-a-time").like(one_axis).replace("sorted(groups)", "groups")
 wrong("last-of-the-axes", same_as="first-of-the-axes").replace("grid = torch", "axes = axes[-1:]; grid = torch")
 right("by-coordinates").body("""
     from itertools import product
@@ -92,6 +94,13 @@ wrong("without-g", sentence="without g: each tensor rank then has only its own r
     "g(gelu(f(x) @ columns) @ rows)", "(gelu(f(x) @ columns) @ rows)"
 )
 wrong("loss-of-own-rows", same_as="no-average").replace("[*gradients, loss] if last else gradients", "gradients")
+wrong("f-once", sentence="with f before the first pair alone: each pair of layers begins with f").replace(
+    "for columns", "x = f(x)\nfor columns"
+).replace("f(x) @ columns", "x @ columns")
+wrong("loss-on-all", sentence="the loss, where None is wanted: the stage isn't the last one").replace(
+    "return loss, gradients",
+    "loss = loss if last else batch.new_zeros(())\ndist.all_reduce(loss, group=pp_group)\nreturn loss, gradients",
+)
 wrong("over-the-world", "lie along no axis", caught_by="traffic").replace(
     "return loss, gradients",
     "for x in gradients:\n    dist.all_reduce(x.clone())\nreturn loss, gradients",
@@ -127,6 +136,10 @@ wrong(
 wrong("divided-by-the-world", same_as="divided-by-m-twice").replace(
     "op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nx /= dist.get_world_size()"
 )
+wrong(
+    "each-stage-divides",
+    sentence="what you get if every stage divides what it passes on: only the last one does, and only its loss",
+).replace("mlp.loss_of(x) / num_microbatches if last else x", "(mlp.loss_of(x) if last else x) / num_microbatches")
 wrong("mean-over-the-world", sentence="the mean over all ranks: only those along dp have the same weights").replace(
     "op=dist.ReduceOp.AVG, group=dp_group)", "op=dist.ReduceOp.AVG) if x is not loss else None"
 )
@@ -157,7 +170,11 @@ wrong("adds", sentence="the sum: weigh each part by its share of all exponential
 wrong("mean", sentence="the mean: weigh each part by its share of all exponentials").body(
     "return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)"
 )
-wrong("never-normalised", "never divided by the sum of the weights").body("""
+wrong("not-unsqueezed", "no dimension for the width").replace(".exp().unsqueeze(-1)", ".exp()")
+wrong(
+    "never-normalised",
+    sentence="the sum of both parts with the right weights, never divided by the sum of the weights",
+).body("""
     largest = torch.maximum(lse_a, lse_b)
     a, b = (lse_a - largest).exp(), (lse_b - largest).exp()
     return out_a * a.unsqueeze(-1) + out_b * b.unsqueeze(-1), largest + (a + b).log()
@@ -255,6 +272,13 @@ wrong(
     "late-queries-masked",
     sentence="what a causal mask leaves of the late queries: they come after all keys of a rank behind",
 ).replace("attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k, v, causal=True)")
+wrong(
+    "late-queries-late-keys",
+    sentence="what the late queries see in one half of the keys alone: they come after all keys of a rank behind",
+).replace("attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k[:, :, n:], v[:, :, n:])")
+wrong("late-queries-early-keys", same_as="late-queries-late-keys").replace(
+    "attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k[:, :, :n], v[:, :, :n])"
+)
 wrong("plus-infinity", sentence="inf where a query sees none of the keys: the log of an empty sum is -inf").replace(
     'float("-inf")', 'float("inf")'
 )
@@ -347,6 +371,16 @@ wrong("no-mask", sentence="attention to later tokens, too: it must be causal").r
 wrong("values-as-keys", sentence="attention with values as keys: of what arrives, keys come first").replace(
     "q, kv[0], kv[1]", "q, kv[1], kv[0]"
 )
+wrong(
+    "leaves-out-later-ranks",
+    sentence="attention without the blocks of later ranks: a later rank may have earlier tokens, so compare positions",
+).replace(
+    "out, lse = merge(out, lse, *",
+    "out, lse = (out, lse) if (cp_rank - step - 1) % cp_size > cp_rank else merge(out, lse, *",
+)
+wrong("added-up", sentence="the sum of what the blocks give: merge them, by their lse").replace(
+    "out, lse = merge(out, lse, *", "out, lse = (lambda a, b, c, d: (a + c, torch.logaddexp(b, d)))(out, lse, *"
+)
 wrong("two-messages", "travel together", caught_by="traffic").replace(
     "sending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\nsending.wait()",
     "for there, here in zip(kv, incoming):\n    sending = dist.isend(there, dst=after)\n"
@@ -395,6 +429,12 @@ wrong("block-by-block", sentence="with each block's own out and lse: those of al
 wrong(
     "positions-ahead", sentence="with positions one hop ahead of the keys: in round 0 this rank's own keys are here"
 ).replace("cp_rank - step", "cp_rank - step - 1")
+wrong(
+    "positions-behind", sentence="with positions one hop behind the keys: in round 0 this rank's own keys are here"
+).replace("cp_rank - step", "cp_rank - step + 1")
+wrong(
+    "positions-of-the-next", sentence="with positions as if keys came from the next rank: they come from the one before"
+).replace("cp_rank - step", "cp_rank + step")
 wrong("last-visitor", sentence="what the last rank to have these keys contributes: add to what has arrived").replace(
     "dkv += torch", "dkv = torch"
 )
@@ -407,6 +447,11 @@ wrong(
 wrong("passed-on-before-adding", same_as="never-home").replace(
     "kv, dkv = passed_on(kv), passed_on(dkv)", "kv = passed_on(kv)"
 ).replace("dkv += torch.stack(part[1:])", "dkv = passed_on(dkv) + torch.stack(part[1:])").replace(
+    "dkv = passed_on(dkv)\nreturn", "return"
+)
+wrong(
+    "stays-here", sentence="the sum of what this rank found for all the keys that came by: it must travel with the keys"
+).replace("kv, dkv = passed_on(kv), passed_on(dkv)", "kv = passed_on(kv)").replace(
     "dkv = passed_on(dkv)\nreturn", "return"
 )
 wrong("dq-travels", sentence="dq of another rank's queries, too: q stays here, and so does its gradient").replace(
@@ -460,6 +505,12 @@ wrong("world-instead-of-group", sentence="without cp_group: the exchange is then
 wrong("dimensions-exchanged", "shape").replace(
     "torch.cat(exchange(x.chunk(cp_size, dim=1)), dim=2)", "torch.cat(exchange(x.chunk(cp_size, dim=2)), dim=1)"
 )
+wrong(
+    "back-as-there", sentence="the heads cut once more: on the way back, cut the tokens, and join along the heads"
+).body("""
+    q, k, v = (torch.cat(exchange(x.chunk(cp_size, dim=1)), dim=2) for x in (q, k, v))
+    return torch.cat(exchange(causal_attention(q, k, v).chunk(cp_size, dim=1)), dim=2)
+""")
 wrong("some-heads", same_as="never-back").replace("return torch.cat(exchange(parts), dim=1)", "return out.clone()")
 right("one-exchange").body("""
     stacked = torch.cat([x.unflatten(1, (cp_size, -1)) for x in (q, k, v)], dim=2).transpose(0, 1).contiguous()
@@ -621,6 +672,10 @@ wrong(
     "times-the-world",
     sentence="multiplied by the number of all ranks: the gradients are averaged over dp_group alone",
 ).replace("dist.get_world_size(dp_group)", "dist.get_world_size()")
+wrong("own-mean-backward", same_as="mean-of-means").replace(
+    "losses.sum() * dist.get_world_size(dp_group) / count", "losses.mean()"
+)
+wrong("mean-of-nothing", "the mean of no tokens").replace("losses.sum() *", "losses.mean() * len(losses) *")
 wrong("own-mean-reported", sentence="this rank's own mean").replace(
     "return local, total / count", "return local, losses.mean()"
 )
@@ -700,6 +755,9 @@ wrong("places-go-on", sentence="what is at step * batch_size: in each epoch, pla
 wrong("epochs-of-all-samples", same_as="uneven-epochs", hidden=True).replace(
     "order = torch", "epoch = step * batch_size // num_samples; order = torch"
 )
+wrong("across-epochs", same_as="uneven-epochs", hidden=True).replace(
+    "order = torch", "epoch, first = divmod(step * batch_size, num_samples); order = torch"
+).replace("place * batch_size : (place + 1) * batch_size", "first : first + batch_size")
 wrong(
     "permutes-less",
     sentence="an order of whole batches alone: permute all num_samples, and leave the last ones out",
@@ -730,9 +788,17 @@ wrong("whole-pipelines", sentence="whole pipelines: only the first and the last 
 wrong("first-pipeline", sentence="the ends of one pipeline: each pipeline has two").replace(
     'in groups["pp"]:', 'in groups["pp"][:1]:'
 )
-wrong("one-stage-twice", "the groups 'ends'", hidden=True).replace(
-    "sorted({ranks[0], ranks[-1]})", "[ranks[0], ranks[-1]]"
-)
+wrong(
+    "mean-in-two", sentence="the groups along each of two axes: ranks that differ on either of them are in one group"
+).replace('along(sizes, ("dp", "cp"))', 'along(sizes, ("dp",)) + along(sizes, ("cp",))')
+wrong(
+    "one-stage-left-out",
+    sentence="no group for a pipeline of one stage: the first is the last, in a group by itself",
+    hidden=True,
+).replace("ends.append(sorted({ranks[0], ranks[-1]}))", "ends += [[ranks[0], ranks[-1]]] * (len(ranks) > 1)")
+wrong(
+    "one-stage-twice", sentence="a rank twice in its group: with one stage, the first is the last", hidden=True
+).replace("sorted({ranks[0], ranks[-1]})", "[ranks[0], ranks[-1]]")
 right("by-name").body("""
     wanted = {"pp": ("pp",), "cp": ("cp",), "tp": ("tp",), "mean": ("cp", "dp")}
     groups = {name: along(sizes, axes) for name, axes in wanted.items()}

@@ -25,7 +25,7 @@ from utils.checks.traffic import expect_only_messages
 from utils.cluster.hardware import Cluster
 from utils.cluster.presets import find_cluster
 from utils.kit import mlp
-from utils.kit.attention_blocks import attention_block, attention_block_backward, causal_attention
+from utils.kit.attention_blocks import attention_block, attention_block_backward
 from utils.kit.drivers.attention import count_scores
 from utils.kit.drivers.on_a_grid import use_groups
 from utils.kit.drivers.sharded import backward_in_groups, in_groups
@@ -41,15 +41,6 @@ axis_groups = frozen_cases(ROOM, "axis-groups")
 ### BEGIN HIDDEN TESTS
 
 
-def ranks_that_agree(sizes: dict[str, int], axes: tuple[str, ...]) -> list[list[int]]:
-    """The groups along `axes`."""
-    found: dict[tuple[int, ...], list[int]] = {}
-    for rank, place in enumerate(product(*map(range, sizes.values()))):
-        key = tuple(at for name, at in zip(sizes, place, strict=True) if name not in axes)
-        found.setdefault(key, []).append(rank)
-    return sorted(found.values())
-
-
 @oracle(
     values=[
         ({"dp": 3, "cp": 2, "tp": 2}, ("cp",)),
@@ -62,7 +53,7 @@ def hidden_axis_groups(_: Draws, sizes: dict[str, int], axes: tuple[str, ...]) -
     text = " x ".join(f"{name} {size}" for name, size in sizes.items())
     return Case(
         [[sizes], [axes]],
-        right=every(ranks_that_agree(sizes, axes)),
+        right=every(along(sizes, axes)),
         seen=f"{text}, along {axes}: you returned",
     )
 
@@ -145,7 +136,7 @@ def piece(whole: Sequence[Tensor], sizes: Sizes, place: Sequence[int]) -> list[T
 
 
 @oracle(
-    values=[((2, 2, 2), 4, 8, 4)],
+    values=[((2, 2, 2), 4, 8, 4), ((1, 1, 2), 4, 4, 2)],
     traffic=[((2, 2, 2), 8, 8, 2)],
     if_stuck="all ranks of a group must make the same calls in it, in the same order; no rank skips a microbatch.",
 )
@@ -191,50 +182,46 @@ def expect_axes(answer: Answer, sizes: Sizes, layers: int, rows: int, count: int
     """Raise CheckFailed unless each rank moved what a step needs along each axis of the grid."""
     dp, pp, tp = sizes
     of_rows, pairs = rows // dp * dim * 8, layers // pp // 2
+    groups = {"along dp": groups_along(sizes, 0), "along tp": groups_along(sizes, 2)}
     for rank, (_, stage, _) in enumerate(coordinates(sizes)):
         doors = (2 * pairs - (stage == 0)) * of_rows  # the batch itself needs no gradient
         wanted = {
-            "dp": (dp > 1) * 2 * pairs * dim * dim // tp * 8,
-            "tp": (tp > 1) * doors,
-            "pp": ((stage > 0) + (stage < pp - 1)) * of_rows,
+            "along dp": (dp > 1) * 2 * pairs * dim * dim // tp * 8,
+            "along tp": (tp > 1) * doors,
+            "along pp": ((stage > 0) + (stage < pp - 1)) * of_rows,
         }
-        expect_along(answer, rank, moved(answer, rank, sizes), wanted)
+        expect_along(answer, rank, groups, wanted, ADVICE, spare=SMALL)
     return "no byte more than needed along any axis."
 
 
-def moved(answer: Answer, rank: int, sizes: Sizes) -> dict[str, int]:
-    """{axis: the bytes that a rank handed in along it}, "elsewhere" for any other group. Sends go along pp."""
-    along = {
-        tuple(group): axis
-        for number, axis in enumerate(("dp", "pp", "tp"))
-        if sizes[number] > 1
-        for group in groups_along(sizes, number)
-    }
-    found: dict[str, int] = dict.fromkeys(("dp", "pp", "tp", "elsewhere"), 0)
-    for event in answer.events:
-        if event.rank == rank and event.op not in ("recv", "barrier") and len(event.members) > 1:
-            found["pp" if event.op == "send" else along.get(event.members, "elsewhere")] += event.bytes
-    return found
-
-
+ELSEWHERE = "to groups that lie along no axis"
 ADVICE = {
-    "tp": "f and g once for each pair of layers and microbatch. Are whole gradients reduced along tp too?",
-    "dp": "Each gradient is reduced once, after all microbatches.",
-    "pp": "Each microbatch crosses a boundary once in each direction.",
-    "elsewhere": "Which group did you hand to that call? Without one, it is the whole world.",
+    "along tp": "f and g once for each pair of layers and microbatch. Are whole gradients reduced along tp too?",
+    "along dp": "Each gradient is reduced once, after all microbatches.",
+    "along pp": "Each microbatch of a rank's own rows crosses a boundary once in each direction.",
+    ELSEWHERE: "Which group did you hand to that call? Without one, it is the whole world.",
 }
 
 
-def expect_along(answer: Answer, rank: int, got: dict[str, int], wanted: dict[str, int]) -> None:
-    for axis, nbytes in got.items():
-        need = wanted.get(axis, 0)
-        if not need <= nbytes <= need + SMALL:
+def expect_along(
+    answer: Answer,
+    rank: int,
+    groups: dict[str, Members],
+    wanted: dict[str, int],
+    advice: dict[str, str],
+    spare: int = 0,
+) -> None:
+    """Raise CheckFailed unless a rank handed in so many bytes to each kind of groups, or `spare` more."""
+    kinds = {tuple(members): kind for kind, teams in groups.items() for members in teams}
+    found = dict.fromkeys([*groups, "along pp", ELSEWHERE], 0)  # messages go along pp
+    for event in answer.events:
+        if event.rank == rank and event.op not in ("recv", "barrier") and len(event.members) > 1:
+            found["along pp" if event.op == "send" else kinds.get(event.members, ELSEWHERE)] += event.bytes
+    for kind, nbytes in found.items():
+        need = wanted.get(kind, 0)
+        if not need <= nbytes <= need + spare:
             raise CheckFailed(
-                f"rank {rank} handed in {nbytes:,} bytes along {axis}"
-                if axis != "elsewhere"
-                else f"rank {rank} handed in {nbytes:,} bytes to groups that lie along no axis",
-                f"{need:,} bytes",
-                ADVICE[axis],
+                f"rank {rank} handed in {nbytes:,} bytes {kind}", f"{need:,} bytes", advice.get(kind, ONCE_EACH)
             )
 
 
@@ -246,9 +233,9 @@ STUCK_RING = (
 )
 
 
-def heads_of(draws: Draws, seed: int, tokens: int, heads: int = 2, batch: int = 2) -> Tensor:
-    """(batch, heads, tokens, 4), random."""
-    return torch.randn(batch, heads, tokens, 4, generator=draws.generator(seed), dtype=DOUBLE)
+def heads_of(draws: Draws, seed: int, tokens: int, heads: int = 2) -> Tensor:
+    """(3, heads, tokens, 4), random: no two dimensions need be alike."""
+    return torch.randn(3, heads, tokens, 4, generator=draws.generator(seed), dtype=DOUBLE)
 
 
 @oracle(values=[(False,), (True,)])
@@ -264,19 +251,18 @@ def merge_attention(draws: Draws, nothing: bool, large: float = 1.0) -> Case:
     became_infinite = (
         "0 for some queries: an exponential became infinite. Shift by the larger lse, or use torch.logaddexp"
     )
-    never_divided = "the sum of both parts with the right weights, never divided by the sum of the weights"
     return Case(
         [[out_a], [lse_a], [out_b], [lse_b]],
         right={"out": out, "lse": lse},
         rtol=CLOSE,
         mistakes={
             "out": {
-                never_divided: lambda got: proportional(got, out),
                 became_infinite: lambda got: vanished(got, out),
                 not_a_number: overflowed,
             },
             "lse": {not_a_number: overflowed},
         },
+        advice={"must match the size": "An lse has no dimension for the width of a head: unsqueeze(-1) makes one."},
     )
 
 
@@ -286,14 +272,6 @@ hidden_merge_attention = vary(merge_attention, values=[(False, 3000.0), (True, 3
 
 
 FIRST, SECOND = slice(0, 3), slice(3, 6)
-
-
-def proportional(got: Any, right: Tensor) -> bool:
-    """Whether each query's result is a multiple of the right one, of 1 to 2 as two weights of at most 1 give."""
-    if not isinstance(got, Tensor) or got.shape != right.shape:
-        return False
-    ratio = got / right
-    return bool(((ratio - ratio[..., :1]).abs() < 1e-6).all() and (ratio > 1 - 1e-6).all() and (ratio <= 2).all())
 
 
 def vanished(got: Any, right: Tensor) -> bool:
@@ -350,12 +328,8 @@ def spread(x: Tensor, positions: Sequence[Tensor]) -> list[Tensor]:
 
 def layout(kind: str, ranks: int, tokens: int) -> list[Tensor]:
     """Which tokens each rank has: neighbours, or dealt out one by one."""
-    every_token = torch.arange(ranks * tokens)
-    return list(
-        every_token.chunk(ranks)
-        if kind == "chunks"
-        else [torch.arange(rank, ranks * tokens, ranks) for rank in range(ranks)]
-    )
+    positions = torch.arange(ranks * tokens)
+    return list(positions.view(ranks, tokens) if kind == "chunks" else positions.view(tokens, ranks).T.contiguous())
 
 
 @dataclass
@@ -366,13 +340,15 @@ class Ring:
     groups: Members
     tokens: int
     kind: str
+    heads: int = 2
 
     def __post_init__(self) -> None:
         size = len(self.groups[0])
         self.positions = layout(self.kind, size, self.tokens)
         total = size * self.tokens
         self.whole = [
-            [heads_of(self.draws, 10 * number + seed, total) for seed in range(4)] for number in range(len(self.groups))
+            [heads_of(self.draws, 10 * number + seed, total, self.heads) for seed in range(4)]
+            for number in range(len(self.groups))
         ]
 
     def on_ranks(self, of_group: Callable[[int], Sequence[Any]]) -> list[Any]:
@@ -507,29 +483,15 @@ hidden_ring_attention_backward = vary(
     if_stuck="all ranks of the group must call all_to_all_single, with tensors of the same size.",
 )
 def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) -> Case:
-    size = len(groups[0])
-    total, nbytes = size * tokens, heads * tokens * 4 * 8
-    whole = [
-        [heads_of(draws, 10 * number + seed, total, heads, 1) for seed in range(3)] for number in range(len(groups))
-    ]
-
-    def on_ranks(of_group: Callable[[int], Sequence[Tensor]]) -> list[Tensor]:
-        found = [(rank, x) for n, ranks in enumerate(groups) for rank, x in zip(ranks, of_group(n), strict=True)]
-        return [x.clone() for _, x in sorted(found, key=lambda pair: pair[0])]
-
-    def shards_of(part: int) -> list[Tensor]:
-        """Of each rank its tokens of q (0), k (1) or v (2)."""
-        return on_ranks(lambda group: whole[group][part].chunk(size, 2))
-
-    outs = [causal_attention(*qkv) for qkv in whole]
+    ring = Ring(draws, groups, tokens, "chunks", heads)
     return Case(
-        [shards_of(part) for part in range(3)],
+        [ring.local(part) for part in range(3)],
         for_all={"groups": {"cp_group": groups}},
-        right=on_ranks(lambda group: outs[group].chunk(size, 2)),
+        right=ring.results_on_ranks(0),
         rtol=CLOSE,
         driver=in_groups,
         values_first=True,
-        traffic=lambda answer: expect_exchanged(answer, 4 * nbytes),
+        traffic=lambda answer: expect_exchanged(answer, 4 * ring.local(0)[0].nbytes),
     )
 
 
@@ -563,7 +525,6 @@ GRADIENTS = {
     "norm": (3,),
     "table": (4, 2),
 }  # sharded over tp; replicated; replicated and tied
-STEPS = {"matrix_after_norm": ["dp"], "norm": ["tp", "dp"], "table": ["tp", "tied", "dp"]}  # sums, and the mean over dp
 
 
 def on_stage(name: str, stage: int, stages: int) -> bool:
@@ -585,29 +546,32 @@ def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
     given = [{name: whole[name][rank] for name in GRADIENTS if on_stage(name, places[rank][1], pp)} for rank in ranks]
     ends = [[int(x) for x in grid_of(sizes)[d, [0, pp - 1], t].unique()] for d in range(dp) for t in range(tp)]
     inside = [[int(rank)] for rank in grid_of(sizes)[:, 1 : pp - 1].flatten()]
-    embedding = ends + inside
 
-    right = [dict(of_rank) for of_rank in given]
-    members = {"dp": groups_along(sizes, 0), "tp": groups_along(sizes, 2), "tied": embedding}
-    for name, steps in STEPS.items():
-        for step in steps:
-            right = added_up(right, name, members[step], 1 / dp if step == "dp" else 1.0)
+    def finished(name: str) -> list[Tensor | None]:
+        """What each rank should return under a name."""
+        x = torch.stack(whole[name]).unflatten(0, sizes)  # (dp, pp, tp, ...)
+        if name == "table":
+            x = x[:, sorted({0, pp - 1})].sum(1, keepdim=True)
+        if name != "matrix_after_norm":
+            x = x.sum(2, keepdim=True)
+        x = x.mean(0).expand(pp, tp, *GRADIENTS[name])
+        return [x[stage, part].clone() if on_stage(name, stage, pp) else None for _, stage, part in places]
 
     def unpack(got: Any, rank: int) -> dict[str, Any]:
         if not isinstance(got, dict) or got.keys() != given[rank].keys():
             raise CheckFailed(f"rank {rank} returned {show(got)}", f"a dict with {', '.join(given[rank])}")
         return dict.fromkeys(GRADIENTS) | got
 
-    groups = {"dp_group": members["dp"], "tp_group": members["tp"], "embedding_group": embedding}
+    groups = {"dp_group": groups_along(sizes, 0), "tp_group": groups_along(sizes, 2), "embedding_group": ends + inside}
     return Case(
         [given],
         for_all={"partial": ["norm", "table"], "tied": ["table"], "groups": groups},
-        right={name: [of_rank.get(name) for of_rank in right] for name in GRADIENTS},
+        right={name: finished(name) for name in GRADIENTS},
         unpack=unpack,
         rtol=CLOSE,
         driver=in_groups,
         values_first=True,
-        traffic=lambda answer: expect_finished(answer, sizes, places, embedding),
+        traffic=lambda answer: expect_finished(answer, sizes, places, groups),
     )
 
 
@@ -616,43 +580,21 @@ hidden_finish_gradients = vary(finish_gradients, values=[((1, 3, 2),), ((3, 1, 1
 ### END HIDDEN TESTS
 
 
-def added_up(found: list[dict[str, Tensor]], name: str, groups: Members, factor: float) -> list[dict[str, Tensor]]:
-    after = [dict(x) for x in found]
-    for members in groups:
-        having = [rank for rank in members if name in found[rank]]
-        if having:
-            total = torch.stack([found[rank][name] for rank in having]).sum(0) * factor
-            for rank in having:
-                after[rank][name] = total
-    return after
+ONCE_EACH = "Each gradient goes once along each axis that it needs, and along no other."
 
 
-def expect_finished(answer: Answer, sizes: Sizes, places: list[list[int]], embedding: Members) -> str:
+def expect_finished(answer: Answer, sizes: Sizes, places: list[list[int]], groups: dict[str, Members]) -> str:
     """Raise CheckFailed unless each gradient went once along each axis that it needs."""
     nbytes = {name: math.prod(shape) * 8 for name, shape in GRADIENTS.items()}
-    for rank, place in enumerate(places):
-        here = {name for name in GRADIENTS if on_stage(name, place[1], sizes[1])}
-        ends = next(tuple(members) for members in embedding if rank in members)
-        got = {"dp": 0, "tp": 0, "tied": 0, "elsewhere": 0}
-        for event in (event for event in answer.events if event.rank == rank and len(event.members) > 1):
-            along = {tuple(ends): "tied"} | {
-                tuple(members): axis for axis, n in (("dp", 0), ("tp", 2)) for members in groups_along(sizes, n)
-            }
-            got[along.get(event.members, "elsewhere")] += event.bytes
+    for rank, (_, stage, _) in enumerate(places):
+        here = {name for name in GRADIENTS if on_stage(name, stage, sizes[1])}
         wanted = {
-            "dp": (sizes[0] > 1) * sum(nbytes[name] for name in here),
-            "tp": (sizes[2] > 1) * sum(nbytes[name] for name in here - {"matrix_after_norm"}),
-            "tied": (len(ends) > 1) * nbytes["table"] * ("table" in here),
-            "elsewhere": 0,
+            "along dp": (sizes[0] > 1) * sum(nbytes[name] for name in here),
+            "along tp": (sizes[2] > 1) * sum(nbytes[name] for name in here - {"matrix_after_norm"}),
+            "to the two ends of the pipeline": (sizes[1] > 1) * nbytes["table"] * ("table" in here),
         }
-        for axis, count in got.items():
-            if count != wanted[axis]:
-                where = {"tied": "to the two ends of the pipeline", "elsewhere": "to other groups"}
-                raise CheckFailed(
-                    f"rank {rank} handed {count:,} bytes {where.get(axis, f'to its {axis} group')}",
-                    f"{wanted[axis]:,} bytes",
-                    "Each gradient goes once along each axis that it needs, and along no other.",
-                )
+        named = dict(zip(wanted, groups.values(), strict=True))
+        expect_along(answer, rank, named, wanted, {})
     return "each gradient went once along each axis that it needs."
 
 
@@ -724,6 +666,7 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
         },
         rtol=CLOSE,
         mistakes={
+            "the loss to go backward from": {"not a number: the mean of no tokens. Start from the sum": overflowed},
             "the gradient of each loss": {
                 "no gradient: the loss to go backward from has no graph. Start from `losses` as they are": None,
             },
@@ -743,12 +686,13 @@ hidden_token_mean = vary(
 ### END HIDDEN TESTS
 
 
+def along(sizes: dict[str, int], axes: Sequence[str]) -> Members:
+    """What axis_groups should return."""
+    return groups_along([*sizes.values()], *(number for number, name in enumerate(sizes) if name in axes))
+
+
 def with_along(function: Callable[..., Any], sizes: dict[str, int]) -> Any:
     """Call the function with the sizes of a grid, and with what axis_groups should be."""
-
-    def along(sizes: dict[str, int], axes: Sequence[str]) -> Members:
-        return groups_along([*sizes.values()], *(number for number, name in enumerate(sizes) if name in axes))
-
     return function(sizes, along)
 
 
@@ -768,7 +712,7 @@ NAMES = {"pp": ("pp",), "cp": ("cp",), "tp": ("tp",), "mean": ("dp", "cp")}
     ]
 )
 def hidden_program_groups(_: Draws, sizes: dict[str, int]) -> Case:
-    right = {name: ranks_that_agree(sizes, axes) for name, axes in NAMES.items()}
+    right = {name: along(sizes, axes) for name, axes in NAMES.items()}
     of_ends = [[[ranks[0], *ranks[1:][-1:]], *([rank] for rank in ranks[1:-1])] for ranks in right["pp"]]
     right["ends"] = sorted(group for of_pipeline in of_ends for group in of_pipeline)
     return Case(
@@ -872,7 +816,7 @@ def step_seconds(answer: Any, model: Model, batch: int, cluster: Cluster) -> flo
     plan = Plan(**answer)
     problem = problem_of(plan, model, batch, cluster)
     if problem:
-        raise CheckFailed(f"the plan doesn't work: {problem}", "one that does")
+        raise CheckFailed(f"the plan doesn't work: {problem}", mistake="problem_of says so of a plan beforehand.")
     return sum(seconds_of(plan, model, batch, cluster).values())
 
 
@@ -883,7 +827,7 @@ FROZEN = (
         hidden_program_groups,
         values=[({"dp": 2, "pp": 3, "cp": 2, "tp": 2},), ({"pp": 4, "dp": 1, "tp": 2, "cp": 1},)],
     ),
-    vary(hidden_batch_rows, values=[(20, 4, 2, 0, 2), (20, 4, 13, 0, 2)]),
+    vary(hidden_batch_rows, values=[(20, 4, 1, 0, 2), (20, 4, 13, 0, 2)]),
     vary(
         hidden_pieces_to_read,
         values=[

@@ -52,7 +52,7 @@ simulate = partial(simulate, rates="datasheet")
 double = torch.float64
 
 # %% [markdown]
-# ## Why: every single axis runs out
+# ## Why: every axis runs out
 # A model of 96 layers of width 12,288, the size of GPT-3, with sequences of 2,048 tokens and a batch of 1,536 of
 # them. How far does each way of cutting go by itself?
 #
@@ -69,13 +69,14 @@ for name, ways in {
     "data, 1536 ways": 1,
     "tensor, 8 ways": 8,
     "pipeline, 96 ways": 96,
-    "both together": 768,
+    "tensor 8 x pipeline 8": 64,
 }.items():
-    print(f"{name:>17}: {16 * parameters / ways / 1e9:7,.0f} GB on each GPU")
+    print(f"{name:>21}: {16 * parameters / ways / 1e9:7,.0f} GB on each GPU")
 
 # %% [markdown]
-# The first two don't fit into the 80 GB of a GPU. The third does, but its bubble is large: with 95 stages to fill,
-# most of a step would be waiting. Together they fit easily, each in the range where it works well.
+# The first two don't fit into the 80 GB of a GPU. The third does, but its pipeline is long. With 9,216 GPUs, 96 such
+# pipelines share the batch: 16 sequences each, for 96 stages, so that 95 / (16 + 95) = 86 % of a step is bubble. Tensor
+# and pipeline parallelism together fit with 8 ways each, and both in the range where they work well.
 #
 # ### Words and letters of this lesson
 # - **grid**: all ranks, arranged along **axes**. Here `dp` (data), `pp` (pipeline), `cp` (context), `tp` (tensor).
@@ -214,7 +215,7 @@ except RankError as error:
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Call `dist.new_group` for each list, before any `if`. Store the result under its name when this rank is in the list.
+# In the cell that failed, an `if` decides whether a group is made. It may only decide whether it is kept.
 # </details>
 
 # %% exercise="process-groups" difficulty=3 minutes=10
@@ -1090,7 +1091,7 @@ reveal(
 
 # %% [markdown]
 # # Part 4 · One model on all axes
-# A model is not finished when its backward pass is. What follows is where programs go wrong without any error message:
+# A step is not finished when its backward pass is. What follows is where programs go wrong without any error message:
 # gradients that lack a part, or have one twice. We use the small transformer now, with sequence parallelism: between
 # the sharded regions a rank of a tensor group has only its own tokens. The first stage has the embedding table, and the
 # last stage uses **the same** table to compute the scores of the next token.
@@ -1858,7 +1859,7 @@ print(
 # to the last bit, too, but sums are then taken in a different order, so the losses differ in the last digits.
 #
 # ### Restarted by torchrun
-# Somebody has to notice the death, and start all ranks again. `torchrun --max-restarts=1` does: when a rank dies, its
+# Something has to notice the death, and start all ranks again. `torchrun --max-restarts=1` does: when a rank dies, its
 # agent ends the others and starts all of them once more, with `TORCHELASTIC_RESTART_COUNT` one higher. The program
 # looks for a checkpoint first, and that is all that it takes. Here is one that needs nothing but torch. `spawn` runs it
 # without an accident. Then the cell writes it into a file, torchrun runs that, and rank 1 dies in step 5, once.
@@ -1945,7 +1946,7 @@ print(
 
 # %% [markdown]
 # ### Saving while training goes on
-# Writing takes long, and while it lasts nobody trains. **Asynchronous** saving makes the stop short: copy the tensors,
+# Writing takes a long time, and meanwhile nobody trains. **Asynchronous** saving shortens the pause: copy the tensors,
 # and let a thread write the copy. `torch.distributed.checkpoint.async_save` does that. Its thread needs a process group
 # of its own, so that its messages don't mix with those of training. Two ranks, each with 64 MB to save. The slower the
 # disk, the more is gained.
@@ -2050,7 +2051,7 @@ def big_step(
 narrow_gpt = Model(layers=4, width=12_288, heads=96, length=2048, vocabulary=0)
 
 # %% [markdown]
-# To run 1,024 ranks takes a minute or two. But along dp and tp, all ranks do the same: they make the same calls, with
+# Running 1,024 ranks takes a minute or two. But along dp and tp, all ranks do the same: they make the same calls, with
 # the same sizes, at the same times. If you say so with `alike`, `simulate` runs only the first rank of each stage, and
 # lets it stand for the others. On 8 GPUs, with all ranks and with two of them:
 
@@ -2193,7 +2194,7 @@ how_predictions_went()
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# There are only some thousand plans, and `plans` from `utils.kit.plans` lists them. `problem_of` says which don't fit.
+# There are only a few thousand plans, and `plans` from `utils.kit.plans` lists them. `problem_of` says which don't fit.
 # </details>
 
 # %% exercise="best-grid" difficulty=5 minutes=20
