@@ -96,7 +96,7 @@ SLOWEST = 1.5
 def expect_no_needless_recomputing(
     plan: Plan, seconds: float, model: Model, batch: int, cluster: Cluster, where: str
 ) -> None:
-    """Raise CheckFailed if a plan recomputes and one of the tree's, with the axes it has, fits without and is faster."""
+    """Raise CheckFailed if a plan recomputes, and one of dp, tp, pp and ep fits without and is faster."""
     if plan.recompute == "none":
         return
     of_tree = [each for each in plans(model, batch, cluster, 1, 1, ("none",)) if each.chunks == 1]
