@@ -699,6 +699,7 @@ wrong("nothing-moves", "expected", caught_by="score").replace(
     "x_local = any_conversion(x_local, old, new, together, groups[axis])", "pass"
 )
 wrong("through-whole", "times par", caught_by="score").body("""
+    from utils.kit.placements import convert as any_conversion
     from utils.kit.placements import part
 
     for axis in reversed(range(len(mesh))):

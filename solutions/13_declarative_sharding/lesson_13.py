@@ -54,7 +54,6 @@ from utils.kit.placements import (
     moved,
     pad_to,
 )
-from utils.kit.placements import convert as any_conversion
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.stored_jax import from_jax
 from utils.report.traffic import Traffic, implied_bytes
@@ -141,6 +140,13 @@ reveal(
 
 # %%
 figures.layouts(["R", "S0", "S1"], mesh=(3,))
+
+# %%
+figures.summands([[3, -1, 0, 2], [-4, 5, 1, 0], [2, -3, 6, -7]])
+
+# %% [markdown]
+# That is a `"P"`. It isn't cut: each rank has as many numbers as the tensor has. Summands may have any sign, so a
+# rank's own number doesn't even tell whether the sum is positive. Now two axes:
 
 # %%
 figures.layouts(["S0 R", "S0 S1", "S1 S0", "S0 S0"], mesh=(2, 3))
@@ -504,6 +510,8 @@ def redistribute(
     its shape is that of what the group has together.
     """
     ### BEGIN SOLUTION
+    from utils.kit.placements import convert as any_conversion
+
     layout = list(src)
     for axis, old, new in steps:
         layout[axis] = "R"
@@ -1770,7 +1778,7 @@ for name, words in from_jax(types_and_errors).items():
 #   says it.
 # - There are no uneven parts: sizes must be multiples of the axis.
 # - In auto mode, XLA may choose something other than you meant. If it warns of "involuntary full rematerialization", it
-# has   gathered everything to get from one layout to another: part 3's expensive way.
+# has gathered everything to get from one layout to another: part 3's expensive way.
 # - A loop's collectives appear once in the text, but run in each iteration.
 # - A donated buffer is only reused if the result has the same sharding. If XLA has inferred a different one, it isn't.
 # - Counts of calls mean little, as XLA combines collectives. Compare bytes.
