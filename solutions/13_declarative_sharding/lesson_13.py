@@ -510,8 +510,6 @@ def redistribute(
     its shape is that of what the group has together.
     """
     ### BEGIN SOLUTION
-    from utils.kit.placements import convert as any_conversion
-
     layout = list(src)
     for axis, old, new in steps:
         layout[axis] = "R"
@@ -709,7 +707,24 @@ print(f"in all, {times:.2f} times as many")
 
 # %% [markdown]
 # torch has a better planner (`use_min_cost_redistribution_plan`, private so far), and you can always name the stops
-# yourself, one `redistribute` after the other. To know where that pays, you need the map.
+# yourself, one `redistribute` after the other. To know where that pays, you need the map. Here is all of it: every
+# step that there is between two layouts, with what it sends, in thousandths of the matrix.
+
+# %%
+def one_step(a, b):
+    """What a single step from layout a to layout b sends; "" if there is none."""
+    changed = [axis for axis in range(2) if a[axis] != b[axis]]
+    if len(changed) != 1:
+        return ""
+    [axis] = changed
+    if {a[axis], b[axis]} & set(a[axis + 1 :]) - {"R"}:
+        return ""  # a later axis cuts the same dimension
+    sent = numbers_sent(shape, a, [(axis, a[axis], b[axis])], mesh)
+    return f"{1000 * sent / math.prod(shape):.0f}"
+
+print("from \\ to" + "".join(f"{' '.join(b):>7}" for b in layouts))
+for a in layouts:
+    print(f"{' '.join(a):9}" + "".join(f"{one_step(a, b):>7}" for b in layouts))
 
 # %% [markdown]
 # # Part 4 · Operations and placements
@@ -1863,6 +1878,8 @@ def any_to_any(
     each axis; rank numbers ascend along the last axis first. All parts are even.
     """
     ### BEGIN SOLUTION
+    from utils.kit.placements import convert as any_conversion
+
     layout = list(src)
     for axis, old, new in steps:
         layout[axis] = "R"

@@ -638,7 +638,7 @@ reveal(
 )
 
 # %% [markdown]
-# So these composed steps are off by COMPOSED from those carried out. Keep that number in mind.
+# So these composed steps are off by up to 2 % from those carried out. But they are small: keep that in mind.
 #
 # NVIDIA, whose recipe for GPT-3 this is, reports 8.45 s, and 8.86 s looks good beside it. But the virtual H100's rate
 # was fitted to several published runs, and this recipe is one of them. So their being close is no evidence. Part 7
