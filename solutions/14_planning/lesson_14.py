@@ -1055,8 +1055,8 @@ predict("published times inside the range", ...)
 cases = published_plans(measure=False)
 timed = [case for case in cases if case.run.seconds]
 print(
-    "                   GPUs  plan                                   published   here   "
-    "       range     GB"
+    "                   GPUs  plan                                   published   here"
+    "          range     GB"
 )
 for case in cases:
     run, here = case.run, case.here
@@ -1946,8 +1946,8 @@ print(
 )
 run = whole_step("llama-3-70b", chosen, few)
 print(
-    f"with {chosen.pp} microbatches: {formula:.2f} s by formula, {run.elapsed:.2f} s in "
-    "a run"
+    f"with {chosen.pp} microbatches: {formula:.2f} s by formula, "
+    f"{run.elapsed:.2f} s in a run"
 )
 
 # %% check="cheapest-campaign" judges="score" points=3
