@@ -9,6 +9,13 @@ wrong(
     "floor", sentence="cut by floor(length / n): torch.chunk rounds up, so that only the last parts are short"
 ).replace("math.ceil((end[dim] - first[dim]) / n)", "(end[dim] - first[dim]) // n")
 wrong(
+    "rest-to-the-last",
+    sentence="floor(length / n) rows, and the rest on the last rank: torch.chunk rounds up, so the last part is the "
+    "shortest",
+).replace("math.ceil((end[dim] - first[dim]) / n)", "(end[dim] - first[dim]) // n").replace(
+    "end[dim] = min(first[dim] + each, end[dim])", "end[dim] = first[dim] + each if place < n - 1 else end[dim]"
+)
+wrong(
     "last-axis-first", sentence="cut by the last axis first: where two axes cut one dimension, the first one does"
 ).replace("zip(layout, mesh, coordinates)", "list(zip(layout, mesh, coordinates))[::-1]")
 wrong(
@@ -197,6 +204,10 @@ wrong(
     "zip(flat.split(counts), sizes)], before)",
     "zip(flat.split(counts), sizes) if size[before] == sizes[0][before]], after)",
 )
+wrong(
+    "rows-as-they-lie",
+    sentence="sent in the order in which this rank's numbers lie: flatten piece after piece, those for rank 0 first",
+).replace("torch.cat([x.flatten() for x in pieces])", "x_local.flatten()")
 wrong("reduces-then-cuts", "twice the bytes", caught_by="traffic").replace(
     "return reduce_scatter(pad_to(x_local, n * each, after), group, after).narrow(after, 0, mine)",
     "return chunks(all_reduce(x_local, group), n, after)[me]",

@@ -1199,7 +1199,7 @@ for name in ("llama-3-8b", "llama-3-70b"):
 # %% [markdown]
 # It hides everything, even for 70B on 1,024 GPUs, and all state is shared out. So for a model of 8B, FSDP is a good
 # plan by itself: torchtitan loses 2 % from 8 GPUs to 128. What ends it isn't traffic. Each GPU keeps activations of all
-# layers for a whole sequence, more than 180 GB for 70B, so everything is recomputed, for a third more computing. And
+# layers for a whole sequence, 180 GB for 70B, so everything is recomputed, for a third more computing. And
 # each GPU needs a sequence of its own: 16,384 GPUs are 134 million tokens per step, far more than a critical batch.
 #
 # ### Mixtral 8x7B
