@@ -553,6 +553,10 @@ wrong("always-megatron", sentence="what Megatron's way sends: with many tokens, 
 wrong("end-forgotten", sentence="more than is needed: the last y must become S0 again, and that has a price").replace(
     'sent += both_passes(tokens * widths[-1], now, "S0", n)\n', ""
 )
+wrong(
+    "width-of-y",
+    sentence="more than is needed: a layer's x is as wide as its weight has rows, widths[k], not as wide as its y",
+).replace("both_passes(tokens * rows, now", "both_passes(tokens * columns, now")
 wrong("forward-only", sentence="the cheapest forward pass: the backward pass has a price as well").replace(
     "both_passes(", "moved("
 )
@@ -610,6 +614,9 @@ wrong("relu-of-a-partial-sum", "converted once", caught_by="traffic").body("""
         x = x.redistribute(placements=[at(USES[label][0])]) @ w.redistribute(placements=[at(USES[label][1])])
     return x.redistribute(placements=[at(stored["x"])]).to_local()
 """)
+wrong("distributes", "`distribute_tensor` sends rank 0's instead").replace(
+    "DTensor.from_local(x_local", "distribute_tensor(x_local"
+).replace("DTensor.from_local(w_local", "distribute_tensor(w_local")
 wrong("mixed", "mixed torch.Tensor and DTensor").replace(
     "x @ w.redistribute(placements=[at(USES[label][1])])", "x @ w_local"
 )

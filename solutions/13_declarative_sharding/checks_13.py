@@ -570,7 +570,15 @@ def hidden_shard_model(_: Draws, widths: list[int], tokens: int, n: int, budget:
 def dtensor_mlp(
     draws: Draws, n: int, stored: dict[str, str], labels: tuple[str, str], sizes: Shape = (1, 2, 3)
 ) -> Case:
-    return sharded(draws, n, stored, labels, sizes, on_device_mesh)
+    return replace(sharded(draws, n, stored, labels, sizes, on_device_mesh), advice=FROM_LOCAL)
+
+
+FROM_LOCAL = {
+    r"(The backward pass through DTensors communicates.*)": "Was each tensor made by `from_local`? Each rank has its "
+    "own part already. `distribute_tensor` sends rank 0's instead, and then the ranks' gradients don't fit each other.",
+    "must have same reduction dim": "The sizes of x and w don't fit. Was each made by `from_local`, as `stored` says? "
+    "`distribute_tensor` cuts what is a part already.",
+}
 
 
 ### BEGIN HIDDEN TESTS
