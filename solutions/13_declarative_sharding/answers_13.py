@@ -714,17 +714,16 @@ right("one-by-one").body(r"""
 
 wrong, right = ANSWERS.to("any-to-any")
 wrong("nothing-moves", "expected", caught_by="score").replace(
-    "x_local = any_conversion(x_local, old, new, together, groups[axis])", "pass"
+    "x_local = placements.convert(x_local, old, new, together, groups[axis])", "pass"
 )
 wrong("through-whole", "times par", caught_by="score").body("""
-    from utils.kit.placements import convert as any_conversion
-    from utils.kit.placements import part
+    from utils.kit.placements import convert, part
 
     for axis in reversed(range(len(mesh))):
         if src[axis] != "R":
             layout = ["R" if k >= axis else p for k, p in enumerate(src)]
             together = local_shape(shape, layout, mesh, coordinates)
-            x_local = any_conversion(x_local, src[axis], "R", together, groups[axis])
+            x_local = convert(x_local, src[axis], "R", together, groups[axis])
     return part(x_local, dst, mesh, coordinates).clone()
 """)
 wrong("one-step-less", "expected", caught_by="score").replace("in steps:", "in steps[:-1]:")

@@ -1878,13 +1878,13 @@ def any_to_any(
     each axis; rank numbers ascend along the last axis first. All parts are even.
     """
     ### BEGIN SOLUTION
-    from utils.kit.placements import convert as any_conversion
+    from utils.kit import placements
 
     layout = list(src)
     for axis, old, new in steps:
         layout[axis] = "R"
         together = local_shape(shape, layout, mesh, coordinates)
-        x_local = any_conversion(x_local, old, new, together, groups[axis])
+        x_local = placements.convert(x_local, old, new, together, groups[axis])
         layout[axis] = new
     return x_local
     ### END SOLUTION
