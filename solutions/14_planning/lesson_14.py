@@ -1610,11 +1610,11 @@ for death in died_in:
             spawn(train, 4, Path(folder), dies_in=death)
         except RankError as error:
             print(str(error).split("\n")[0])
-        first, losses = spawn(train, 4, Path(folder)).results[0]
+        resumed, losses = spawn(train, 4, Path(folder)).results[0]
     print(
-        f"  killed in step {death}, resumed after {first}; equal to the undisturbed "
+        f"  killed in step {death}, resumed after {resumed}; equal to the undisturbed "
         "run, to the bit: "
-        f"{losses == undisturbed}; goodput {STEPS / (death + STEPS - first):.0%} of "
+        f"{losses == undisturbed}; goodput {STEPS / (death + STEPS - resumed):.0%} of "
         "the steps"
     )
 
@@ -1820,11 +1820,11 @@ rows = [
     for case, run in ((case, case.run) for case in unseen)
 ]
 
-def predicted(row):
+def by_kit(row):
     return row["case"].here.total
 
 def fit(some):
-    return statistics.median(row["seconds"] / predicted(row) for row in some)
+    return statistics.median(row["seconds"] / by_kit(row) for row in some)
 
 def by_hash(workload):
     return zlib.crc32(workload.encode()) % 2 == 0
@@ -1834,7 +1834,7 @@ for words, calibrate in (
     ("held out", fit),
     ("no factor", lambda _: 1.0),
 ):
-    median, worst, bias = held_out_error(rows, predicted, calibrate, by_hash)
+    median, worst, bias = held_out_error(rows, by_kit, calibrate, by_hash)
     print(f"{words:20} median {median:.1%}, worst {worst:+.1%}, bias {bias:+.1%}")
 
 # %% [markdown]
