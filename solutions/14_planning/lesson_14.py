@@ -519,9 +519,9 @@ for (tp, *_), piece in of_tensor.items():
 #   and each microbatch waits for two more messages.
 # - **exchange**: parameters are gathered layer by layer during the first microbatch's forward, gradients scattered
 #   during the last one's backward. Only what exceeds the computing is exposed, among the layers of one chunk: the first
-#   layer's gather hides behind nothing, the others behind the forward of the layers before them. So of n layers, either
-#   one gather is exposed, or all n less n - 1 times `forward`, whichever is longer. The same goes for gradients, with
-#   `backward`.
+#   layer's gather hides behind nothing, the others behind the forward of the layers before them. So of the n = layers /
+#   chunks layers of a chunk, either one gather is exposed, or all n less n - 1 times `forward`, whichever is longer.
+#   The same goes for gradients, with `backward`.
 #
 # **Predict** what share of a step the bubble is for GPT-3 on 8 stages with 12 chunks each, and 64 microbatches.
 
@@ -1619,8 +1619,9 @@ for death in died_in:
     )
 
 # %% [markdown]
-# The third death is the one that counts: others may have finished their files of step 16, and rank 2 hasn't. If each
-# rank loaded its own newest file, two states would be mixed, and training would go on without an error.
+# (The report can only guess who sent the signal: here rank 2 kills itself.) The third death is the one that counts:
+# others may have finished their files of step 16, and rank 2 hasn't. If each rank loaded its own newest file, two
+# states would be mixed, and training would go on without an error.
 #
 # The losses are the same to the last bit because a step depends on nothing but its number and what was saved. Each
 # failure costs the steps since the last checkpoint: on average half an interval, and the unfinished step.
