@@ -9,6 +9,13 @@ wrong(
     "floor", sentence="cut by floor(length / n): torch.chunk rounds up, so that only the last parts are short"
 ).replace("math.ceil((end[dim] - first[dim]) / n)", "(end[dim] - first[dim]) // n")
 wrong(
+    "rest-to-the-last",
+    sentence="floor(length / n) rows, and the rest on the last rank: torch.chunk rounds up, so the last part is the "
+    "shortest",
+).replace("math.ceil((end[dim] - first[dim]) / n)", "(end[dim] - first[dim]) // n").replace(
+    "end[dim] = min(first[dim] + each, end[dim])", "end[dim] = first[dim] + each if place < n - 1 else end[dim]"
+)
+wrong(
     "last-axis-first", sentence="cut by the last axis first: where two axes cut one dimension, the first one does"
 ).replace("zip(layout, mesh, coordinates)", "list(zip(layout, mesh, coordinates))[::-1]")
 wrong(
@@ -197,6 +204,10 @@ wrong(
     "zip(flat.split(counts), sizes)], before)",
     "zip(flat.split(counts), sizes) if size[before] == sizes[0][before]], after)",
 )
+wrong(
+    "rows-as-they-lie",
+    sentence="sent in the order in which this rank's numbers lie: flatten piece after piece, those for rank 0 first",
+).replace("torch.cat([x.flatten() for x in pieces])", "x_local.flatten()")
 wrong("reduces-then-cuts", "twice the bytes", caught_by="traffic").replace(
     "return reduce_scatter(pad_to(x_local, n * each, after), group, after).narrow(after, 0, mine)",
     "return chunks(all_reduce(x_local, group), n, after)[me]",
@@ -542,6 +553,10 @@ wrong("always-megatron", sentence="what Megatron's way sends: with many tokens, 
 wrong("end-forgotten", sentence="more than is needed: the last y must become S0 again, and that has a price").replace(
     'sent += both_passes(tokens * widths[-1], now, "S0", n)\n', ""
 )
+wrong(
+    "width-of-y",
+    sentence="more than is needed: a layer's x is as wide as its weight has rows, widths[k], not as wide as its y",
+).replace("both_passes(tokens * rows, now", "both_passes(tokens * columns, now")
 wrong("forward-only", sentence="the cheapest forward pass: the backward pass has a price as well").replace(
     "both_passes(", "moved("
 )
@@ -599,6 +614,9 @@ wrong("relu-of-a-partial-sum", "converted once", caught_by="traffic").body("""
         x = x.redistribute(placements=[at(USES[label][0])]) @ w.redistribute(placements=[at(USES[label][1])])
     return x.redistribute(placements=[at(stored["x"])]).to_local()
 """)
+wrong("distributes", "`distribute_tensor` sends rank 0's instead").replace(
+    "DTensor.from_local(x_local", "distribute_tensor(x_local"
+).replace("DTensor.from_local(w_local", "distribute_tensor(w_local")
 wrong("mixed", "mixed torch.Tensor and DTensor").replace(
     "x @ w.redistribute(placements=[at(USES[label][1])])", "x @ w_local"
 )
@@ -696,16 +714,16 @@ right("one-by-one").body(r"""
 
 wrong, right = ANSWERS.to("any-to-any")
 wrong("nothing-moves", "expected", caught_by="score").replace(
-    "x_local = any_conversion(x_local, old, new, together, groups[axis])", "pass"
+    "x_local = placements.convert(x_local, old, new, together, groups[axis])", "pass"
 )
 wrong("through-whole", "times par", caught_by="score").body("""
-    from utils.kit.placements import part
+    from utils.kit.placements import convert, part
 
     for axis in reversed(range(len(mesh))):
         if src[axis] != "R":
             layout = ["R" if k >= axis else p for k, p in enumerate(src)]
             together = local_shape(shape, layout, mesh, coordinates)
-            x_local = any_conversion(x_local, src[axis], "R", together, groups[axis])
+            x_local = convert(x_local, src[axis], "R", together, groups[axis])
     return part(x_local, dst, mesh, coordinates).clone()
 """)
 wrong("one-step-less", "expected", caught_by="score").replace("in steps:", "in steps[:-1]:")

@@ -430,7 +430,7 @@ def sharded(draws: Draws, n: int, stored: dict[str, str], labels: tuple[str, str
         {f"{name}_local": held(name, value) for name, value in tensors.items()},
         held("x", grad),
         {"output": held("x", y)} | {f"{name}_local": held(name, value) for name, value in gradients.items()},
-        for_all={"stored": stored, "labels": labels},
+        for_all={"strategy": strategy_of(stored, labels), "stored": stored, "labels": labels},
         rtol=1e-9,
         traffic=lambda answer: expect_passes(answer, *passes(tensors, y, stored, labels, n), why=(WHY, WHY)),
         values_first=True,
@@ -471,6 +471,14 @@ STRATEGIES = [
     (SEQUENCE, ("f", "d")),
     (SUMS, ("d", "d")),
 ]
+NAMES = ("data parallel", "FSDP", "Megatron", "Megatron and sequence parallel", "a sum in both products")
+
+
+def strategy_of(stored: dict[str, str], labels: tuple[str, str]) -> str:
+    way = stored, labels
+    return NAMES[STRATEGIES.index(way)] if way in STRATEGIES else f"labels {' and '.join(labels)}"
+
+
 STUCK_MLP = "all ranks convert the same tensors in the same order."
 
 
@@ -562,7 +570,15 @@ def hidden_shard_model(_: Draws, widths: list[int], tokens: int, n: int, budget:
 def dtensor_mlp(
     draws: Draws, n: int, stored: dict[str, str], labels: tuple[str, str], sizes: Shape = (1, 2, 3)
 ) -> Case:
-    return sharded(draws, n, stored, labels, sizes, on_device_mesh)
+    return replace(sharded(draws, n, stored, labels, sizes, on_device_mesh), advice=FROM_LOCAL)
+
+
+FROM_LOCAL = {
+    r"(The backward pass through DTensors communicates.*)": "Was each tensor made by `from_local`? Each rank has its "
+    "own part already. `distribute_tensor` sends rank 0's instead, and then the ranks' gradients don't fit each other.",
+    "must have same reduction dim": "The sizes of x and w don't fit. Was each made by `from_local`, as `stored` says? "
+    "`distribute_tensor` cuts what is a part already.",
+}
 
 
 ### BEGIN HIDDEN TESTS

@@ -54,7 +54,6 @@ from utils.kit.placements import (
     moved,
     pad_to,
 )
-from utils.kit.placements import convert as any_conversion
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.stored_jax import from_jax
 from utils.report.traffic import Traffic, implied_bytes
@@ -141,6 +140,13 @@ reveal(
 
 # %%
 figures.layouts(["R", "S0", "S1"], mesh=(3,))
+
+# %%
+figures.summands([[3, -1, 0, 2], [-4, 5, 1, 0], [2, -3, 6, -7]])
+
+# %% [markdown]
+# That is a `"P"`. It isn't cut: each rank has as many numbers as the tensor has. Summands may have any sign, so a
+# rank's own number doesn't even tell whether the sum is positive. Now two axes:
 
 # %%
 figures.layouts(["S0 R", "S0 S1", "S1 S0", "S0 S0"], mesh=(2, 3))
@@ -701,7 +707,24 @@ print(f"in all, {times:.2f} times as many")
 
 # %% [markdown]
 # torch has a better planner (`use_min_cost_redistribution_plan`, private so far), and you can always name the stops
-# yourself, one `redistribute` after the other. To know where that pays, you need the map.
+# yourself, one `redistribute` after the other. To know where that pays, you need the map. Here is all of it: every
+# step that there is between two layouts, with what it sends, in thousandths of the matrix.
+
+# %%
+def one_step(a, b):
+    """What a single step from layout a to layout b sends; "" if there is none."""
+    changed = [axis for axis in range(2) if a[axis] != b[axis]]
+    if len(changed) != 1:
+        return ""
+    [axis] = changed
+    if {a[axis], b[axis]} & set(a[axis + 1 :]) - {"R"}:
+        return ""  # a later axis cuts the same dimension
+    sent = numbers_sent(shape, a, [(axis, a[axis], b[axis])], mesh)
+    return f"{1000 * sent / math.prod(shape):.0f}"
+
+print("from \\ to" + "".join(f"{' '.join(b):>7}" for b in layouts))
+for a in layouts:
+    print(f"{' '.join(a):9}" + "".join(f"{one_step(a, b):>7}" for b in layouts))
 
 # %% [markdown]
 # # Part 4 · Operations and placements
@@ -1770,7 +1793,7 @@ for name, words in from_jax(types_and_errors).items():
 #   says it.
 # - There are no uneven parts: sizes must be multiples of the axis.
 # - In auto mode, XLA may choose something other than you meant. If it warns of "involuntary full rematerialization", it
-# has   gathered everything to get from one layout to another: part 3's expensive way.
+# has gathered everything to get from one layout to another: part 3's expensive way.
 # - A loop's collectives appear once in the text, but run in each iteration.
 # - A donated buffer is only reused if the result has the same sharding. If XLA has inferred a different one, it isn't.
 # - Counts of calls mean little, as XLA combines collectives. Compare bytes.
@@ -1855,11 +1878,13 @@ def any_to_any(
     each axis; rank numbers ascend along the last axis first. All parts are even.
     """
     ### BEGIN SOLUTION
+    from utils.kit import placements
+
     layout = list(src)
     for axis, old, new in steps:
         layout[axis] = "R"
         together = local_shape(shape, layout, mesh, coordinates)
-        x_local = any_conversion(x_local, old, new, together, groups[axis])
+        x_local = placements.convert(x_local, old, new, together, groups[axis])
         layout[axis] = new
     return x_local
     ### END SOLUTION

@@ -12,12 +12,20 @@ wrong("all-as-stages", "One stage has more to do").replace(
 wrong("over-the-node", "a node has 8 GPUs").replace(
     "node = cluster.size, cluster.gpus_per_node", "node = cluster.size, 16"
 ).replace("not problem_of(plan, model, batch, cluster)", "16 * model.parameters / tp / pp < cluster.gpu.memory")
-wrong("two-bytes", "With the 2 bytes of each weight alone it would fit").replace(
+wrong("two-bytes", "The 2 bytes of each weight would fit").replace(
     "not problem_of(plan, model, batch, cluster)", "2 * model.parameters / tp / pp < cluster.gpu.memory"
 )
-wrong("idle", "but there are 240 GPUs").replace(
+wrong("idle", "but there are 96 GPUs").replace(
     "dp = gpus // (tp * pp)", "dp = 2 ** int(math.log2(gpus // (tp * pp)))"
 ).replace("not problem_of(plan, model, batch, cluster)", "16 * model.parameters / tp / pp < cluster.gpu.memory")
+wrong("state-alone", "Activations need room, too").replace(
+    "not problem_of(plan, model, batch, cluster)",
+    "model.heads % tp == 0 and model.parameters / tp / pp * (6 + 12 / dp) < cluster.gpu.memory",
+)
+wrong("recomputes-before-stages", "It comes last, after more pipeline stages").replace(
+    'for recompute in ("none", "full"):\n    for tp, pp in shapes:',
+    'for tp, pp in shapes:\n    for recompute in ("none", "full"):',
+)
 right("by-bytes").replace(
     "not problem_of(plan, model, batch, cluster)",
     "sum(bytes_of(plan, model, batch).values()) < cluster.gpu.memory and not problem_of(plan, model, batch, cluster)",
@@ -48,6 +56,7 @@ wrong("twice", "twice").replace("found.append(plan)", "found += [plan] if pp > 1
 wrong("idle", "GPUs").replace("or gpus % ways:", "or gpus < ways:")
 wrong("over-the-node", "a node has 8 GPUs").replace("tp > cluster.gpus_per_node or cp > 4", "cp > 4")
 wrong("no-recomputing", "All that is missing recomputes").replace('("none", "full")', '("none",)')
+wrong("micro-power-of-two", "has 3 sequences in a microbatch").replace("range(1, 5)", "(1, 2, 4)")
 wrong("micro-1", "several sequences in a microbatch").replace("range(1, 5)", "[1]")
 wrong("one-rank-for-experts", "several ranks for the experts").replace("divisors(max(1, model.experts))", "[1]")
 right("filters-later").body("""
@@ -110,6 +119,10 @@ wrong("keeps-all", sentence="all that a layer keeps: with recomputing only what 
 wrong("nothing-again", sentence="without the layer that is recomputed").replace(
     "besides + again * (kept - entering)", "besides"
 )
+wrong(
+    "all-kept-again",
+    sentence="with what enters the layer counted twice: it is kept already, only the rest is recomputed",
+).replace("again * (kept - entering)", "again * kept")
 wrong("16-bit-gradients", sentence="2 bytes per parameter: gradients are in 32 bits").replace(
     '"gradients": 4', '"gradients": 2'
 )
@@ -139,6 +152,13 @@ wrong("experts-on-one-rank", sentence="measured with all experts on each rank: e
 ).replace("dp = math.lcm(plan.cp, plan.ep) // plan.cp", "dp = 1")
 wrong("one-sequence", sentence="measured with one sequence: micro is a part of the key", hidden=False).replace(
     ", micro=plan.micro))", "))"
+)
+wrong(
+    "micro-not-in-the-key",
+    sentence="of another microbatch size, with the same cuts: micro is a part of the key, so measure again",
+).replace(
+    "pieces[key] =",
+    "same = [known for known in pieces if known[:3] == key[:3]]\npieces[key] = pieces[same[0]] if same else",
 )
 wrong("one-context", sentence="measured without cp, which is a part of the key").replace("cp=plan.cp, ep", "ep")
 wrong("tp-alone", "the pieces").replace("key = plan.tp, plan.cp, plan.ep, plan.micro", "key = plan.tp")
@@ -206,6 +226,18 @@ wrong(
 wrong("one-each", sentence="one gather and one scatter: here they take longer than the computing beside them").replace(
     '"exchange": seen', '"exchange": gather + scatter'
 )
+wrong(
+    "whole-stage-exchanged",
+    sentence="an exchange of all the layers of a stage at once: they go chunk by chunk, so n is layers / chunks",
+).replace("n = layers // chunks", "n = layers")
+wrong(
+    "one-end-each",
+    sentence="without the output: a single stage has the embeddings and the output, too",
+).replace("stages[-1] += piece.output", "stages[-1] += piece.output if plan.pp > 1 else 0")
+wrong(
+    "bubble-without-recomputing",
+    sentence="a bubble without recomputing: while the pipeline empties, each backward begins with a forward, too",
+).replace("layers / chunks * both", "layers / chunks * (piece.forward + piece.backward)")
 right("fractions").replace("count * max(stages)", "max(count * each for each in stages)")
 
 wrong, right = ANSWERS.to("search")
@@ -232,7 +264,14 @@ wrong("measured-twice", "the number of plans measured again").replace(
     "left = [", "[measured(plan) for plan in fitting if guesses[plan] <= most]\nleft = ["
 )
 wrong("everything-left", sentence="all that are left: n of them are asked for").replace("[:n]", "")
-wrong("best-of-all", "the best plans").replace("min(guesses.values(), default=0)", "min(map(guess, plans))")
+wrong(
+    "best-of-all",
+    sentence="pruned against the best guess of all plans, and that one doesn't fit: compare among those that fit",
+).replace("min(guesses.values(), default=0)", "min(map(guess, plans))")
+wrong(
+    "measures-n",
+    sentence="chosen from the n best guesses alone: measure all that are within reach, then take n",
+).replace("<= most]", "<= most]\nleft = sorted(left, key=guesses.get)[:n]")
 wrong("must-fit-twice", sentence="plans that leave half of the memory free: all that fit count").replace(
     "<= memory", "<= memory / 2"
 )
@@ -390,6 +429,10 @@ wrong(
                 between += 1
     return 4 * inside * row_bytes, 4 * between * row_bytes
 """)
+wrong(
+    "a-row-per-expert-inside",
+    sentence="a row inside a node for each expert: a rank with several of a token's experts gets it once",
+).replace("inside += len(owners - doors)", "inside += sum(e // experts_per_rank not in doors for e in token)")
 wrong("no-passing-on", sentence="without what is passed on inside the other nodes").replace(
     "inside += len(owners - doors)",
     "inside += len({o for o in owners - doors if o // gpus_per_node == rank // gpus_per_node})",
@@ -618,6 +661,10 @@ wrong("wrong-sign", sentence="with the signs turned round: a prediction that is 
 wrong("signs-cancel", sentence="the median of errors with their signs: +9 % and -9 % are not 0").replace(
     "statistics.median(map(abs, errors))", "statistics.median(errors)"
 )
+wrong(
+    "size-of-the-median",
+    sentence="the size of the median: take each error's size first, then the median",
+).replace("statistics.median(map(abs, errors))", "abs(statistics.median(errors))")
 wrong("mean-for-median", sentence="the mean size: the median is wanted").replace(
     "statistics.median(map(abs, errors))", "statistics.mean(map(abs, errors))"
 )

@@ -69,7 +69,7 @@ def best_of(model: Model, batch: int, cluster: Cluster) -> tuple[float, Plan]:
     return total(best, model, batch, cluster), best
 
 
-@oracle(values=[("llama-3-8b", {}, 256, ("dgx-h100", 64)), ("llama-3-70b", {}, 480, ("dgx-h100", 240))])
+@oracle(values=[("llama-3-70b", {}, 480, ("dgx-h100", 96)), ("llama-3-8b", {}, 256, ("dgx-h100", 64))])
 def first_guess(_: Draws, name: str, sizes: Sizes, batch: int, site: Site) -> Case:
     model, cluster = model_of(name, sizes), cluster_of(site)
     where = f"{name}, batch {batch}, on {site[1]} GPUs of {site[0]}"
@@ -78,12 +78,7 @@ def first_guess(_: Draws, name: str, sizes: Sizes, batch: int, site: Site) -> Ca
         plan = as_plan(answer.results[0])
         expect_no_problem(plan, model, batch, cluster, where)
         seconds, (least, best) = total(plan, model, batch, cluster), best_of(model, batch, cluster)
-        if plan.recompute != "none" and not problem_of(replace(plan, recompute="none"), model, batch, cluster):
-            raise CheckFailed(
-                f"{where}: {plan}, {seconds:.2f} s",
-                f"no recomputing: that takes {total(replace(plan, recompute='none'), model, batch, cluster):.2f} s",
-                "The plan fits without it, and recomputing all layers costs a third of their time. It comes last.",
-            )
+        expect_no_needless_recomputing(plan, seconds, model, batch, cluster, where)
         if seconds > SLOWEST * least:
             raise CheckFailed(
                 f"{where}: {plan}, {seconds:.2f} s",
@@ -98,21 +93,39 @@ def first_guess(_: Draws, name: str, sizes: Sizes, batch: int, site: Site) -> Ca
 SLOWEST = 1.5
 
 
+def expect_no_needless_recomputing(
+    plan: Plan, seconds: float, model: Model, batch: int, cluster: Cluster, where: str
+) -> None:
+    """Raise CheckFailed if a plan recomputes, and one of dp, tp, pp and ep fits without and is faster."""
+    if plan.recompute == "none":
+        return
+    of_tree = [each for each in plans(model, batch, cluster, 1, 1, ("none",)) if each.chunks == 1]
+    fitting = [each for each in of_tree if not problem_of(each, model, batch, cluster)]
+    fastest = min(fitting, key=lambda each: total(each, model, batch, cluster), default=plan)
+    if (without := total(fastest, model, batch, cluster)) < seconds:
+        raise CheckFailed(
+            f"{where}: {plan}, {seconds:.2f} s",
+            f"no recomputing: {fastest} fits without it, and takes {without:.2f} s",
+            "Recomputing all layers costs a third of their time. It comes last, after more pipeline stages.",
+        )
+
+
 def expect_no_problem(plan: Plan, model: Model, batch: int, cluster: Cluster, where: str) -> None:
     problem = problem_of(plan, model, batch, cluster)
     if not problem:
         return
     why, kinds = "", bytes_of(plan, model, batch) if "GPU would need" in problem else {}
-    if kinds and 2 * sum(kinds.values()) - kinds["gradients"] - kinds["optimizer"] > 0:
-        states = kinds["parameters"] + kinds["gradients"] + kinds["optimizer"]
-        if sum(kinds.values()) - states + kinds["parameters"] <= cluster.gpu.memory:
-            why = "With the 2 bytes of each weight alone it would fit. Gradients and Adam's state need room, too."
-    if plan.tp > cluster.gpus_per_node:
-        inside, across = (collective_seconds("all_gather", 1e8, plan.tp, step, cluster) for step in (1, 8))
-        near = collective_seconds("all_gather", 1e8, cluster.gpus_per_node, 1, cluster)
+    if kinds:
+        state, room = sum(kinds[kind] for kind in ("parameters", "gradients", "optimizer")), cluster.gpu.memory
+        if state <= room:
+            why = "Parameters, gradients and Adam's state alone would fit. Activations need room, too."
+        elif kinds["parameters"] <= room:
+            why = "The 2 bytes of each weight would fit. Gradients, Adam's state and activations need room, too."
+    if cluster.gpus_per_node < plan.tp <= cluster.size:
+        near, far = (collective_seconds("all_gather", 1e8, tp, 1, cluster) for tp in (cluster.gpus_per_node, plan.tp))
         why = (
             f"Its ranks talk in the middle of every layer. 100 MB are gathered in {near * 1e3:.2f} ms within a node, "
-            f"and in {inside * 1e3:.2f} ms across nodes."
+            f"and in {far * 1e3:.2f} ms across nodes."
         )
     raise CheckFailed(f"{where}: {plan}, {problem}", "a plan that works and fits", why)
 
@@ -204,6 +217,9 @@ def missing_because(missing: list[Plan], listed: set[Plan], model: Model) -> str
         "All that is missing recomputes.": lambda plan: plan.recompute != "none",
         "All that is missing has cp above 1.": lambda plan: plan.cp > 1,
         "All that is missing has several sequences in a microbatch.": lambda plan: plan.micro > 1,
+        "All that is missing has 3 sequences in a microbatch: micro only has to divide the batch of a replica.": (
+            lambda plan: plan.micro == 3
+        ),
         "All that is missing has a size that is no power of two. 35 stages are fine: MT-NLG had them.": lambda plan: (
             any(size & (size - 1) for size in (plan.tp, plan.pp, plan.cp, plan.ep, plan.chunks, plan.micro))
         ),
@@ -304,6 +320,7 @@ def smallest(plan: Plan) -> Plan:
                 {"dp": 8, "cp": 2, "ep": 8, "micro": 2},
                 {"dp": 3, "cp": 4, "ep": 4},
                 {"dp": 64, "ep": 8},
+                {"dp": 32, "ep": 8, "micro": 3},
             ],
         ),
     ]
@@ -322,7 +339,14 @@ def measure_pieces(_: Draws, sizes: list[Sizes]) -> Case:
 hidden_measure_pieces = vary(
     measure_pieces,
     values=[
-        ([{"dp": 6, "cp": 4, "ep": 6, "tp": 2}, {"dp": 5, "pp": 7, "micro": 3}, {"dp": 10, "pp": 7, "micro": 3}],),
+        (
+            [
+                {"dp": 6, "cp": 4, "ep": 6, "tp": 2},
+                {"dp": 5, "pp": 7, "micro": 3},
+                {"dp": 10, "pp": 7, "micro": 3},
+                {"dp": 10, "pp": 7},
+            ],
+        ),
         ([{"dp": 12, "cp": 3, "ep": 2}, {"dp": 4, "cp": 3, "ep": 2, "pp": 2, "chunks": 5}, {"dp": 12, "ep": 2}],),
     ],
 )
@@ -796,6 +820,7 @@ FROZEN = (
             ("gpt-3-175b", {}, 2048, {"dp": 32, "tp": 4, "pp": 8, "chunks": 12}, ("dgx-h100", 1024)),
             ("llama-3-70b", {}, 96, {"dp": 3, "tp": 4, "pp": 6, "cp": 2, "recompute": "full"}, ("dgx-h100", 144)),
             ("mt-nlg-530b", {}, 240, {"dp": 8, "tp": 8, "pp": 15}, ("dgx-a100", 960)),
+            ("llama-2-13b", {}, 24, {"dp": 4, "tp": 2}, ("dgx-h100", 8)),
         ],
     ),
     vary(cheapest_campaign, par=par_of_campaign),

@@ -19,6 +19,13 @@ def test_what_every_rank_has_says_so():
     assert [text.get_text() for text in panel.texts] == ["R", "all ranks"]
 
 
+def test_summands_add_up_to_the_tensor():
+    (panel,) = figures.summands([[3, -1], [-4, 5]]).axes
+    words = [text.get_text() for text in panel.texts]
+    assert words[words.index("the tensor") :] == ["the tensor", "=", "-1", "4"]
+    assert len(panel.patches) == 6
+
+
 def test_a_way_has_an_arrow_for_each_step_with_what_it_sends():
     steps = [(1, "S0", "R"), (0, "R", "S1"), (1, "R", "S1")]
     (panel,) = figures.layout_ways(("R", "S0"), {"default": steps}, mesh=(8, 8)).axes

@@ -32,7 +32,7 @@ zero_stages(world_size=4)                        what each stage of ZeRO leaves 
                                                  flat tensor is cut; gather_compute_free: when weights have memory
 dispatch([[[0, 2], [1, 3]]] * 2, num_experts=4)  which rows of a mixture of experts go where
 memory_and_time({"every k": [("1", 1e9, 1.3)]}, "")  what recomputing saves in memory and costs in time
-layouts(["S0 R", "S0 S1"], mesh=(2, 3))          which rank of a mesh has which part of a matrix
+layouts(["S0 R", "S0 S1"], mesh=(2, 3))          which rank of a mesh has which part; summands: a partial sum
 rank_grid({"dp": 2, "pp": 2, "tp": 3})           which ranks of a grid share a group, for each axis
 ring_blocks({"zigzag": [[0, 3], [1, 2]]})        who computes which block of a causal mask, at which hop of a ring
 stage_bytes({"stage 0": {"kind": 1e9}}, 80e9)    bytes of a plan by kind, on each stage; plan_cloud: bytes and seconds
@@ -50,7 +50,7 @@ from .experts import dispatch
 from .grids import rank_grid, ring_blocks
 from .heatmaps import heatmap, traffic
 from .intervals import intervals
-from .layouts import layout_ways, layouts
+from .layouts import layout_ways, layouts, summands
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
 from .picture import COLOURS, KINDS, Picture
@@ -108,6 +108,7 @@ __all__ = [
     "sharded_mlp",
     "stage_bytes",
     "stages",
+    "summands",
     "sweep",
     "tiles",
     "time_curves",

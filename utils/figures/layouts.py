@@ -40,6 +40,24 @@ def layouts(names: Sequence[str], mesh: tuple[int, ...], side: int = 6) -> Pictu
     return picture
 
 
+def summands(of_ranks: Sequence[Sequence[int]]) -> Picture:
+    """A partial sum: what each rank has, in its colour, and the tensor that they add up to. of_ranks: numbers."""
+    picture = Picture(8.8, 1.9, "a partial sum: the same shape on each rank, and a different summand")
+    length, whole = len(of_ranks[0]), [sum(column) for column in zip(*of_ranks, strict=True)]
+    panel = sheet(picture, (length + 1) * (len(of_ranks) + 1), 2.2)
+    for number, values in enumerate([*of_ranks, whole]):
+        is_whole = number == len(of_ranks)
+        left, colour = 0.6 + number * (length + 1), PAPER if is_whole else COLOURS[number]
+        words = "the tensor" if is_whole else f"rank {number}"
+        panel.text(left + length / 2, 0.45, words, ha="center", va="center", color=INK, fontsize=TYPE)
+        sign = "=" if is_whole else "+" if number else ""
+        panel.text(left - 0.5, 1.5, sign, ha="center", va="center", color=INK, fontsize=TYPE + 4)
+        for place, value in enumerate(values):
+            panel.add_patch(Rectangle((left + place, 1), 1, 1, facecolor=colour, edgecolor=INK))
+            panel.text(left + place + 0.5, 1.5, f"{value}", ha="center", va="center", color=INK, fontsize=TYPE)
+    return picture
+
+
 def box_of(
     layout: Sequence[str], mesh: tuple[int, ...], place: tuple[int, ...], side: int
 ) -> tuple[int, int, int, int]:

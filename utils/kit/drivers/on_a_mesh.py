@@ -87,16 +87,31 @@ def failed(step: str) -> dict[str, Any]:
 
 
 def through_conversions(
-    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, **for_all: Any
+    function: Callable[..., Any],
+    given: dict[str, Any],
+    grad: Tensor,
+    rank: int,
+    world_size: int,
+    strategy: str,
+    **for_all: Any,
 ) -> DriveResult:
-    """As `drive`, with a `to` for the function that converts tensors along the only axis."""
+    """As `drive`, with a `to` for the function that converts tensors along the only axis.
+
+    strategy: what the other arguments are called together, for messages alone
+    """
     return drive(partial(function, to=converter()), given, grad, rank, world_size, **for_all)
 
 
 def on_device_mesh(
-    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, **for_all: Any
+    function: Callable[..., Any],
+    given: dict[str, Any],
+    grad: Tensor,
+    rank: int,
+    world_size: int,
+    strategy: str,
+    **for_all: Any,
 ) -> DriveResult:
-    """As `drive`, with torch's DeviceMesh of all ranks as `mesh`."""
+    """As `through_conversions`, with torch's DeviceMesh of all ranks as `mesh` in place of `to`."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return drive(
