@@ -51,6 +51,7 @@ from .grids import rank_grid, ring_blocks
 from .heatmaps import heatmap, traffic
 from .intervals import intervals
 from .layouts import layout_ways, layouts
+from .living import Timeline
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
 from .picture import COLOURS, KINDS, Picture
@@ -68,6 +69,7 @@ __all__ = [
     "KINDS",
     "WORK",
     "Picture",
+    "Timeline",
     "bandwidths",
     "breakdown",
     "buckets",
