@@ -28,7 +28,9 @@ TYPE = 12  # pixels: 9 points
 LETTER = 6.8  # pixels of a letter, on average, with a little room
 MERGED = 0.5  # pixels in which bars that look alike become one
 TICKS = 110  # pixels between two ticks, at least
-PALE, DEEP = 0.75, 0.3  # parts of white behind stripes; luminance below which letters need paper behind them
+PALE = 0.75  # part of white behind stripes
+HEADING = {"font_size": 15, "font_weight": "bold"}
+HALO = {"stroke": PAPER, "stroke_width": 3, "stroke_opacity": 0.5, "paint_order": "stroke"}  # around letters on bars
 NEVER_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -67,11 +69,12 @@ class Bar:
 
 @dataclass(slots=True)
 class Lane:
-    """tall: pixels. heading: what is written above it, if a part of the figure begins here. line: below its bars."""
+    """tall: pixels. heading, note: written above it, where a part of the figure begins. line: below its bars."""
 
     name: str
     tall: float
-    heading: tuple[str, ...] = ()
+    heading: str = ""
+    note: str = ""
     line: str = ""
     top: float = 0
 
@@ -124,9 +127,10 @@ class Sheet:
         lines = [line for lane in figure.lanes for line in lane.name.split("\n")]
         self.left = round(max(map(len, lines)) * LETTER + 16)
         self.right = RIGHT + (16 * len(figure.arrows) + 12 if figure.arrows else 0)
-        self.bottom = 30.0
+        self.titled = not any(lane.heading for lane in figure.lanes)
+        self.bottom = 30.0 if self.titled else 0.0
         for lane in figure.lanes:
-            lane.top = self.bottom + 18 * len(lane.heading)
+            lane.top = self.bottom + 28 * bool(lane.heading) + 18 * bool(lane.note)
             self.bottom = lane.top + lane.tall
         self.room = WIDE - self.left - self.right
         self.looks: dict[tuple[str, Look], list[Bar]] = defaultdict(list)
@@ -150,10 +154,10 @@ class Sheet:
             tag("metadata", escape(json.dumps(self.data(), ensure_ascii=False, separators=(",", ":")), quote=False)),
             tag("defs", "".join(self.patterns())),
             tag("rect", width="100%", height="100%", fill=PAPER),
-            text(self.figure.title, 4, 18, font_size=15, font_weight="bold"),
+            text(self.figure.title, 4, 18, **HEADING) if self.titled else "",
             tag("g", "".join(map(self.lane, self.figure.lanes)), class_="lanes"),
             tag("g", "\n".join(self.group(look, bars) for (_, look), bars in self.groups), class_="bars"),
-            tag("g", "".join(labels), class_="labels", fill="#000", text_anchor="middle", pointer_events="none"),
+            tag("g", "".join(labels), class_="labels", text_anchor="middle", pointer_events="none", **HALO),
             tag("g", tag("g", self.axis(), class_="axis") + tag("g", keys, class_="keys"), class_="foot"),
             tag("g", self.arrows(), class_="arrows"),
         ]
@@ -164,16 +168,16 @@ class Sheet:
         )  # fmt: skip
 
     def data(self) -> dict[str, Any]:
-        """What the script needs to know: of each bar, places of its label, name, duration and remark, and so on."""
+        """What the script needs to know. Six numbers for each bar, four of them places in `words`."""
         words: dict[str, int] = {"": 0}
-        bars = []
+        bars: list[int] = []
         for _, group in self.groups:
             for bar in group:
                 name, remark = bar.tells
                 name = f"{bar.merged:,} bars, the first {name}" if bar.merged > 1 else name
-                said = bar.name, short(bar.name), name, in_words(bar.end - bar.start), remark
-                places = [words.setdefault(clean(word), len(words)) for word in said]
-                bars.append([*places, bar.link, bar.lane, round(bar.room * self.figure.lanes[bar.lane].tall)])
+                said = bar.name, name, in_words(bar.end - bar.start), remark
+                bars += [words.setdefault(clean(word), len(words)) for word in said]
+                bars += [bar.link, round(bar.room * self.figure.lanes[bar.lane].tall)]
         lanes = [[lane.top, lane.tall, clean(lane.name.replace("\n", " "))] for lane in self.figure.lanes]
         span = float(f"{self.figure.span / self.seconds:.6g}")
         return {"left": self.left, "right": self.right, "span": span, "unit": self.unit, "about": self.figure.about,
@@ -200,16 +204,19 @@ class Sheet:
             for at, row in enumerate(shown)
         ]
         parts = [tag("path", d=f"M0 {number(lane.top)}H{WIDE}", stroke="#D8D8D8")]
-        for at, heading in enumerate(lane.heading):
-            parts.append(text(heading, 4, lane.top - 6 - 18 * (len(lane.heading) - 1 - at), font_weight="bold"))
+        above = lane.top - 8
+        if lane.note:
+            parts.append(text(lane.note, 4, above))
+            above -= 18
+        if lane.heading:
+            parts.append(text(lane.heading, 4, above, **HEADING))
         if lane.line:
             parts.append(text(lane.line, self.left, lane.top + lane.tall - 6))
         return tag("g", "".join(parts) + tag("g", "".join(rows)))
 
     def group(self, look: Look, bars: list[Bar]) -> str:
-        boxes = (self.box(bar) for bar in bars)
-        rects = [tag("rect", x=number(x), y=number(y), width=number(w), height=number(h)) for x, y, w, h in boxes]
-        return tag("g", "".join(rects), **style(look))
+        boxes = ([number(length) for length in self.box(bar)] for bar in bars)
+        return tag("g", tag("path", d="".join(f"M{x} {y}h{w}v{h}h-{w}z" for x, y, w, h in boxes)), **style(look))
 
     def label(self, bar: Bar) -> str:
         x, y, wide, _ = self.box(bar)
@@ -217,9 +224,7 @@ class Sheet:
         fits = [word for word in (bar.name, short(bar.name)) if len(word) * LETTER + 4 <= wide]
         if tall < TYPE or not fits or not fits[0]:
             return ""
-        paper = tag("rect", x=number(x + wide / 2 - len(fits[0]) * LETTER / 2), y=number(y + tall / 2 - 7),
-                    width=number(len(fits[0]) * LETTER), height=14, fill=PAPER, opacity=0.7)  # fmt: skip
-        return paper * needs_paper(bar.look) + text(fits[0], x + wide / 2, y + tall / 2 + 4)
+        return text(fits[0], x + wide / 2, y + tall / 2 + 4)
 
     def axis(self) -> str:
         span, marks = self.figure.span / self.seconds, []
@@ -315,12 +320,6 @@ def name_of(look: Look) -> str:
     return f"mr-{look.kind}" + f"-{look.colour[1:]}" * (look.kind == "waits")
 
 
-def needs_paper(look: Look) -> bool:
-    """In a dark theme letters are white, and what was a deep colour is bright."""
-    red, green, blue = to_rgb(look.colour)
-    return look.kind == "waits" or 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < DEEP
-
-
 def mixed(colour: str, white: float) -> str:
     return to_hex([white + (1 - white) * part for part in to_rgb(colour)])
 
@@ -336,7 +335,7 @@ def clean(words: str) -> str:
 
 
 def number(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".")
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def text(words: str, x: float, y: float, **attributes: Any) -> str:

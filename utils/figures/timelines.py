@@ -64,14 +64,11 @@ def timeline(
     titles = (title, title) if isinstance(title, str) else title
     parts = [Part(one, within, ranks) for one in (run, beside) if one is not None]
     names = [given or title_of(part) for given, part in zip(titles, parts, strict=False)]
-    headings = [[part.note] * bool(part.note) for part in parts]
-    if len(parts) > 1:
-        headings = [[name, *heading] for name, heading in zip(names, headings, strict=True)]
     lanes, drawn, first = [], [], 0
-    tall = height_of(max(len(part.drawn) for part in parts))
-    for part, heading in zip(parts, headings, strict=True):
-        for number, alike in enumerate(part.drawn):
-            lanes.append(Lane(rank_sets.lane_name(alike.ranks), tall, () if number else tuple(heading)))
+    tall = height_of(sum(len(part.drawn) for part in parts))
+    for part, name in zip(parts, names, strict=True):
+        lanes += [Lane(rank_sets.lane_name(alike.ranks), tall) for alike in part.drawn]
+        lanes[first].heading, lanes[first].note = name * (len(parts) > 1), part.note
         drawn += part.bars(first, link=bool(first))
         first = len(lanes)
     about = "the first bar" if within is None else f"the first {within!r}"
@@ -121,7 +118,7 @@ class Part:
         nested = bars.depths(regions)
         deepest = max((depth for _, depth in nested), default=0)
         step, drawn = height * min(NESTED, 0.8 / max(1, deepest)), []
-        for (region, depth), (_, next_depth) in zip(nested, [*nested[1:], (None, 0)], strict=True):
+        for (region, depth), (_, next_depth) in zip(nested, [*nested[1:], (None, 0)], strict=False):
             top, tall, kind = y + depth * step, height - depth * step, bars.stem(region.name)
             look = Look("solid", self.colours[kind], 1 + depth / 100)
             room, span = step if next_depth > depth else tall, (region.start, region.end)
