@@ -5,6 +5,7 @@ halves(world_size=4)                             all-reduce as reduce-scatter an
 transpose(world_size=2, rows=2, columns=3)       the bands of a matrix and of its transpose
 stages([before, after], ["before", "after"], "")  what collective and halves are made of
 timeline(run)                                    who computed and who communicated when: a lane per rank
+deadlock(run, error.waiting)                     the same until nobody could move: who waits for whom, at which line
 traffic(run, "broadcast by hand")                who sent how many bytes to whom; heatmap: of a Traffic
 breakdown(run.breakdown())                       where each rank's time went
 live_bytes(run.memory())                         how many bytes each rank held over time
@@ -46,6 +47,7 @@ from .collectives import cells_of, collective, halves, stages, transpose
 from .compression import compressed, over_steps
 from .curves import time_curves
 from .data_parallel import buckets, data_parallel_step, norms, overlap
+from .deadlocks import deadlock
 from .experts import dispatch
 from .grids import rank_grid, ring_blocks
 from .heatmaps import heatmap, traffic
@@ -78,6 +80,7 @@ __all__ = [
     "collective",
     "compressed",
     "data_parallel_step",
+    "deadlock",
     "dispatch",
     "doors",
     "flat_pieces",

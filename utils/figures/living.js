@@ -32,8 +32,8 @@ function wake(image) {
   image.replaceWith(box);
 
   const find = name => svg.querySelector(name), numbers = /M(\S+) (\S+?)h(\S+?)v([\d.]+)/g;
-  const {left, right, span, unit, about, lanes, words, bars} = JSON.parse(find("metadata").textContent);
-  const still = svg.viewBox.baseVal.width - left - right, [last, lastTall] = lanes.at(-1), floor = last + lastTall;
+  const {left, right, span, unit, about, floor, lanes, words, bars} = JSON.parse(find("metadata").textContent);
+  const still = svg.viewBox.baseVal.width - left - right;
   const rows = [...find(".lanes").children], keys = [...find(".keys").children], cycle = find(".arrows");
   const rects = [...svg.querySelectorAll(".bars path")].flatMap(path => {
     const found = [...path.getAttribute("d").matchAll(numbers)].map(m => Object.assign(make("rect"), {was: m.slice(1).map(Number)}));

@@ -29,8 +29,9 @@ LETTER = 6.8  # pixels of a letter, on average, with a little room
 MERGED = 0.5  # pixels in which bars that look alike become one
 TICKS = 110  # pixels between two ticks, at least
 PALE = 0.75  # part of white behind stripes
+STUCK = "#C62828"
 HEADING = {"font_size": 15, "font_weight": "bold"}
-HALO = {"stroke": PAPER, "stroke_width": 3, "stroke_opacity": 0.5, "paint_order": "stroke"}  # around letters on bars
+HALO = {"stroke": PAPER, "stroke_width": 3, "stroke_opacity": 0.4, "paint_order": "stroke"}  # around letters on bars
 NEVER_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -69,13 +70,18 @@ class Bar:
 
 @dataclass(slots=True)
 class Lane:
-    """tall: pixels. heading, note: written above it, where a part of the figure begins. line: below its bars."""
+    """The ranks that share it. tall: pixels of its bars; below: of the line of text under them.
+
+    heading, note   what is written above it, where a part of the figure begins
+    """
 
     name: str
+    ranks: list[int]
     tall: float
     heading: str = ""
     note: str = ""
     line: str = ""
+    below: float = 0
     top: float = 0
 
 
@@ -131,7 +137,7 @@ class Sheet:
         self.bottom = 30.0 if self.titled else 0.0
         for lane in figure.lanes:
             lane.top = self.bottom + 28 * bool(lane.heading) + 18 * bool(lane.note)
-            self.bottom = lane.top + lane.tall
+            self.bottom = lane.top + lane.tall + lane.below
         self.room = WIDE - self.left - self.right
         self.looks: dict[tuple[str, Look], list[Bar]] = defaultdict(list)
         for bar in merged(figure.bars, MERGED * figure.span / self.room):
@@ -181,7 +187,7 @@ class Sheet:
         lanes = [[lane.top, lane.tall, clean(lane.name.replace("\n", " "))] for lane in self.figure.lanes]
         span = float(f"{self.figure.span / self.seconds:.6g}")
         return {"left": self.left, "right": self.right, "span": span, "unit": self.unit, "about": self.figure.about,
-                "lanes": lanes, "words": list(words), "bars": bars}  # fmt: skip
+                "floor": self.bottom, "lanes": lanes, "words": list(words), "bars": bars}  # fmt: skip
 
     def patterns(self) -> Iterable[str]:
         looks = dict.fromkeys(look for _, look in self.looks)
@@ -211,7 +217,7 @@ class Sheet:
         if lane.heading:
             parts.append(text(lane.heading, 4, above, **HEADING))
         if lane.line:
-            parts.append(text(lane.line, self.left, lane.top + lane.tall - 6))
+            parts.append(text(lane.line, self.left, lane.top + lane.tall + 10))
         return tag("g", "".join(parts) + tag("g", "".join(rows)))
 
     def group(self, look: Look, bars: list[Bar]) -> str:
@@ -255,8 +261,8 @@ class Sheet:
             (a, b), far = (self.middle(lane) for lane in (one, other)), x + 14 + 16 * at
             a, b = (a + 5, b - 5) if a < b else (a - 5, b + 5)
             paths.append(tag("path", d=f"M{x} {number(a)}H{far}V{number(b)}H{x + 2}", stroke_width=1.8, fill="none"))
-            paths.append(tag("path", d=f"M{x - 2} {number(b)}l7-4v8z", stroke="none", fill="#B3261E"))
-        return tag("g", "".join(paths), stroke="#B3261E") if paths else ""
+            paths.append(tag("path", d=f"M{x - 2} {number(b)}l7-4v8z", stroke="none", fill=STUCK))
+        return tag("g", "".join(paths), stroke=STUCK) if paths else ""
 
     def middle(self, lane: int) -> float:
         one = self.figure.lanes[lane]

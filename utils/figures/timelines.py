@@ -67,7 +67,7 @@ def timeline(
     lanes, drawn, first = [], [], 0
     tall = height_of(sum(len(part.drawn) for part in parts))
     for part, name in zip(parts, names, strict=True):
-        lanes += [Lane(rank_sets.lane_name(alike.ranks), tall) for alike in part.drawn]
+        lanes += [Lane(rank_sets.lane_name(alike.ranks), alike.ranks, tall) for alike in part.drawn]
         lanes[first].heading, lanes[first].note = name * (len(parts) > 1), part.note
         drawn += part.bars(first, link=bool(first))
         first = len(lanes)

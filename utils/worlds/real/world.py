@@ -113,9 +113,10 @@ class RealWorld(ProcessWorld):
         if deadlock.deadlock_report(self.states) is not None:
             self.look_at_stacks(seconds=0.5)
             report = deadlock.deadlock_report(self.states, now=self.seconds())
-            first_line = deadlock.who_is_stuck(self.states)  # after the end, all have finished
-            self.end()
-            raise WorldStuck(f"{first_line}\n{report}")
+            error = WorldStuck(f"{deadlock.who_is_stuck(self.states)}\n{report}")
+            error.waiting = deadlock.waiting_in(self.states, {})
+            self.end()  # after it, all have finished
+            raise error
 
     def timed_out(self, timeout: float) -> RankTimeout:
         computing = self.which_compute()
@@ -130,13 +131,17 @@ class RealWorld(ProcessWorld):
             advice = threads
         else:
             advice = f"If the work needs longer, say how long: spawn(..., timeout={max(300, round(5 * timeout))})."
+        stuck = {rank: ("idle", running.get(rank, "")) for rank in idle}
+        waiting = deadlock.waiting_in(self.states, stuck) if not computing else {}
         self.end()
         verb = "has" if len(unfinished) == 1 else "have"
-        return RankTimeout(
+        error = RankTimeout(
             f"{ranks_text(unfinished).lower()} {verb} not finished after {timeout:g} s.\n"
             + "\n".join(["  " + line for line in lines] + ["", advice]),
             rank=next(iter(at_work or unfinished), None),
         )
+        error.waiting = waiting
+        return error
 
     def which_compute(self) -> list[int]:
         """The ranks that compute, or whose records grow, in the next moments.
