@@ -43,7 +43,7 @@ def until_stuck(error: RankError) -> Timeline:
     from .. import figures
 
     run = Run(len(error.output), "spawn", "", error.results, error.output, error.events, 0.0, error.regions)
-    return figures.deadlock(run, error.waiting, "Your run until it got stuck: striped calls at its end never return")
+    return figures.deadlock(run, error.waiting, "Your run, until no rank could move")
 
 
 def keep(exercise: str, run: Run) -> None:

@@ -163,7 +163,7 @@ class Sheet:
             text(self.figure.title, 4, 18, **HEADING) if self.titled else "",
             tag("g", "".join(map(self.lane, self.figure.lanes)), class_="lanes"),
             tag("g", "\n".join(self.group(look, bars) for (_, look), bars in self.groups), class_="bars"),
-            tag("g", "".join(labels), class_="labels", text_anchor="middle", pointer_events="none", **HALO),
+            tag("g", "".join(labels), class_="labels", fill="#000000", text_anchor="middle", pointer_events="none", **HALO),
             tag("g", tag("g", self.axis(), class_="axis") + tag("g", keys, class_="keys"), class_="foot"),
             tag("g", self.arrows(), class_="arrows"),
         ]

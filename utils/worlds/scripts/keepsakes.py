@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...report.run import Run
 
-PICTURES = (".html", ".png", ".pdf", ".svg")
+PICTURES = (".html", ".svg")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def listed() -> str:
-    return f"{', '.join(PICTURES[:-1])} or {PICTURES[-1]}"
+    return " or ".join(PICTURES)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -54,13 +54,4 @@ def keep(options: argparse.Namespace, run: Run | None, report: str = "") -> None
     if options.trace:
         run.save_trace(options.trace)
     if options.timeline:
-        save_timeline(run, options.timeline)
-
-
-def save_timeline(run: Run, path: Path) -> None:
-    picture = run.timeline()
-    if path.suffix.lower() == ".html":
-        page = f'<!doctype html>\n<meta charset="utf-8">\n<title>{path.stem}</title>\n{picture._repr_html_()}\n'
-        path.write_text(page, "utf-8")
-    else:
-        picture.savefig(path)
+        run.timeline().save(options.timeline)
