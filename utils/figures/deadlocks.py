@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ NEVER = Look("waits", STUCK, order=3)
 NO_CALLS = {"store": "waits for the store", "idle": "waits for something else"}
 
 
-def deadlock(run: Run, waiting: dict[int, Event], title: str = "") -> Timeline:
+def deadlock(run: Run, waiting: Mapping[int, Event], title: str = "") -> Timeline:
     """The timeline of a run that got stuck. The calls in which ranks wait forever last until its end, and are striped.
 
     waiting   {rank: the call that it is inside}, as in RankError.waiting
@@ -35,6 +36,7 @@ def deadlock(run: Run, waiting: dict[int, Event], title: str = "") -> Timeline:
     events = {(event.rank, event.index, event.op): event for event in run.events}
     for event in waiting.values():
         events[event.rank, event.index, event.op] = replace(event, end=end)
+    title = title or f"{run.world_size} ranks, until none could move"
     picture = timeline(replace(run, events=[*events.values()], elapsed=end), title=title)
     for bar in picture.bars:
         if bar.look.kind in ("waits", "blocked") and bar.end >= picture.span:
@@ -61,7 +63,7 @@ def line_of(rank: int, event: Event | None) -> str:
     return " · ".join(filter(None, (NO_CALLS.get(event.op, f"waits in {call_text(event)}"), place(event.where))))
 
 
-def awaited(event: Event, waiting: dict[int, Event], run: Run) -> list[int]:
+def awaited(event: Event, waiting: Mapping[int, Event], run: Run) -> list[int]:
     """The ranks that a rank waits for, as far as that is known."""
     if event.op in NO_CALLS:
         return []

@@ -31,14 +31,23 @@ TICKS = 110  # pixels between two ticks, at least
 PALE = 0.75  # part of white behind stripes
 STUCK = "#C62828"
 HEADING = {"font_size": 15, "font_weight": "bold"}
-HALO = {"stroke": PAPER, "stroke_width": 3, "stroke_opacity": 0.4, "paint_order": "stroke"}  # around letters on bars
+HALO = {
+    "fill": "#000000",
+    "stroke": PAPER,
+    "stroke_width": 3,
+    "stroke_opacity": 0.4,
+    "paint_order": "stroke",
+}  # around letters on bars
 NEVER_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+Kind = Literal["solid", "waits", "blocked", "bubble", "open"]
 
 
 class Look(NamedTuple):
     """How bars are filled. waits: striped in their colour; blocked: stripes over what is below; open: in outline."""
 
-    kind: Literal["solid", "waits", "blocked", "bubble", "open"]
+    kind: Kind
     colour: str = GREY
     order: float = 0  # of painting
 
@@ -163,7 +172,7 @@ class Sheet:
             text(self.figure.title, 4, 18, **HEADING) if self.titled else "",
             tag("g", "".join(map(self.lane, self.figure.lanes)), class_="lanes"),
             tag("g", "\n".join(self.group(look, bars) for (_, look), bars in self.groups), class_="bars"),
-            tag("g", "".join(labels), class_="labels", fill="#000000", text_anchor="middle", pointer_events="none", **HALO),
+            tag("g", "".join(labels), class_="labels", text_anchor="middle", pointer_events="none", **HALO),
             tag("g", tag("g", self.axis(), class_="axis") + tag("g", keys, class_="keys"), class_="foot"),
             tag("g", self.arrows(), class_="arrows"),
         ]
@@ -196,8 +205,9 @@ class Sheet:
                 dots = tag("rect", width=4, height=4, fill="#F4F4F4") + tag("circle", cx=2, cy=2, r=0.7, fill="#C0C0C0")
                 yield tag("pattern", dots, id=name_of(look), width=4, height=4, patternUnits="userSpaceOnUse")
             elif look.kind in ("waits", "blocked"):
-                behind, colour = (PAPER, GREY) if look.kind == "blocked" else (mixed(look.colour, PALE), darker(look.colour))
-                ground = tag("rect", width=6, height=6, fill=behind, **({"opacity": 0.75} if behind == PAPER else {}))
+                over = look.kind == "blocked"
+                behind, colour = (PAPER, GREY) if over else (mixed(look.colour, PALE), darker(look.colour))
+                ground = tag("rect", width=6, height=6, fill=behind, opacity=0.75 if over else 1)
                 stripe = tag("rect", width=2, height=6, fill=colour)
                 turned = {"patternUnits": "userSpaceOnUse", "patternTransform": "rotate(45)"}
                 yield tag("pattern", ground + stripe, id=name_of(look), width=6, height=6, **turned)
@@ -289,7 +299,10 @@ def merged(bars: list[Bar], least: float) -> list[Bar]:
 def short(name: str) -> str:
     """ "F3" for "forward 3"; "" for a name without a number, of which one letter would say nothing."""
     found = re.fullmatch(r"([^\W\d_])\D*?[\s_#]*(\d+)", name)
-    return (found[1].upper() if name.lower().startswith(("forward", "backward")) else found[1]) + found[2] if found else ""
+    if found is None:
+        return ""
+    letter = found[1].upper() if name.lower().startswith(("forward", "backward")) else found[1]
+    return letter + found[2]
 
 
 @cache
@@ -327,12 +340,14 @@ def name_of(look: Look) -> str:
 
 
 def mixed(colour: str, white: float) -> str:
-    return to_hex([white + (1 - white) * part for part in to_rgb(colour)])
+    red, green, blue = (white + (1 - white) * part for part in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def darker(colour: str) -> str:
     """A shade whose stripes are visible on white, even for yellow, and whose edge parts equal neighbours."""
-    return to_hex([0.75 * part for part in to_rgb(colour)])
+    red, green, blue = (0.75 * part for part in to_rgb(colour))
+    return to_hex((red, green, blue))
 
 
 def clean(words: str) -> str:

@@ -15,7 +15,7 @@ from ..events.event import Event, Region
 from ..events.matching import Matching
 from ..text import rank_sets
 from ..text.source_lines import place
-from .living import Bar, Lane, Look, Timeline
+from .living import Bar, Kind, Lane, Look, Timeline
 from .work import colours_of_work
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def timeline(
 ) -> Timeline:
     """A whole run, or the time from the first start of the region `within` on any rank to its last end.
 
-    What a rank does is striped while it waits for a call. Calls in flight at the same time are stacked. A bubble is time
-    between the first region of any rank and the last in which a rank that has regions is in none of them.
+    Stripes show when a rank waits for a call. Calls in flight at the same time are stacked. A bubble is time between
+    the first region of any rank and the last in which a rank that has regions is in none of them.
 
     ranks   which to show, with the times and colours of the full picture; -1 is the last. If there are more than
             rank_sets.FEW, those that do the same at the same time share a lane, whatever their peers; at most
@@ -144,11 +144,25 @@ class Part:
         tall, drawn = height / max((row + 1 for _, row in placed), default=1), []
         for event, row in placed:
             end = self.last if event.end is None else event.end
-            look = Look("waits" if not event.is_async else "open" if event.end is None else "solid", self.colours[event.op])
+            kind: Kind = "waits" if not event.is_async else "open" if event.end is None else "solid"
             what = f"{'asynchronous' if event.is_async else 'blocking'}: {event.op}"
             top, bar = y + row * tall, tall * 0.88
             tells, link = (call_text(event), self.meetings.remark(event)), self.meetings.number(event)
-            drawn.append(Bar(what, lane, event.start, end, top, bar, look, event.op, tells, link, room=bar))
+            drawn.append(
+                Bar(
+                    what,
+                    lane,
+                    event.start,
+                    end,
+                    top,
+                    bar,
+                    Look(kind, self.colours[event.op]),
+                    event.op,
+                    tells,
+                    link,
+                    room=bar,
+                )
+            )
         return drawn
 
 
@@ -296,8 +310,6 @@ def colours_of(run: Run) -> dict[str, str]:
     """{kind of region or operation: colour}, the same in every picture."""
     kinds = [bars.stem(region.name) for region in run.regions] + [event.op for event in run.events]
     return colours_of_work(dict.fromkeys(kinds))
-
-
 
 
 def legend_of(parts: list[Part]) -> dict[str, Look]:

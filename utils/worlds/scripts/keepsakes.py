@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from ...events.event import Event
 from ...report.run import Run
 
 PICTURES = (".html", ".svg")
@@ -34,11 +36,14 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError(f"--timeline {options.timeline} is not a format for pictures: use {listed()}.")
 
 
-def keep(options: argparse.Namespace, run: Run | None, report: str = "") -> None:
+def keep(
+    options: argparse.Namespace, run: Run | None, report: str = "", waiting: Mapping[int, Event] | None = None
+) -> None:
     """Print the report of a run that failed and the tables that were asked for; write the files.
 
     run      what is known of the run, or None
     report   why it failed; "" if it went well
+    waiting  RankError.waiting, if it got stuck
     """
     sys.stdout.flush()
     if report:
@@ -54,4 +59,6 @@ def keep(options: argparse.Namespace, run: Run | None, report: str = "") -> None
     if options.trace:
         run.save_trace(options.trace)
     if options.timeline:
-        run.timeline().save(options.timeline)
+        from ... import figures  # only now, so that the command starts quickly
+
+        (figures.deadlock(run, waiting) if waiting else run.timeline()).save(options.timeline)

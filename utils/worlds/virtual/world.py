@@ -242,5 +242,5 @@ def raise_what_went_wrong(states: list[RankState], failures: dict[int, Failure])
         error = WorldStuck(f"{deadlock.who_is_stuck(states)}\n{report}")
         error.waiting = deadlock.waiting_in(states, {})
         raise error
-    if error := silent_mistake(states):
-        raise error
+    if mistake := silent_mistake(states):
+        raise mistake
