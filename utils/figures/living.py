@@ -31,13 +31,14 @@ TICKS = 110  # pixels between two ticks, at least
 PALE = 0.75  # part of white behind stripes
 STUCK = "#C62828"
 HEADING = {"font_size": 15, "font_weight": "bold"}
+# Around letters on bars.
 HALO = {
     "fill": "#000000",
     "stroke": PAPER,
     "stroke_width": 3,
     "stroke_opacity": 0.4,
     "paint_order": "stroke",
-}  # around letters on bars
+}
 NEVER_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

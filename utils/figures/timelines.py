@@ -201,19 +201,19 @@ class Meetings:
             other = self.matching.other_end(event)
             verb = {"send": "receives", "recv": "sends"}[event.op]
             return said_of(other, event.rank, other.op) if other is not None else f"nobody {verb} it"
-        missing, last = self.latest(self.key(event))
+        missing, last = self.latest(self.key(event), event)
         if missing:
             return f"never called by {ranks_text(missing).lower()}"
         return said_of(last, event.rank, op_text(event), "the last to call it")
 
-    def latest(self, key: tuple[Any, ...]) -> tuple[list[int], Event]:
-        """(the ranks that never made this collective, the last of the calls that were made)"""
+    def latest(self, key: tuple[Any, ...], one: Event) -> tuple[list[int], Event]:
+        """(the ranks that never made this collective, the last call of it). one: of its calls"""
         if key not in self.rounds:
             name, members, number = key
             calls = self.matching.collectives.by_key[name, members].partners(number, members)
             made = [call for call in calls.values() if call is not None]
             missing = [rank for rank, call in calls.items() if call is None]
-            self.rounds[key] = missing, max(made, key=lambda call: (call.start, call.rank))
+            self.rounds[key] = missing, max(made or [one], key=lambda call: (call.start, call.rank))
         return self.rounds[key]
 
 
