@@ -204,7 +204,7 @@ def test_the_picture_comes_below_the_message():
     code = """
         from utils.checks import registry
         def fail():
-            registry.display_below("the picture")
+            registry.display_below("the" + " picture")
             raise ValueError("the message")
     """
     shell = InteractiveShell.instance()
