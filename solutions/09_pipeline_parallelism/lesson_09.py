@@ -1335,7 +1335,7 @@ run = simulate(
     forward_program, 4, overlapped_forward, micro_batch_size=32, cluster=gpus(4, slow)
 )
 print(f"{run.elapsed * 1e3:.2f} ms; without messages it is 3.50 ms")
-run.timeline(title="The same, overlapped")
+run.timeline(title="Overlapped messages on 4 virtual ranks")
 
 # %%
 reveal(

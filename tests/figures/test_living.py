@@ -164,7 +164,7 @@ def test_names_from_a_students_code_are_text_and_nothing_else(seen):
 
 
 @pytest.mark.parametrize("width", [390, 1366])
-@pytest.mark.parametrize("kind", ["two ranks", "sixteen ranks", "beside"])
+@pytest.mark.parametrize("kind", ["two ranks", "sixteen ranks", "64 of 70 ranks", "beside"])
 def test_text_is_legible_and_nothing_overlaps(browser, width, kind):
     regions = [Region(rank, f"forward {i}", i, i + 0.9) for rank in range(16) for i in range(8)]
     picture = {
@@ -172,6 +172,7 @@ def test_text_is_legible_and_nothing_overlaps(browser, width, kind):
         "sixteen ranks": lambda: run_of(
             [call(rank, 0, "all_reduce", 1, 9) for rank in range(16)], regions, 16
         ).timeline(),
+        "64 of 70 ranks": lambda: world_of(70, 70).timeline(),
         "beside": lambda: world_of(20, 2).timeline(beside=world_of(4, 4), title=("before", "after")),
     }[kind]()
     with visit(browser, "about:blank", viewport={"width": width, "height": 700}) as seen:

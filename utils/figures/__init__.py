@@ -1,4 +1,4 @@
-"""Every picture of the course, drawn with matplotlib. A notebook shows what these functions return.
+"""Every picture of the course. A notebook shows what these functions return.
 
 collective("broadcast", world_size=4, root=1)    before and after, ranks as columns
 halves(world_size=4)                             all-reduce as reduce-scatter and all-gather
