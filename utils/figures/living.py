@@ -26,7 +26,7 @@ from .picture import GREY, IN_THE_DARK, INK, PAPER, SECONDS, fitting
 WIDE, RIGHT = 912, 16  # pixels across, and of the margin on the right
 TYPE = 12  # pixels: 9 points
 LETTER = 6.8  # pixels of a letter, on average, with a little room
-MERGED = 0.5  # pixels in which bars that look alike become one
+MERGED, MOST = 0.5, 3000  # pixels in which bars that look alike become one: more of them if there are too many bars
 TICKS = 110  # pixels between two ticks, at least
 PALE = 0.75  # part of white behind stripes
 STUCK = "#C62828"
@@ -117,10 +117,8 @@ class Timeline:
 
     def _repr_html_(self) -> str:
         source = f"data:image/svg+xml;base64,{b64encode(self.svg().encode()).decode()}"
-        alt = escape(clean(self.title))
-        return (
-            f'{IN_THE_DARK}\n<img class="manyranks timeline" alt="{alt}" src="{source}">\n<script>{script()}</script>'
-        )
+        look = f'class="manyranks timeline" style="max-width:100%;height:auto" alt="{escape(clean(self.title))}"'
+        return f'{IN_THE_DARK}\n<img {look} src="{source}">\n<script>{script()}</script>'
 
     def save(self, path: Path) -> None:
         """Write a page that is alive, or an .svg that stands still."""
@@ -149,8 +147,11 @@ class Sheet:
             lane.top = self.bottom + 28 * bool(lane.heading) + 18 * bool(lane.note)
             self.bottom = lane.top + lane.tall + lane.below
         self.room = WIDE - self.left - self.right
+        bars, least = figure.bars, MERGED * figure.span / self.room
+        while len(bars := merged(bars, least)) > MOST and least < figure.span:
+            least *= 2
         self.looks: dict[tuple[str, Look], list[Bar]] = defaultdict(list)
-        for bar in merged(figure.bars, MERGED * figure.span / self.room):
+        for bar in bars:
             self.looks[bar.what, bar.look].append(bar)
         self.groups = sorted(self.looks.items(), key=lambda group: group[0][1].order)
 
