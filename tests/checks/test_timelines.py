@@ -209,7 +209,7 @@ def test_the_picture_comes_below_the_message():
     """
     shell = InteractiveShell.instance()
     try:
-        with capture_output() as said:
+        with capture_output(display=False) as said:
             for cell in (textwrap.dedent(code), "fail()", "1 + 1"):
                 shell.run_cell(cell)
         assert said.stdout.index("the message") < said.stdout.index("the picture")

@@ -145,7 +145,7 @@ def test_without_scripts_it_is_a_sharp_image(browser):
         seen.page.set_content(two_ranks().timeline()._repr_html_())
         image = seen.page.locator("img")
         assert image.get_attribute("alt") == "What 2 ranks did"
-        assert image.bounding_box()["width"] <= 390 and image.bounding_box()["height"] > 100
+        assert image.bounding_box()["width"] <= 390 and image.bounding_box()["height"] > 50
 
 
 def test_names_from_a_students_code_are_text_and_nothing_else(seen):

@@ -60,6 +60,11 @@ function wake(image) {
       set(row, {transform: `translate(0 ${tops[n] - lanes[n][0]})`});
       set(row.lastChild, {transform: `translate(0 ${(heights[n] - lanes[n][1]) / 2})`});
     });
+    for (const one of svg.querySelectorAll(":scope > text, .lanes > g > text")) {
+      const full = one.full ||= one.textContent, letter = one.getAttribute("font-size") > 12 ? LETTER * 1.5 : LETTER;
+      const most = Math.floor((wide - one.getAttribute("x")) / letter);
+      one.textContent = full.length > most ? full.slice(0, most - 1) + "\u2026" : full;
+    }
     find(".labels").textContent = "";
     for (const rect of rects) {
       const {was: [, y0, , h0], lane, names, tall} = rect, k = heights[lane] / lanes[lane][1];
