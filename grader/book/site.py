@@ -34,7 +34,7 @@ from grader.book.lesson_page import lesson_page
 
 # The pages of docs/ that readers need first. All others follow, by name.
 FIRST = ("environments", "debugging", "clusters", "gpu", "simulator", "instructors", "grading", "architecture")
-FIGURE = re.compile(r'src="data:image/png;base64,([^"]+)"')  # an image in an output's HTML
+FIGURE = re.compile(r'src="(data:image/(?:png|svg\+xml);base64,[^"]+)"')  # an image in an output's HTML
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 TEXT = (".html", ".ipynb", ".js", ".json", ".txt")  # files that the proof reads
 
@@ -103,7 +103,7 @@ def links(lesson: Lesson, options: Options) -> str:
 
 def card(lesson: Lesson, figure: str) -> str:
     """A lesson on the first page, as HTML: a figure from it, if it has an open one, its title, question and time."""
-    image = f'<img alt="" src="data:image/png;base64,{figure}">' if figure else ""
+    image = f'<img alt="" src="{figure}">' if figure else ""
     title = html.escape(lesson.cells[0].source.splitlines()[0].removeprefix("# "))
     about = f"{hours(minutes(lesson))} · {plural(len(lesson.exercises), 'exercise')}"
     return (
@@ -115,7 +115,7 @@ def card(lesson: Lesson, figure: str) -> str:
 
 
 def first_figure(page: NotebookNode) -> str:
-    """The first figure among a page's open outputs, a PNG in base64; "" if there is none."""
+    """The first figure among a page's open outputs, as an address; "" if there is none."""
     for cell in page.cells:
         for output in cell.get("outputs", []) if "hide-output" not in cell.metadata.get("tags", []) else []:
             if found := FIGURE.search(output.get("data", {}).get("text/html", "")):

@@ -890,10 +890,8 @@ reveal(
 # and below it, on the same scale, the naive version:
 
 # %% tags=["notebook-only"]
-runs[10].timeline(within="step", ranks=[0], beside=run)
-
-# %% tags=["notebook-only"]
-run.timeline(within="step", ranks=[0], beside=runs[10])
+titles = "Overlapped: buckets of 10 MiB", "Naive: an all-reduce for each gradient"
+runs[10].timeline(within="step", ranks=[0], beside=run, title=titles)
 
 # %% [markdown]
 # # Part 5 · Tied, frozen and unused parameters

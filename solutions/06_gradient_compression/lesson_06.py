@@ -1427,10 +1427,8 @@ whole, top = (
     runs["NVLink, 450 GB/s"][0],
     runs["NVLink, 450 GB/s"][METHODS.index("top 1 %")],
 )
-top.timeline(within="step", ranks=[0], beside=whole)
-
-# %% tags=["notebook-only"]
-whole.timeline(within="step", ranks=[0], beside=top)
+titles = "A step with top 1 %", "A step with whole gradients"
+top.timeline(within="step", ranks=[0], beside=whole, title=titles)
 
 # %% [markdown]
 # ### Outlook: exchange less often

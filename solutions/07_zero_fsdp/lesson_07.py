@@ -911,7 +911,9 @@ print(
 )
 
 # %% tags=["notebook-only"]
-overlaps.timeline(ranks=[0, 1], beside=waits)
+overlaps.timeline(
+    ranks=[0, 1], beside=waits, title=("Prefetched", "One after another")
+)
 
 # %%
 reveal(
@@ -1599,18 +1601,17 @@ for name, run in runs.items():
     )
 
 # %% tags=["notebook-only"]
-runs["default"].timeline(within="step", ranks=[0])
+def beside_the_default(name):
+    titles = f"A step with {name}", "A step by default"
+    return runs[name].timeline("step", [0], beside=runs["default"], title=titles)
+
+beside_the_default("reshard_after_forward=False")
 
 # %% tags=["notebook-only"]
-runs["reshard_after_forward=False"].timeline(
-    within="step", ranks=[0], beside=runs["default"]
-)
+beside_the_default("mp_policy")
 
 # %% tags=["notebook-only"]
-runs["mp_policy"].timeline(within="step", ranks=[0], beside=runs["default"])
-
-# %% tags=["notebook-only"]
-runs["a 2-D mesh"].timeline(within="step", ranks=[0], beside=runs["default"])
+beside_the_default("a 2-D mesh")
 
 # %% [markdown]
 # - `reshard_after_forward=False`: the gathers of the backward pass are gone, and the rank holds all weights. (By

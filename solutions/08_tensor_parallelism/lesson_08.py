@@ -1567,10 +1567,8 @@ reveal(
 # do the same.)
 
 # %% tags=["notebook-only"]
-runs[8].timeline(ranks=[0, 7], beside=runs[16])
-
-# %% tags=["notebook-only"]
-runs[16].timeline(ranks=[0, 15], beside=runs[8])
+titles = "A step on 8 virtual GPUs", "A step on 16 virtual GPUs"
+runs[8].timeline(ranks=[0, -1], beside=runs[16], title=titles)
 
 # %% [markdown]
 # Is it the number of GPUs, or the link? You can't buy a node with 16 of these GPUs, but here it takes one line. And
@@ -1644,10 +1642,7 @@ print(
     f"gather first: {1e6 * whole.elapsed:.0f} µs, piece by piece: "
     f"{1e6 * pieces.elapsed:.0f} µs"
 )
-whole.timeline(ranks=[0, 1], beside=pieces)
-
-# %% tags=["notebook-only"]
-pieces.timeline(ranks=[0, 1], beside=whole)
+whole.timeline(ranks=[0, 1], beside=pieces, title=("Gather first", "Piece by piece"))
 
 # %% [markdown]
 # # Part 8 · PyTorch's own tensor parallelism

@@ -216,7 +216,7 @@ def forward_program(rank, world_size, forward, **options):
     forward(torch.empty(128, 1024), layers, rank=rank, world_size=world_size, **options)
 
 naive = simulate(forward_program, 4, naive_forward, cluster=gpus(4))
-naive.timeline()
+naive.timeline(title="The whole batch on 4 virtual ranks")
 
 # %%
 reveal("messages of the naive forward pass", sum(map(sum, naive.traffic().messages)), why="One across each boundary.")
@@ -286,7 +286,7 @@ run = simulate(
     forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4)
 )
 print(f"{run.elapsed * 1e3:.2f} ms instead of {naive.elapsed * 1e3:.2f} ms")
-run.timeline()
+run.timeline(title="4 microbatches on 4 virtual ranks")
 
 # %%
 reveal(
@@ -1083,7 +1083,7 @@ for schedule in (gpipe, one_f_one_b):
         print(f"{kind:>17}, in MB: {[round(mb, 2) for mb in most]}")
 
 # %% tags=["notebook-only"]
-runs["one_f_one_b"].timeline()
+runs["one_f_one_b"].timeline(title="1F1B on 4 virtual ranks")
 
 # %%
 sent = [sum(row) for row in runs["one_f_one_b"].traffic().messages]
@@ -1242,7 +1242,7 @@ run = simulate(
     forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4, slow)
 )
 print(f"{run.elapsed * 1e3:.2f} ms instead of 3.50 ms")
-run.timeline()
+run.timeline(title="4 microbatches and slow links, on 4 virtual ranks")
 
 # %% [markdown]
 # ## Overlapped forward pass
@@ -1335,7 +1335,7 @@ run = simulate(
     forward_program, 4, overlapped_forward, micro_batch_size=32, cluster=gpus(4, slow)
 )
 print(f"{run.elapsed * 1e3:.2f} ms; without messages it is 3.50 ms")
-run.timeline()
+run.timeline(title="Overlapped messages on 4 virtual ranks")
 
 # %%
 reveal(

@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import json
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import numpy
 import pytest
@@ -14,7 +16,8 @@ from tests.browser import open_browser, visit
 from utils import figures
 from utils.events.event import Event, Region
 from utils.events.memory_samples import MemoryNote
-from utils.figures.picture import DEEP, DPI, NOTEBOOK, ground
+from utils.figures.living import short
+from utils.figures.picture import DEEP, DPI, NOTEBOOK, SECONDS, fitting, ground
 from utils.figures.work import OTHER_WORK, SHADES
 from utils.report.memory import Memory
 from utils.report.run import Run
@@ -169,20 +172,24 @@ def test_a_kind_of_work_has_one_colour_in_every_picture():
     def colours_in(picture) -> dict[str, str]:
         return {p.get_label(): to_hex(p.get_facecolor()).upper() for p in picture.legends[0].get_patches()}
 
+    def colours_of(picture) -> dict[str, str]:
+        return {kind: look.colour for kind, look in picture.legend.items()}
+
     early, late = run_of(CALLS, STEP), run_of(CALLS[::-1], [Region(0, "own", 0, 9), *STEP[::-1]])
-    drawn = [colours_in(picture) for picture in (early.timeline(), late.timeline())]
+    drawn = [colours_of(picture) for picture in (early.timeline(), late.timeline())]
     drawn.append(colours_in(figures.schedule([[("F", 0), ("B", 0)]] * 2)))
     for kind in ("forward", "backward", "all_reduce", "recv"):
         assert {colours[kind] for colours in drawn if kind in colours} == {figures.WORK[kind]}
     pipeline = run_of([], [Region(0, "F0", 0, 1), Region(0, "B0", 1, 3), Region(0, "W0", 3, 4)]).timeline()
     kinds = ("forward", "backward", "weight gradient")
-    assert list(colours_in(pipeline).values())[:3] == [figures.WORK[kind] for kind in kinds]
+    assert list(colours_of(pipeline).values())[:3] == [figures.WORK[kind] for kind in kinds]
 
 
 def test_pictures_to_compare_share_their_time_axis():
-    short, long = run_of([], [Region(0, "a", 5.0, 7.0)]), run_of([], [Region(0, "a", 0.0, 6.0)])
-    ends = [one.timeline(beside=other).axes[0].get_xlim()[1] for one, other in ((short, long), (long, short))]
-    assert ends == [6, 6] and short.timeline().axes[0].get_xlim()[1] == 2
+    brief, long = run_of([], [Region(0, "a", 5.0, 7.0)]), run_of([], [Region(0, "a", 0.0, 6.0)])
+    both = brief.timeline(beside=long, title=("a short one", "a long one"))
+    assert both.span == 6 and [(bar.start, bar.end) for bar in both.bars] == [(0, 2), (0, 6)]
+    assert [lane.heading for lane in both.lanes] == ["a short one", "", "a long one", ""]
     one, two = ([[("F", m) for m in range(count)]] for count in (5, 9))
     first, second = figures.schedule(one, beside=two), figures.schedule(two, beside=one)
     assert first.axes[0].get_xlim() == second.axes[0].get_xlim() != figures.schedule(one).axes[0].get_xlim()
@@ -193,8 +200,8 @@ def test_waiting_inside_a_region_is_not_drawn_as_compute():
     reduced = dataclasses.replace(call(0, 0, "all_reduce", 2, 9, is_async=True), waited=3)
     never = dataclasses.replace(call(0, 1, "all_reduce", 2, 2.5, is_async=True), waited=2.5)
     picture = run_of([reduced, never], [Region(0, "backward", 1, 9)]).timeline()
-    assert ("blocked", 2, 8) in bars(picture, 0) and len(bars(picture, 0)) == 4
-    assert "the rank waits" in [text.get_text() for text in picture.legends[0].get_texts()]
+    assert ("waits", 2, 8) in bars(picture, 0) and len(bars(picture, 0)) == 4
+    assert "the rank waits" in picture.legend
 
 
 @pytest.mark.parametrize("title", ["who", "the bytes that each rank sends when DDP all-reduces one large bucket"])
@@ -235,13 +242,13 @@ def run_of(events=(), regions=(), world_size=2):
 
 
 def boxes(picture) -> list[tuple]:
-    """(what, left, right, top, bottom) of all bars, in units of the axes; one patch may hold many bars."""
-    found = []
-    for patch in picture.axes[0].patches:
-        for corners in patch.get_path().vertices.reshape(-1, 5, 2).round(6):
-            (left, top), (right, bottom) = corners[0].tolist(), corners[2].tolist()
-            found.append((patch.get_gid(), left, right, top, bottom))
-    return found
+    """(what, left, right, top, bottom) of all bars, in units of the axes."""
+    seconds = fitting(SECONDS, picture.span)[1]
+    return [
+        (bar.what, round(bar.start / seconds, 6), round(bar.end / seconds, 6), bar.lane + bar.top,
+         bar.lane + bar.top + bar.height)
+        for bar in picture.bars
+    ]  # fmt: skip
 
 
 def bars(picture, lane) -> list[tuple]:
@@ -251,10 +258,17 @@ def bars(picture, lane) -> list[tuple]:
 
 def names(picture) -> list[str]:
     """The labels of the lanes."""
-    return [label.get_text() for label in picture.axes[0].get_yticklabels()]
+    return [lane.name for lane in picture.lanes]
+
+
+def written(picture) -> list[str]:
+    """All text in it, but its data."""
+    root = ElementTree.fromstring(picture.svg())
+    return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
 FORWARD, BACKWARD = "compute: forward", "compute: backward"
+WHAT = (FORWARD, BACKWARD, "blocking: recv", "waits")
 STEP = [
     Region(0, "forward 0", 0.010, 0.012),
     Region(0, "forward 1", 0.012, 0.014),
@@ -270,9 +284,8 @@ CALLS = [
 
 def test_a_timeline_has_a_lane_per_rank_with_compute_calls_and_bubbles():
     picture = figures.timeline(run_of(CALLS, STEP))
-    [panel] = picture.axes
     assert names(picture) == ["rank 0", "rank 1"]
-    assert panel.get_xlabel() == "ms since the first bar" and panel.get_xlim() == (0, pytest.approx(15))
+    assert "ms since the first bar" in written(picture) and picture.span == pytest.approx(0.015)
     assert bars(picture, 0) == [
         ("asynchronous: all_reduce", 7, 13),
         ("asynchronous: all_reduce", 8, 15),  # no rank waited for it, so it lasts to the end
@@ -282,24 +295,24 @@ def test_a_timeline_has_a_lane_per_rank_with_compute_calls_and_bubbles():
         ("compute: forward", 2, 4),
     ]
     assert bars(picture, 1) == [
-        ("blocked", 4, 5),
         ("blocking: recv", 4, 15),
         ("bubble", 0, 1),
         ("bubble", 5, 10),
         ("compute: forward", 1, 5),
+        ("waits", 4, 15),
     ]
-    legend = [text.get_text() for text in picture.legends[0].get_texts()]
-    assert legend == ["forward", "backward", "all_reduce", "recv", "the rank waits", "bubble"]
-    assert {"forward 0", "forward 1", "backward", "recv"} <= set(texts(panel))
+    assert list(picture.legend) == ["forward", "backward", "all_reduce", "recv", "the rank waits", "bubble"]
+    assert {"forward 0", "forward 1", "backward", "recv", "What 2 ranks did"} <= set(written(picture))
 
 
 def test_regions_of_a_kind_share_a_colour_and_waiting_is_striped():
-    panel = figures.timeline(run_of(CALLS, STEP)).axes[0]
-    colours = {what: {p.get_facecolor() for p in panel.patches if p.get_gid() == what} for what in (FORWARD, BACKWARD)}
-    hatch = {patch.get_gid(): patch.get_hatch() for patch in panel.patches}
+    looks = {
+        what: {bar.look for bar in figures.timeline(run_of(CALLS, STEP)).bars if bar.what == what} for what in WHAT
+    }
+    colours = {what: {look.colour for look in of} for what, of in looks.items()}
     assert len(colours[FORWARD]) == len(colours[BACKWARD]) == 1 and colours[FORWARD] != colours[BACKWARD]
-    assert hatch["blocking: recv"] and hatch["bubble"] and hatch["blocking: recv"] != hatch["bubble"]
-    assert hatch["asynchronous: all_reduce"] is None and hatch[BACKWARD] is None
+    kinds = {what: one.kind for what, of in looks.items() for one in of}
+    assert kinds["blocking: recv"] == "waits" and kinds["waits"] == "blocked" and kinds[BACKWARD] == "solid"
 
 
 def test_concurrent_calls_and_nested_regions_do_not_hide_each_other():
@@ -315,24 +328,26 @@ def test_concurrent_calls_and_nested_regions_do_not_hide_each_other():
     assert outer_top < top < bottom < calls[0][0]
 
 
-def test_a_label_is_shown_in_full_or_as_its_number_or_not_at_all():
-    regions = [Region(0, "forward 1", 0, 50), Region(0, "forward 22", 50, 53), Region(0, "forward 3", 53, 53.1)]
-    panel = figures.timeline(run_of([], [*regions, Region(0, "rest", 60, 100)], 1)).axes[0]
-    assert texts(panel) == ["forward 1", "22", "rest"]
+def test_a_label_is_shown_in_full_or_as_its_letter_and_number_or_not_at_all():
+    regions = [Region(0, "forward 1", 0, 50), Region(0, "forward 22", 50, 54), Region(0, "F3", 54, 54.1)]
+    regions += [Region(0, "forward 4", 55, 57), Region(0, "rest", 60, 100)]
+    picture = figures.timeline(run_of([], regions, 1))
+    assert [text for text in written(picture) if text[0] in "fFr2"][1:4] == ["forward 1", "F22", "rest"]
+    shorts = {"forward 3": "F3", "B10": "B10", "step_12": "s12", "layer 2 backward 3": "", "update": "", "7": ""}
+    assert {name: short(name) for name in shorts} == shorts
 
 
 @pytest.mark.parametrize("span, unit", [(2.0, "s"), (2e-3, "ms"), (2e-6, "µs"), (0.0, "µs")])
 def test_the_axis_uses_a_fitting_unit(span, unit):
     picture = figures.timeline(run_of([], [Region(0, "a", 1.0, 1.0 + span)]))
-    assert picture.axes[0].get_xlabel().startswith(unit + " ")
-    picture.png()
+    assert any(text.startswith(f"{unit} since") for text in written(picture))
 
 
 def test_a_timeline_of_one_region_shows_nothing_else():
     picture = figures.timeline(run_of(CALLS, STEP), within="backward")
-    assert picture.axes[0].get_xlim() == (0, pytest.approx(4))
-    assert bars(picture, 1) == [("blocking: recv", 0, 4), ("bubble", 0, 4)]
-    assert "forward" not in [text.get_text() for text in picture.legends[0].get_texts()]
+    assert picture.span == pytest.approx(0.004)
+    assert bars(picture, 1) == [("blocking: recv", 0, 4), ("bubble", 0, 4), ("waits", 0, 4)]
+    assert "forward" not in picture.legend
     with pytest.raises(ValueError, match="no rank entered a region 'sideways'.*'forward 0', 'forward 1', 'backward'"):
         figures.timeline(run_of(CALLS, STEP), within="sideways")
 
@@ -348,9 +363,9 @@ def test_sixteen_ranks_fit_on_a_screen():
     regions = [Region(rank, f"forward {i}", i, i + 0.9) for rank in range(16) for i in range(8)]
     calls = [call(rank, 0, "all_reduce", 1, 9) for rank in range(16)]
     picture = figures.timeline(run_of(calls, regions, 16))
-    assert picture.get_figheight() * DPI < 720
+    assert picture.lanes[-1].top + 120 < 720
     assert all(len(bars(picture, rank)) >= 9 for rank in range(16))
-    assert texts(picture.axes[0]).count("forward 7") == 16
+    assert written(picture).count("forward 7") == 16
 
 
 def world_of(size, kinds):
@@ -366,8 +381,8 @@ def world_of(size, kinds):
 def test_many_equal_ranks_share_a_lane():
     picture = world_of(1024, kinds=3).timeline()
     assert names(picture) == ["ranks 0-341", "ranks 342-682", "ranks 683-1023"]
-    assert [bars(picture, lane)[-1] for lane in range(3)] == [(FORWARD, 0, t) for t in (1, 1.001, 1.002)]
-    assert len(boxes(picture)) == 3 * 4 + 2  # the first two finish a little earlier: a bubble
+    assert [bars(picture, lane)[-2] for lane in range(3)] == [(FORWARD, 0, t) for t in (1, 1.001, 1.002)]
+    assert len(boxes(picture)) == 3 * 5 + 2  # the first two finish a little earlier: a bubble
     assert names(world_of(16, kinds=1).timeline()) == [f"rank {rank}" for rank in range(16)]
     interleaved = run_of([call(rank, 0, "all_reduce", 0, 1 + rank % 8) for rank in range(64)], [], 64)
     assert names(interleaved.timeline())[0] == "ranks 0, 8, ... 56\n(8 alike)"
@@ -395,11 +410,11 @@ def test_a_timeline_of_some_ranks_keeps_the_times_and_colours_of_all():
     run = run_of(CALLS, STEP)
     every, some = run.timeline(), run.timeline(ranks=[1])
     assert names(some) == ["rank 1"] and bars(some, 0) == bars(every, 1)
-    assert some.axes[0].get_xlim() == every.axes[0].get_xlim()
-    colour = {p.get_gid(): p.get_facecolor() for p in every.axes[0].patches}
-    assert all(p.get_facecolor() == colour[p.get_gid()] for p in some.axes[0].patches)
-    assert "all_reduce" not in [text.get_text() for text in some.legends[0].get_texts()]
-    assert names(run.timeline(ranks=[1, 0])) == ["rank 1", "rank 0"]
+    assert some.span == every.span
+    colour = {bar.what: bar.look for bar in every.bars}
+    assert all(bar.look == colour[bar.what] for bar in some.bars)
+    assert "all_reduce" not in some.legend
+    assert names(run.timeline(ranks=[-1, 0, 1])) == ["rank 1", "rank 0"]
     for ranks, said in ([0, 2], "there is no rank 2"), ([], "it got none"):
         with pytest.raises(ValueError, match=f"ranks 0 to 1; {said}"):
             run.timeline(ranks=ranks)
@@ -411,20 +426,22 @@ def test_a_timeline_of_too_many_lanes_shows_some_and_says_which():
     run.regions[2 * 33 + 1] = Region(33, "backward", 2.9, 3)  # it idles most of the time
     picture = run.timeline()
     assert {"rank 0", "rank 33", "rank 77", "rank 199"} <= set(names(picture))
-    number, note = len(names(picture)), picture.axes[0].get_title()
+    number, note = len(names(picture)), picture.lanes[0].note
     assert 60 <= number <= 64 and note.startswith(f"{number} of 200 different lanes")
     assert "finish (rank 77)" in note and "most (rank 33)" in note
-    assert picture.get_figheight() * DPI < 1080
-    assert not world_of(64, kinds=64).timeline().axes[0].get_title()
+    assert picture.lanes[-1].top + 120 < 1080
+    assert not world_of(64, kinds=64).timeline().lanes[0].note
 
 
-def test_thousands_of_bars_become_few_shapes():
+def test_thousands_of_bars_become_few():
+    """Those that nobody could tell apart."""
     regions = [Region(0, f"forward {i}", i, i + 0.9) for i in range(5000)]
     calls = [call(0, i, "all_reduce", i + 0.5, i + 0.9, is_async=i % 2 == 0) for i in range(5000)]
     picture = figures.timeline(run_of(calls, regions, 1))
-    assert len(boxes(picture)) == 5000 + 5000 + 2500 + 4999  # blocked; bubbles
-    assert len(picture.axes[0].patches) == 5
-    picture.png()
+    assert len(boxes(picture)) == 5000 + 5000 + 2500 + 4999  # waits; bubbles
+    told = json.loads(ElementTree.fromstring(picture.svg())[0].text)
+    assert len(told["bars"]) / 6 < 3000
+    assert any(word.endswith(" bars, the first forward 0") for word in told["words"])
 
 
 def sends(size):

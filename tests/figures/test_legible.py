@@ -84,13 +84,6 @@ def step(rank: int, world_size: int) -> None:
     dist.barrier()
 
 
-def late(rank: int, world_size: int) -> None:
-    """No two ranks share a lane."""
-    for _ in range(rank):
-        with region("forward"):
-            torch.empty(512, 512) @ torch.empty(512, 512)
-
-
 def memory(ranks: int) -> Picture:
     samples = [(0.0, "parameters", 4000), (0.5, "gradients", 4000), (1.0, "optimizer state", 8000)]
     samples += [(1.0 + k / 8, "activations", 1000 * (4 - abs(4 - k))) for k in range(9)]
@@ -136,11 +129,7 @@ STAND_INS = {
     "topology": lambda: figures.topology(TWISTED, "a ring in rank order", ring=list(range(8))),
     "traffic": lambda: figures.traffic(simulate(step, 4), "broadcast by hand"),
 }
-RUNS = {  # what a Run draws of itself
-    "timeline of 4": lambda: simulate(step, 4, cluster="dgx-h100").timeline(),
-    "timeline of 16": lambda: simulate(step, 16, cluster="dgx-h100").timeline(),
-    "timeline of 64 among 70": lambda: simulate(late, 70).timeline(),
-    "timeline of a region": lambda: simulate(step, 2, cluster="dgx-h100").timeline("step", ranks=[0]),
+RUNS = {  # what a Run draws of itself; timelines are in test_living.py
     "breakdown": lambda: figures.breakdown(simulate(step, 4, cluster="dgx-h100").breakdown()),
     "heatmap of 64": lambda: simulate(step, 64, cluster="dgx-h100").traffic().heatmap(implied=True),
     "live bytes of 2": lambda: memory(2),

@@ -181,17 +181,15 @@ def test_a_call_is_drawn_in_the_first_row_that_is_free_when_it_starts():
     assert len(free_from) > 10
 
 
-def test_a_rank_is_blocked_where_a_region_and_a_blocking_call_overlap():
-    regions = [Region(0, "a", 1, 4), Region(0, "inner", 2, 3), Region(0, "b", 5, 9)]
-    calls = [call(0, i, "recv", *span) for i, span in enumerate([(0, 1), (3, 6), (7, 8), (8.5, 11)])]
+def test_a_rank_waits_in_a_blocking_call_and_from_its_wait_in_another():
+    calls = [call(0, i, "recv", *span) for i, span in enumerate([(0, 1), (3, 6), (7, 7)])]
     calls += [call(0, 4, "isend", 1, 9, is_async=True), call(0, 5, "recv", 1, None)]
-    assert bars.blocked(regions, calls) == [(3, 4), (5, 6), (7, 8), (8.5, 9)]
+    assert bars.waiting(calls) == [(0, 1), (3, 6)]
     waited = [
         dataclasses.replace(call(0, i, "all_reduce", 0, end, is_async=True), waited=3.5)
         for i, end in ((0, 5.5), (1, 3))
     ]
-    assert bars.blocked(regions, waited) == [(3.5, 4), (5, 5.5)]
-    assert bars.blocked(regions, []) == bars.blocked([], calls) == []
+    assert bars.waiting(waited) == [(3.5, 5.5)] and bars.waiting([]) == []
 
 
 def test_regions_of_the_same_kind_differ_only_in_numbers():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..diagnosis.errors import WorldStuck
+from ..diagnosis.errors import RankError
 from ..events.event import Event
 from ..report.run import Run
 from ..text.wrapping import wrapped
@@ -85,7 +85,7 @@ class CheckFailed(AssertionError):
         self.outcome: Outcome | None = None
         self.waits = self.is_known = False
         self.run: Run | None = None  # the run that was too slow, if it has ended
-        self.deadlock: WorldStuck | None = None  # the deadlock that ended the run, if any
+        self.deadlock: RankError | None = None  # the deadlock that ended the run, if any
         super().__init__(saw)
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     from IPython.display import display
@@ -26,6 +26,9 @@ from .runner import Runner
 from .saved import saved_passes
 from .scores import best_scores
 from .timelines import keep, to_look_at
+
+if TYPE_CHECKING:
+    from ..figures import Timeline
 
 WIDTH = 78  # columns of a message's first line
 ASSUMES = (
@@ -79,10 +82,11 @@ class Checks:
     def look(self, exercise: str, failed: CheckFailed) -> None:
         """In a notebook, show the timeline of a run that got stuck or was too slow; once, not at each attempt."""
         about = (exercise, failed.deadlock is not None)
-        if about not in self.looked_at and in_notebook() and not self.hidden:
-            for picture in to_look_at(failed, self.room, exercise):
-                self.looked_at.add(about)
-                display(picture)
+        if about in self.looked_at or not in_notebook() or self.hidden:
+            return
+        if (picture := to_look_at(failed, self.room, exercise)) is not None:
+            self.looked_at.add(about)
+            display_below(picture)
 
     def summary(self) -> Summary:
         """The lesson's exercises: what has passed, in this session or as saved, what is left, and where to go on."""
@@ -143,6 +147,17 @@ def words_in_a_notebook(one: Check, run: Runner) -> str:
 
 def in_notebook() -> bool:
     return "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None
+
+
+def display_below(picture: Timeline) -> None:
+    """Show it when the cell has ended: below the message of an exception that is about to be raised."""
+    events = sys.modules["IPython"].get_ipython().events
+
+    def show(_: object) -> None:
+        events.unregister("post_run_cell", show)
+        display(picture)
+
+    events.register("post_run_cell", show)
 
 
 def checks_in(item: object) -> list[Check]:

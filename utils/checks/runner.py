@@ -151,7 +151,7 @@ class Runner:
             failed = explained(error, self.if_stuck, self.quiet)
             if "rank" not in inspect.signature(function).parameters:  # then the number of the rank says nothing
                 failed.saw = without_ranks(failed.saw, error.rank or 0, dict(zip(names, inputs, strict=True)))
-            failed.deadlock = error if isinstance(error, WorldStuck) else None
+            failed.deadlock = error if error.waiting else None
             raise failed from None
         self.runs.append(run)
         results, inputs_after, shared = (list(column) for column in zip(*run.results, strict=True))

@@ -12,54 +12,38 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..diagnosis.errors import WorldStuck
-from ..events import bars
+from ..diagnosis.errors import RankError
 from ..events.event import Event, Region
 from ..report.run import Run
 from .answer import CheckFailed
 
 if TYPE_CHECKING:
-    from ..figures import Picture
+    from ..figures import Timeline
 
 TIMELINES = "timelines.json"  # in a lesson's room
 VARIABLE = "RECORD_TIMELINES"  # environment variable: the file to write to, while the solution runs
 DIGITS = 6  # significant digits of a time, in a file
 MAX_EVENTS = 2000  # in a run that is written down
-FOREVER = 0.25  # the part of the time until then that a picture shows of calls that never return
 
 
-def to_look_at(failed: CheckFailed, room: Path, exercise: str) -> list[Picture]:
-    """Pictures of the run that failed a check, if they say more than the message."""
+def to_look_at(failed: CheckFailed, room: Path, exercise: str) -> Timeline | None:
+    """A picture of the run that failed a check, if it says more than the message."""
     if failed.deadlock is not None:
-        return [until_stuck(failed.deadlock)] if failed.deadlock.events else []
+        return until_stuck(failed.deadlock)
     run = failed.run
     if run is None or not (run.events or run.regions):  # an answer that only computes has nothing to draw
-        return []
+        return None
     expected = solutions_run(room, exercise, like=run)
     if expected is None or run.elapsed < expected.elapsed * 1.00001:  # as quick, but something else is wrong
-        return []
-    return beside_each_other(run, expected)
+        return None
+    return run.timeline(beside=expected, title=("Your run", "The solution's run"))
 
 
-def until_stuck(error: WorldStuck) -> Picture:
-    """The timeline of a deadlock. The calls in which ranks wait forever last until its end."""
-    first, last = (moment(error.events, error.regions) for moment in (bars.first_moment, bars.last_moment))
-    end = last + (FOREVER * (last - first) or 1e-6)
-    waits = [event.end is None and (not event.is_async or event.waited is not None) for event in error.events]
-    events = [replace(event, end=end) if w else event for event, w in zip(error.events, waits, strict=True)]
-    ranks = len(error.output)
-    run = Run(ranks, "spawn", "", error.results, error.output, events, end, error.regions)
-    picture = run.timeline()
-    picture.suptitle("Your run until it got stuck: calls that reach the right edge never return")
-    return picture
+def until_stuck(error: RankError) -> Timeline:
+    from .. import figures
 
-
-def beside_each_other(run: Run, expected: Run) -> list[Picture]:
-    """Two timelines with the same time axis: a student's run, and the solution's."""
-    mine, its = run.timeline(beside=expected), expected.timeline(beside=run)
-    mine.suptitle("Your run")
-    its.suptitle("The solution's run, on the same time axis")
-    return [mine, its]
+    run = Run(len(error.output), "spawn", "", error.results, error.output, error.events, 0.0, error.regions)
+    return figures.deadlock(run, error.waiting, "Your run, until no rank could move")
 
 
 def keep(exercise: str, run: Run) -> None:

@@ -8,6 +8,7 @@ end of the message is there. A world is stuck when every rank that has not finis
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ..events.collectives import POINT_TO_POINT
@@ -51,6 +52,26 @@ def ways_here(blocked: dict[int, Event]) -> list[str]:
         for line in way[1 : len(way) - common] if len(ways) > 1 else ():
             lines.append(f"  {ranks_text(ranks).lower()} came there from {place(line)}")
     return lines if len(lines) <= FEW else []
+
+
+def waiting_in(states: list[RankState], elsewhere: dict[int, tuple[str, str]]) -> dict[int, Event]:
+    """{rank: the call that it is inside}, as in RankError.waiting.
+
+    elsewhere   {rank: ("store" or "idle", the line as "file:line")} of ranks that wait for anything else
+    """
+    found = {}
+    for state in states:
+        event = state.blocked_in()
+        if state.rank in elsewhere:
+            op, where = elsewhere[state.rank]
+            since = max((end for e in state.events if (end := e.end) is not None), default=0.0)
+            me, index = (state.rank,), len(state.events)
+            found[state.rank] = Event(state.rank, index, op, op, me, None, 0, 0, "", (), "", False, since, None, where)
+        elif event is not None and (event.op == "new_group" or event.index not in state.waits):
+            found[state.rank] = event
+        elif event is not None:
+            found[state.rank] = replace(event, where=state.waits[event.index])
+    return found
 
 
 def who_is_stuck(states: list[RankState]) -> str:

@@ -16,6 +16,8 @@ class RankError(RuntimeError):
     output   what each rank printed
     events   every Event of every rank
     regions  every Region that a rank has left
+    waiting  {rank: the call that it is inside} where nobody could move; a wait for anything else is one with the op
+             "store", or "idle". For an asynchronous call, `where` is the line that waits for it
     """
 
     def __init__(self, report: str, rank: int | None = None) -> None:
@@ -25,6 +27,7 @@ class RankError(RuntimeError):
         self.output: list[str] = []
         self.events: list[Event] = []
         self.regions: list[Region] = []
+        self.waiting: dict[int, Event] = {}
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows these lines instead of a traceback through the launcher."""

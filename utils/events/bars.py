@@ -72,21 +72,6 @@ def busy(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(start, end) for start, end in union]
 
 
-def blocked(regions: list[Region], events: list[Event]) -> list[tuple[float, float]]:
-    """When one rank was inside a region and waited for a call."""
-    named, waits = busy([(r.start, r.end) for r in regions]), busy(waiting(events))
-    overlaps, n, w = [], 0, 0
-    while n < len(named) and w < len(waits):
-        start, end = max(named[n][0], waits[w][0]), min(named[n][1], waits[w][1])
-        if start < end:
-            overlaps.append((start, end))
-        if named[n][1] < waits[w][1]:
-            n += 1
-        else:
-            w += 1
-    return overlaps
-
-
 def waiting(events: list[Event]) -> list[tuple[float, float]]:
     """When one rank waited for a call: from the call itself if it is a blocking one, else from its `wait()`."""
     begins = [(e.waited if e.is_async else e.start, e.end) for e in events]

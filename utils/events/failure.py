@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+NEVER_SET = "in the store, and no rank sets them."  # how the message ends of a rank that waited for keys in vain
+
 
 @dataclass(frozen=True)
 class Frame:

@@ -1,10 +1,11 @@
-"""Every picture of the course, drawn with matplotlib. A notebook shows what these functions return.
+"""Every picture of the course. A notebook shows what these functions return.
 
 collective("broadcast", world_size=4, root=1)    before and after, ranks as columns
 halves(world_size=4)                             all-reduce as reduce-scatter and all-gather
 transpose(world_size=2, rows=2, columns=3)       the bands of a matrix and of its transpose
 stages([before, after], ["before", "after"], "")  what collective and halves are made of
 timeline(run)                                    who computed and who communicated when: a lane per rank
+deadlock(run, error.waiting)                     the same until nobody could move: who waits for whom, at which line
 traffic(run, "broadcast by hand")                who sent how many bytes to whom; heatmap: of a Traffic
 breakdown(run.breakdown())                       where each rank's time went
 live_bytes(run.memory())                         how many bytes each rank held over time
@@ -46,11 +47,13 @@ from .collectives import cells_of, collective, halves, stages, transpose
 from .compression import compressed, over_steps
 from .curves import time_curves
 from .data_parallel import buckets, data_parallel_step, norms, overlap
+from .deadlocks import deadlock
 from .experts import dispatch
 from .grids import rank_grid, ring_blocks
 from .heatmaps import heatmap, traffic
 from .intervals import intervals
 from .layouts import layout_ways, layouts, summands
+from .living import Timeline
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
 from .picture import COLOURS, KINDS, Picture
@@ -68,6 +71,7 @@ __all__ = [
     "KINDS",
     "WORK",
     "Picture",
+    "Timeline",
     "bandwidths",
     "breakdown",
     "buckets",
@@ -76,6 +80,7 @@ __all__ = [
     "collective",
     "compressed",
     "data_parallel_step",
+    "deadlock",
     "dispatch",
     "doors",
     "flat_pieces",

@@ -31,7 +31,7 @@ TYPE = 9  # points, the smallest in any picture
 # does the same. The first selector is JupyterLab's, the second VS Code's. Where a viewer ignores styles, as JupyterLab
 # does in a notebook that it doesn't trust, the paper is white.
 IN_THE_DARK = (
-    "<style>[data-jp-theme-light=false] img.manyranks, .vscode-dark img.manyranks "
+    "<style>[data-jp-theme-light=false] .manyranks, .vscode-dark .manyranks "
     "{ filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen }</style>"
 )
 

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import functools
-import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.colors import to_rgba
-from matplotlib.patches import Patch
-
+from ..diagnosis.words import call_text, op_text, ranks_text
 from ..events import bars
+from ..events.collectives import POINT_TO_POINT
 from ..events.event import Event, Region
+from ..events.matching import Matching
 from ..text import rank_sets
-from .pen import Pen
-from .picture import GREY, INK, PAPER, SECONDS, TYPE, WIDEST, Look, Picture, fitting, ground, margin
+from ..text.source_lines import place
+from .living import Bar, Kind, Lane, Look, Timeline
 from .work import colours_of_work
 
 if TYPE_CHECKING:
     from ..report.run import Run
 
-LEFT, RIGHT = 0.77, 0.165  # inches: the least margins beside the panel
-COLUMNS = 7  # legend columns
 MAX_LANES = 64
-STRIPES, DOTS = "//////", "...."
-BUBBLE: Look = {"facecolor": "#F4F4F4", "edgecolor": "#C8C8C8", "hatch": DOTS, "linewidth": 0}
-WAITS: Look = {"facecolor": (1, 1, 1, 0.75), "edgecolor": GREY, "hatch": STRIPES, "linewidth": 0, "zorder": 3}
-DENSE = 100  # regions in a lane; from there on, outlines would paint over the neighbours
+WAITS, BUBBLE = Look("blocked", order=2), Look("bubble")
 NESTED = 0.34  # part of the band by which an inner region is lower than its outer one
 
 
 @dataclass
-class Lane:
+class Alike:
     """The ranks that share a lane, and what each of them did in the time shown."""
 
     ranks: list[int]
@@ -47,68 +42,214 @@ class Lane:
 
 
 def timeline(
-    run: Run, within: str | None = None, ranks: Sequence[int] | None = None, beside: Run | None = None
-) -> Picture:
+    run: Run,
+    within: str | None = None,
+    ranks: Sequence[int] | None = None,
+    beside: Run | None = None,
+    title: str | tuple[str, str] = "",
+) -> Timeline:
     """A whole run, or the time from the first start of the region `within` on any rank to its last end.
 
-    A region is pale and striped while its rank waits for a call. Calls in flight at the same time are stacked. A bubble
-    is time between the first region of any rank and the last in which a rank that has regions is in none of them.
+    Stripes show when a rank waits for a call. Calls in flight at the same time are stacked. A bubble is time between
+    the first region of any rank and the last in which a rank that has regions is in none of them.
 
-    beside  another Run, to compare with: the time axis is as long as the longer of the two needs
-    ranks   which to show, with the times and colours of the full picture. If there are more than rank_sets.FEW, those
-            that do the same at the same time share a lane, whatever their peers; at most MAX_LANES lanes are shown.
+    ranks   which to show, with the times and colours of the full picture; -1 is the last. If there are more than
+            rank_sets.FEW, those that do the same at the same time share a lane, whatever their peers; at most
+            MAX_LANES lanes are shown.
+    beside  another Run, below this one on the same time axis
+    title   what is shown; by default the name of the program and the number of ranks. A title for each of two runs
 
     Raises ValueError if there is nothing to draw, no such region, or no such rank.
     """
-    start, end = span_of(run, within)
-    if beside is not None:
-        other_start, other_end = span_of(beside, within)
-        end = max(end, start + other_end - other_start)
-    every = lanes_of(run, shown(run, ranks), start, end)
-    drawn, note = chosen(every, start, end)
-    kinds = kinds_of(run, drawn)
-    above, below = 0.45 + (0.24 if note else 0), 0.62 + 0.2 * math.ceil(len(kinds) / COLUMNS)
-    tall = height_of(len(drawn))
-    names = [rank_sets.lane_name(lane.ranks) for lane in drawn]
-    names = names if tall > 0.4 else [name.replace("\n", " ") for name in names]
-    left, height = max(LEFT, margin(names, TYPE)), above + tall * len(drawn) + below
-    rows = [row for row, bars_of in (("compute", run.regions), ("communication", run.events)) if bars_of]
-    picture = Picture(WIDEST, height, f"{repr(run)[4:-1]}: {' above '.join(rows)}")
-    picture.subplots_adjust(left / WIDEST, below / height, 1 - RIGHT / WIDEST, 1 - above / height)
-    look: Look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "ncols": COLUMNS, "borderaxespad": 0}
-    picture.legend(handles=kinds, loc="upper center", bbox_to_anchor=(0.5, (below - 0.5) / height), **look)
-    unit, seconds = fitting(SECONDS, end - start)
-    panel = picture.subplots()
-    panel.set(xlim=(0, (end - start) / seconds), ylim=(len(drawn), 0))
-    panel.set_title(note, color=INK, fontsize=9)
-    panel.set_yticks([place + 0.5 for place in range(len(drawn))], names)
-    panel.set_xlabel(f"{unit} since the first " + ("bar" if within is None else repr(within)), color=INK, fontsize=9)
-    panel.tick_params(axis="y", length=0, colors=INK, labelsize=TYPE)
-    panel.tick_params(axis="x", colors=INK, labelsize=9)
-    panel.spines[:].set_visible(False)
-    draw_lanes(Pen(panel, start, end, seconds, WIDEST - left - RIGHT, tall), run, drawn)
-    return picture
+    titles = (title, title) if isinstance(title, str) else title
+    parts = [Part(one, within, ranks) for one in (run, beside) if one is not None]
+    names = [given or title_of(part) for given, part in zip(titles, parts, strict=False)]
+    lanes, drawn, first = [], [], 0
+    tall = height_of(sum(len(part.drawn) for part in parts))
+    for part, name in zip(parts, names, strict=True):
+        lanes += [Lane(rank_sets.lane_name(alike.ranks), alike.ranks, tall) for alike in part.drawn]
+        lanes[first].heading, lanes[first].note = name * (len(parts) > 1), part.note
+        drawn += part.bars(first, link=bool(first))
+        first = len(lanes)
+    about = "the first bar" if within is None else f"the first {within!r}"
+    both = " and ".join(dict.fromkeys(names))
+    return Timeline(both, about, max(part.end - part.start for part in parts), lanes, drawn, legend_of(parts))
+
+
+def title_of(part: Part) -> str:
+    """ "one f one b on 4 virtual ranks", or what part of it is shown."""
+    run, some = part.run, len({rank for alike in part.every for rank in alike.ranks})
+    virtual = "virtual " * (run.world in ("virtual", "graded"))
+    of = f"{some:,} of " * (some < run.world_size)
+    who = f"{of}{run.world_size:,} {virtual}rank{'s' * (run.world_size > 1)}"
+    what = ": ".join(filter(None, (run.program.replace("_", " ").strip(), part.within)))
+    return f"{what} on {who}" if what else f"What {who} did"
+
+
+class Part:
+    """What a figure shows of one run."""
+
+    def __init__(self, run: Run, within: str | None, ranks: Sequence[int] | None) -> None:
+        self.run, self.within = run, within
+        self.start, self.end = span_of(run, within)
+        self.every = lanes_of(run, shown(run, ranks), self.start, self.end)
+        self.drawn, self.note = chosen(self.every, self.start, self.end)
+        self.last, self.colours = bars.last_moment(run.events, run.regions), colours_of(run)
+        self.meetings = Meetings(run)
+
+    def bars(self, first: int, link: bool) -> list[Bar]:
+        """Regions above calls; if the run has only one of the two, it fills the lane. first: the number of a lane."""
+        compute = (0.08, 0.48 if self.run.events else 0.84)  # (top, height), as parts of a lane
+        calls = (0.6, 0.32) if self.run.regions else (0.1, 0.8)
+        drawn: list[Bar] = []
+        for lane, alike in enumerate(self.drawn, first):
+            drawn += self.regions(lane, alike.regions, *compute)
+            for span in alike.bubbles:
+                drawn.append(Bar("bubble", lane, *span, *compute, BUBBLE, tells=("bubble", "in no region")))
+            drawn += self.waits(lane, alike, *compute) if self.run.regions else []
+            drawn += self.calls(lane, alike.events, *calls)
+        inside = [bar for bar in drawn if bar.start <= self.end and bar.end >= self.start]
+        for bar in inside:
+            bar.start, bar.end = max(bar.start, self.start) - self.start, min(bar.end, self.end) - self.start
+            bar.link = -bar.link if link else bar.link  # two runs have no calls in common
+        return inside
+
+    def regions(self, lane: int, regions: list[Region], y: float, height: float) -> list[Bar]:
+        nested = bars.depths(regions)
+        deepest = max((depth for _, depth in nested), default=0)
+        step, drawn = height * min(NESTED, 0.8 / max(1, deepest)), []
+        for (region, depth), (_, next_depth) in zip(nested, [*nested[1:], (None, 0)], strict=False):
+            top, tall, kind = y + depth * step, height - depth * step, bars.stem(region.name)
+            look = Look("solid", self.colours[kind], 1 + depth / 100)
+            room, span = step if next_depth > depth else tall, (region.start, region.end)
+            tells = (region.name, "")
+            drawn.append(Bar(f"compute: {kind}", lane, *span, top, tall, look, region.name, tells, room=room))
+        return drawn
+
+    def waits(self, lane: int, alike: Alike, y: float, height: float) -> list[Bar]:
+        """When a rank waits for a call: in a region, or in none."""
+        nested, drawn = bars.depths(alike.regions), []
+        starts = [region.start for region, _ in nested]
+        for event in alike.events:
+            for start, end in bars.waiting([event]):
+                around = (region for region, _ in reversed(nested[: bisect_right(starts, start)]) if region.end > start)
+                name = next((region.name for region in around), call_text(event))
+                tells, link = (name, self.meetings.remark(event)), self.meetings.number(event)
+                drawn.append(Bar("waits", lane, start, end, y, height, WAITS, tells=tells, link=link))
+        return drawn
+
+    def calls(self, lane: int, events: list[Event], y: float, height: float) -> list[Bar]:
+        """Solid: the rank can go on meanwhile. Striped: it waits. Dotted outline: it never waited for its end."""
+        placed = bars.rows(events, self.last)
+        tall, drawn = height / max((row + 1 for _, row in placed), default=1), []
+        for event, row in placed:
+            end = self.last if event.end is None else event.end
+            kind: Kind = "waits" if not event.is_async else "open" if event.end is None else "solid"
+            what = f"{'asynchronous' if event.is_async else 'blocking'}: {event.op}"
+            top, bar = y + row * tall, tall * 0.88
+            tells, link = (call_text(event), self.meetings.remark(event)), self.meetings.number(event)
+            drawn.append(
+                Bar(
+                    what,
+                    lane,
+                    event.start,
+                    end,
+                    top,
+                    bar,
+                    Look(kind, self.colours[event.op]),
+                    event.op,
+                    tells,
+                    link,
+                    room=bar,
+                )
+            )
+        return drawn
+
+
+class Meetings:
+    """Which calls of a run belong together, in words."""
+
+    def __init__(self, run: Run) -> None:
+        self.is_whole = run.runs_as is None  # else the calls of other ranks aren't known
+        self.events, self.numbers = run.events, dict[object, int]()
+        self.rounds: dict[tuple[Any, ...], tuple[list[int], Event]] = {}
+
+    @cached_property
+    def matching(self) -> Matching:
+        return Matching.of(self.events)
+
+    def key(self, event: Event) -> tuple[Any, ...]:
+        """The same for calls that belong together, and for no others."""
+        if event.op not in POINT_TO_POINT:
+            return event.group, event.members, self.matching.places[event.rank, event.index]
+        other = self.matching.other_end(event)
+        ends = [(e.rank, e.index) for e in (event, other) if e is not None]
+        return (min(ends),)
+
+    def number(self, event: Event) -> int:
+        """The same for calls that belong together; from 1, or 0 if the others aren't known."""
+        return self.numbers.setdefault(self.key(event), len(self.numbers) + 1) if self.is_whole else 0
+
+    def remark(self, event: Event) -> str:
+        """Whom it waits for, and its line."""
+        line = line_of(event.where)
+        waits = self.waits_for(event) if self.is_whole else ""
+        return " · ".join(filter(None, (waits, f"called at {line}" if line and not waits.endswith(line) else "")))
+
+    def waits_for(self, event: Event) -> str:
+        if event.op in POINT_TO_POINT:
+            other = self.matching.other_end(event)
+            verb = {"send": "receives", "recv": "sends"}[event.op]
+            return said_of(other, event.rank, other.op) if other is not None else f"nobody {verb} it"
+        missing, last = self.latest(self.key(event), event)
+        if missing:
+            return f"never called by {ranks_text(missing).lower()}"
+        return said_of(last, event.rank, op_text(event), "the last to call it")
+
+    def latest(self, key: tuple[Any, ...], one: Event) -> tuple[list[int], Event]:
+        """(the ranks that never made this collective, the last call of it). one: of its calls"""
+        if key not in self.rounds:
+            name, members, number = key
+            calls = self.matching.collectives.by_key[name, members].partners(number, members)
+            made = [call for call in calls.values() if call is not None]
+            missing = [rank for rank, call in calls.items() if call is None]
+            self.rounds[key] = missing, max(made or [one], key=lambda call: (call.start, call.rank))
+        return self.rounds[key]
+
+
+def said_of(other: Event, rank: int, what: str, else_: str = "") -> str:
+    """That a rank waits for another's call, and where that is."""
+    if other.rank == rank and else_:
+        return else_
+    line = line_of(other.where)
+    return f"waits for rank {other.rank}'s {what}" + f", {line}" * bool(line)
+
+
+@cache
+def line_of(where: str) -> str:
+    return place(where).partition(":  ")[0]
 
 
 def height_of(number: int) -> float:
-    """Inches of each of so many lanes: 16 fit on a screen, and in four there is room for names in two rows."""
-    heights = ((4, 1.0), (8, 0.56), (16, 0.38), (32, 0.25), (MAX_LANES, 0.14))
+    """Pixels of each of so many lanes: 16 fit on a screen, and in four there is room for calls in several rows."""
+    heights = ((4, 72), (8, 52), (16, 36), (32, 24), (2 * MAX_LANES, 14))
     return next(tall for most, tall in heights if number <= most)
 
 
 def shown(run: Run, ranks: Sequence[int] | None) -> list[int]:
     """The requested ranks, without duplicates. Raises ValueError if there are none, or if one does not exist."""
-    asked = list(range(run.world_size)) if ranks is None else list(dict.fromkeys(ranks))
-    unknown = [rank for rank in asked if rank not in range(run.world_size)]
+    size = run.world_size
+    asked = list(range(size)) if ranks is None else list(dict.fromkeys(ranks))
+    unknown = [rank for rank in asked if rank not in range(-size, size)]
     if unknown or not asked:
         raise ValueError(
-            f"timeline(ranks=...) takes some of the ranks 0 to {run.world_size - 1}; "
+            f"timeline(ranks=...) takes some of the ranks 0 to {size - 1}; "
             + (f"there is no rank {unknown[0]}." if unknown else "it got none.")
         )
-    return asked
+    return list(dict.fromkeys(rank % size for rank in asked))
 
 
-def lanes_of(run: Run, ranks: list[int], start: float, end: float) -> list[Lane]:
+def lanes_of(run: Run, ranks: list[int], start: float, end: float) -> list[Alike]:
     """Ranks whose bars look alike share a lane; their peers and groups may differ."""
     first, last = bars.first_moment([], run.regions), bars.last_moment([], run.regions)
     until = bars.last_moment(run.events, run.regions)
@@ -117,14 +258,14 @@ def lanes_of(run: Run, ranks: list[int], start: float, end: float) -> list[Lane]
     regions_of = bars.by_rank([r for r in run.regions if seen(r, start, end, until)], size, runs_as)
     events_of = bars.by_rank([e for e in run.events if seen(e, start, end, until)], size, runs_as)
 
-    @functools.cache
+    @cache
     def looks(rank: int) -> tuple[object, ...]:
         regions = tuple((r.name, r.start, r.end) for r in regions_of[rank])
         calls = tuple((e.op, e.start, e.end, e.waited, e.is_async, e.bytes) for e in events_of[rank])
         return bool(all_regions[rank]), regions, calls  # a rank without regions has no bubbles
 
     return [
-        Lane(same, regions_of[same[0]], events_of[same[0]], bars.bubbles(all_regions[same[0]], first, last))
+        Alike(same, regions_of[same[0]], events_of[same[0]], bars.bubbles(all_regions[same[0]], first, last))
         for same in rank_sets.group_alike(ranks, (looks(run.ran_as(rank)) for rank in ranks))
     ]
 
@@ -135,7 +276,7 @@ def seen(bar: Region | Event, start: float, end: float, until: float) -> bool:
     return (bar.start < end and stop > start) or start <= bar.start == stop <= end
 
 
-def chosen(every: list[Lane], start: float, end: float) -> tuple[list[Lane], str]:
+def chosen(every: list[Alike], start: float, end: float) -> tuple[list[Alike], str]:
     """(the lanes to draw, a note about the others)."""
     if len(every) <= MAX_LANES:
         return every, ""
@@ -171,69 +312,16 @@ def colours_of(run: Run) -> dict[str, str]:
     return colours_of_work(dict.fromkeys(kinds))
 
 
-def kinds_of(run: Run, drawn: list[Lane]) -> list[Patch]:
-    """The legend of what occurs in these lanes."""
-    regions = [region for lane in drawn for region in lane.regions]
-    events = [event for lane in drawn for event in lane.events]
+def legend_of(parts: list[Part]) -> dict[str, Look]:
+    """What occurs in these lanes."""
+    lanes = [lane for part in parts for lane in part.drawn]
+    regions = [region for lane in lanes for region in lane.regions]
+    events = [event for lane in lanes for event in lane.events]
     there = {bars.stem(region.name) for region in regions} | {event.op for event in events}
-    patches = [Patch(facecolor=colour, label=kind) for kind, colour in colours_of(run).items() if kind in there]
+    colours = {kind: colour for part in parts for kind, colour in part.colours.items() if kind in there}
+    legend = {kind: Look("solid", colour) for kind, colour in colours.items()}
     if any(not event.is_async or event.waited is not None for event in events):
-        patches.append(Patch(facecolor=PAPER, edgecolor=INK, hatch=STRIPES, linewidth=0, label="the rank waits"))
-    if any(lane.bubbles for lane in drawn):
-        patches.append(Patch(**BUBBLE, label="bubble"))
-    return patches
-
-
-def draw_lanes(pen: Pen, run: Run, drawn: list[Lane]) -> None:
-    """Regions above calls; if the run has only one of the two, it fills the lane."""
-    compute = (0.08, 0.48 if run.events else 0.84)  # (top, height), as parts of a lane
-    calls = (0.6, 0.32) if run.regions else (0.1, 0.8)
-    end, colours = bars.last_moment(run.events, run.regions), colours_of(run)
-    for place, lane in enumerate(drawn):
-        pen.panel.axhline(place, color=GREY, linewidth=0.5, zorder=0)
-        top, height = place + compute[0], compute[1]
-        draw_compute(pen, lane.regions, top, height, colours)
-        for span in lane.bubbles:
-            pen.bar(*span, top, height, "bubble", **BUBBLE)
-        for span in bars.blocked(lane.regions, lane.events):
-            pen.bar(*span, top, height, "blocked", **WAITS)
-        draw_calls(pen, lane.events, place + calls[0], calls[1], colours, end)
-    pen.finish()
-
-
-def draw_compute(pen: Pen, regions: list[Region], y: float, height: float, colours: dict[str, str]) -> None:
-    nested = bars.depths(regions)
-    deepest = max((depth for _, depth in nested), default=0)
-    step = height * min(NESTED, 0.8 / max(1, deepest))
-    outline = 0.5 if len(regions) <= DENSE else 0
-    for (region, depth), (_, next_depth) in zip(nested, [*nested[1:], (None, 0)], strict=False):
-        top, tall, kind = y + depth * step, height - depth * step, bars.stem(region.name)
-        edge = PAPER if depth else darker(colours[kind])
-        look: Look = {"facecolor": colours[kind], "edgecolor": edge, "linewidth": outline}
-        pen.bar(region.start, region.end, top, tall, f"compute: {kind}", zorder=1 + depth / 100, **look)
-        pen.label(
-            region.start, region.end, top, step if next_depth > depth else tall, region.name, ground(colours[kind])
-        )
-
-
-def draw_calls(pen: Pen, events: list[Event], y: float, height: float, colours: dict[str, str], last: float) -> None:
-    """Solid: the rank can go on meanwhile. Striped: it waits. Dotted outline: it never waited for the call to end."""
-    placed = bars.rows(events, last)
-    tall = height / max((row + 1 for _, row in placed), default=1)
-    for event, row in placed:
-        colour, end = colours[event.op], last if event.end is None else event.end
-        look: Look = {"facecolor": colour, "edgecolor": darker(colour), "linewidth": 0.6}
-        if not event.is_async:
-            look |= {"facecolor": to_rgba(colour, 0.25), "edgecolor": darker(colour), "hatch": STRIPES}
-        elif event.end is None:
-            look |= {"facecolor": to_rgba(colour, 0.25), "edgecolor": INK, "linestyle": ":"}
-        kind = "asynchronous" if event.is_async else "blocking"
-        pen.bar(event.start, end, y + row * tall, tall * 0.88, f"{kind}: {event.op}", **look)
-        pen.label(
-            event.start, end, y + row * tall, tall * 0.88, event.op, ground(colour, on_stripes=not event.is_async)
-        )
-
-
-def darker(colour: str) -> tuple[float, ...]:
-    """A shade whose stripes are visible on white, even for yellow, and whose edge parts equal neighbours."""
-    return tuple(0.75 * part for part in to_rgba(colour)[:3])
+        legend["the rank waits"] = WAITS
+    if any(lane.bubbles for lane in lanes):
+        legend["bubble"] = BUBBLE
+    return legend

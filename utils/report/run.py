@@ -12,7 +12,7 @@ from ..events.memory_samples import MemoryNote
 
 if TYPE_CHECKING:  # imported by the methods below, when they are called
     from ..cluster.achieved import Uncertainty
-    from ..figures import Picture
+    from ..figures import Timeline
     from .breakdown import Breakdown, Comparison
     from .collective_charges import Charge, CollectiveCharges
     from .memory import Memory
@@ -38,6 +38,7 @@ class Run:
     computed[r] on a virtual cluster: what rank r's GPU computed in all
     rates       on a virtual cluster: the rates that its times follow, "datasheet" or "achieved"; "" if the run was real
     uncertainty on a virtual cluster: how far its times may be off, if its rates say so; see `range`
+    program     the name of the function that the ranks ran; "" if it has none
     runs_as[r]  the rank that ran in rank r's place, if `simulate` ran one of each kind (`alike`); else None. Then
                 results, memory and the rest are there for each rank, but events and regions only for those that ran
     """
@@ -56,6 +57,7 @@ class Run:
     rates: str = field(repr=False, default="")
     runs_as: tuple[int, ...] | None = field(repr=False, default=None)
     uncertainty: Uncertainty | None = field(repr=False, default=None)
+    program: str = field(repr=False, default="")
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
@@ -99,16 +101,27 @@ class Run:
 
         return Traffic(self.world_size, self.events)
 
-    def timeline(self, within: str | None = None, ranks: list[int] | None = None, beside: Run | None = None) -> Picture:
+    def timeline(
+        self,
+        within: str | None = None,
+        ranks: list[int] | None = None,
+        beside: Run | None = None,
+        title: str | tuple[str, str] = "",
+    ) -> Timeline:
         """A picture of what each rank did when: one lane per rank, compute above communication.
 
         within   the name of a region: show only the time from its first start on any rank to its last end
-        ranks    show only these; with more than 16, those that did the same at the same times share a lane
-        beside   another run, to compare with: both pictures get time axes of the same length
+        ranks    show only these, -1 being the last; with more than 16, those that did the same at the same times share
+                 a lane
+        beside   another run, to compare with: it is drawn below, on the same time axis
+        title    what is shown, if the program's name doesn't say it. For two runs: one for each
+
+        Where scripts run, bars say what they are and whom they waited for, the wheel zooms, a drag measures, and a
+        click on a rank folds its lane.
         """
         from .. import figures
 
-        return figures.timeline(self, within, ranks, beside)
+        return figures.timeline(self, within, ranks, beside, title)
 
     def memory(self) -> Memory:
         """Live bytes over time and their peak, for the ranks that tracked it. ValueError if none did."""

@@ -495,7 +495,7 @@ def test_spawn_simulate_and_figures_work():
 
         run = spawn(total, 4)
         print(run.results[3].tolist(), len(simulate(total, 1024).results))
-        run.timeline().savefig("timeline.png")
+        run.timeline().svg()
     """
     file = "work.py"
     end = bubblewrap.run(

@@ -206,8 +206,12 @@ def test_a_small_run_earns_no_remark(capsys):
 def test_its_pictures_and_its_trace_show_whom_each_lane_stands_for(tmp_path):
     run = simulate(grid, 256, 8, 4, 4, alike=by_stage(4, 256))
     assert repr(run).startswith("Run(256 ranks, of which 4 ran, virtual, ")
-    labels = [label.get_text() for label in run.timeline().axes[0].get_yticklabels()]
-    assert labels == ["ranks 0-63", "ranks 64-127", "ranks 128-191", "ranks 192-255"]
+    assert [lane.name for lane in run.timeline().lanes] == [
+        "ranks 0-63",
+        "ranks 64-127",
+        "ranks 128-191",
+        "ranks 192-255",
+    ]
     run.save_trace(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {entry["pid"] for entry in trace} == {0, 64, 128, 192}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
@@ -30,6 +31,13 @@ OF_THIS_PROCESS = {
         "Lines with % or ! work only in the notebook. Rank programs use plain Python, and subprocess.run for commands."
     ),
 }
+
+
+def name_of(fn: Callable[..., object]) -> str:
+    """The function's name; "" if it has none, as a lambda."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__name__", "").replace("<lambda>", "")
 
 
 def pickle_program(

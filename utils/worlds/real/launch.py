@@ -11,7 +11,7 @@ from typing import Any
 
 from ...report.run import Run
 from ..common.call_checks import MAX_PROCESSES, check_program, check_timeout, check_world_size
-from ..common.program import pickle_program
+from ..common.program import name_of, pickle_program
 from ..jobs.in_place import already_a_rank, run_in_place
 from .placement import choose_backend
 
@@ -63,4 +63,6 @@ def spawn(
     from .watchdog import run_world  # only now, so that `import utils` is quick
     from .world import RealWorld
 
-    return run_world(lambda: RealWorld(world_size, placement, program, check_replicas), timeout)
+    run = run_world(lambda: RealWorld(world_size, placement, program, check_replicas), timeout)
+    run.program = name_of(fn)
+    return run

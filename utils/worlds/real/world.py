@@ -8,7 +8,7 @@ import pickle
 import re
 import signal
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...diagnosis import deadlock
 from ...diagnosis.data_remark import data_remark
@@ -33,6 +33,21 @@ from .process_world import ProcessWorld
 LOOK = 0.3  # seconds for which ranks are watched, to find out which compute
 LOOKS = 5  # upper limit
 MOST_STACKS = 32  # of ranks that wait; the others wait in the same places, most likely
+
+
+class Found(NamedTuple):
+    """What the ranks do.
+
+    unfinished   those that have not finished
+    lines        one for each rank
+    advice       what seems to hold them up; "" if they compute
+    waiting      as in `RankError.waiting`
+    """
+
+    unfinished: list[int]
+    lines: list[str]
+    advice: str
+    waiting: dict[int, tuple[str, str]]
 
 
 class RealWorld(ProcessWorld):
@@ -113,35 +128,44 @@ class RealWorld(ProcessWorld):
         if deadlock.deadlock_report(self.states) is not None:
             self.look_at_stacks(seconds=0.5)
             report = deadlock.deadlock_report(self.states, now=self.seconds())
-            first_line = deadlock.who_is_stuck(self.states)  # after the end, all have finished
-            self.end()
-            raise WorldStuck(f"{first_line}\n{report}")
+            error = WorldStuck(f"{deadlock.who_is_stuck(self.states)}\n{report}")
+            error.waiting = deadlock.waiting_in(self.states, {})
+            self.end()  # after it, all have finished
+            raise error
 
     def timed_out(self, timeout: float) -> RankTimeout:
-        unfinished, lines, advice = self.what_ranks_do()
-        advice = (
-            advice or f"If the work needs longer, say how long: spawn(..., timeout={max(300, round(5 * timeout))})."
-        )
-        at_work = [rank for rank in unfinished if self.states[rank].blocked_in() is None]
+        found = self.what_ranks_do()
+        longer = max(300, round(5 * timeout))
+        advice = found.advice or f"If the work needs longer, say how long: spawn(..., timeout={longer})."
+        at_work = [rank for rank in found.unfinished if self.states[rank].blocked_in() is None]
         self.end()
-        verb = "has" if len(unfinished) == 1 else "have"
-        return RankTimeout(
-            f"{ranks_text(unfinished).lower()} {verb} not finished after {timeout:g} s.\n"
-            + "\n".join(["  " + line for line in lines] + ["", advice]),
-            rank=next(iter(at_work or unfinished), None),
+        verb = "has" if len(found.unfinished) == 1 else "have"
+        error = RankTimeout(
+            f"{ranks_text(found.unfinished).lower()} {verb} not finished after {timeout:g} s.\n"
+            + "\n".join(["  " + line for line in found.lines] + ["", advice]),
+            rank=next(iter(at_work or found.unfinished), None),
         )
+        error.waiting = found.waiting
+        return error
 
-    def what_ranks_do(self) -> tuple[list[int], list[str], str]:
-        """The ranks that have not finished, a line for each rank, and what seems to hold them up, "" for work."""
+    def what_ranks_do(self) -> Found:
         computing = self.which_compute()
         running = self.ask_for_lines(seconds=1)
         unfinished = [state.rank for state in self.states if not state.finished]
         at_work = [rank for rank in unfinished if self.states[rank].blocked_in() is None]
         idle = [rank for rank in at_work if rank not in computing]
-        lines = deadlock.describe_ranks(self.states, running, idle, self.seconds())
+        advice = ""
         if idle and not computing:
-            return unfinished, lines, deadlock.what_idle_ranks_wait_for(self.states, idle)
-        return unfinished, lines, "" if at_work else deadlock.calls_of_threads(self.states)
+            advice = deadlock.what_idle_ranks_wait_for(self.states, idle)
+        elif not at_work:
+            advice = deadlock.calls_of_threads(self.states)
+        stuck = {rank: ("idle", running.get(rank, "")) for rank in idle}
+        return Found(
+            unfinished,
+            deadlock.describe_ranks(self.states, running, idle, self.seconds()),
+            advice,
+            deadlock.waiting_in(self.states, stuck) if not computing else {},
+        )
 
     def which_compute(self) -> list[int]:
         """The ranks that compute, or whose records grow, in the next moments.

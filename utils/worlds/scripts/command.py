@@ -127,7 +127,7 @@ def run_here(script: Script, options: argparse.Namespace) -> int:
     try:
         run = run_world(make, math.inf)
     except RankError as error:
-        keepsakes.keep(options, worlds[-1].run_so_far(error), report_text(error))
+        keepsakes.keep(options, worlds[-1].run_so_far(error), report_text(error), error.waiting)
         return worlds[-1].exit_code(error)
     except KeyboardInterrupt as error:
         stopped = f"{signal.Signals(stopped_by[0]).name}: {str(error) or 'no rank had started.'}"

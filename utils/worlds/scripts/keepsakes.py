@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from ...events.event import Event
 from ...report.run import Run
 
-PICTURES = (".html", ".png", ".pdf", ".svg")
+PICTURES = (".html", ".svg")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def listed() -> str:
-    return f"{', '.join(PICTURES[:-1])} or {PICTURES[-1]}"
+    return " or ".join(PICTURES)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -34,11 +36,14 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError(f"--timeline {options.timeline} is not a format for pictures: use {listed()}.")
 
 
-def keep(options: argparse.Namespace, run: Run | None, report: str = "") -> None:
+def keep(
+    options: argparse.Namespace, run: Run | None, report: str = "", waiting: Mapping[int, Event] | None = None
+) -> None:
     """Print the report of a run that failed and the tables that were asked for; write the files.
 
     run      what is known of the run, or None
     report   why it failed; "" if it went well
+    waiting  RankError.waiting, if it got stuck
     """
     sys.stdout.flush()
     if report:
@@ -54,13 +59,6 @@ def keep(options: argparse.Namespace, run: Run | None, report: str = "") -> None
     if options.trace:
         run.save_trace(options.trace)
     if options.timeline:
-        save_timeline(run, options.timeline)
+        from ... import figures  # only now, so that the command starts quickly
 
-
-def save_timeline(run: Run, path: Path) -> None:
-    picture = run.timeline()
-    if path.suffix.lower() == ".html":
-        page = f'<!doctype html>\n<meta charset="utf-8">\n<title>{path.stem}</title>\n{picture._repr_html_()}\n'
-        path.write_text(page, "utf-8")
-    else:
-        picture.savefig(path)
+        (figures.deadlock(run, waiting) if waiting else run.timeline()).save(options.timeline)

@@ -74,10 +74,14 @@ class ScriptWorld(RealWorld):
             self.update_states()
             if any(state.blocked_in() is not None for state in self.states):
                 self.tell_after = math.inf
-                _, lines, advice = self.what_ranks_do()
+                found = self.what_ranks_do()
                 said = f"{NAME}: no rank has called or left torch.distributed for {quiet:.0f} s."
                 self.screen.flush()
-                print(*wrapped("\n".join([said, *("  " + line for line in lines), advice])), sep="\n", file=sys.stderr)
+                print(
+                    *wrapped("\n".join([said, *("  " + line for line in found.lines), found.advice])),
+                    sep="\n",
+                    file=sys.stderr,
+                )
 
     def all_may_wait(self) -> bool:
         """False if some rank is certainly at work: a quick look, since the record of a long run takes long to read."""

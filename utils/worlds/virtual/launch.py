@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...report.run import Run
 from ..common.call_checks import check_program, check_timeout, check_world_size
-from ..common.program import pickle_program
+from ..common.program import name_of, pickle_program
 from ..real.zygote.client import zygote
 
 if TYPE_CHECKING:
@@ -99,4 +99,6 @@ def simulate(
     if representatives is not None and (reason := why_not(cluster, device)):
         raise ValueError(reason)
     program = pickle_program(fn, args, kwargs, world_size)
-    return run_virtually(world_size, cluster, device, item_as_nan, representatives, program, timeout)
+    run = run_virtually(world_size, cluster, device, item_as_nan, representatives, program, timeout)
+    run.program = name_of(fn)
+    return run

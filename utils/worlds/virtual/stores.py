@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ...events.failure import NEVER_SET
 from .rank import World
 
 NAME_KEY = "name of the store"  # get() returns the store's name for it, also from behind prefixes
@@ -27,7 +28,7 @@ def poll(world: World, store: dist.Store, keys: list[str]) -> None:
     rank, pause = world.running, FIRST_PAUSE
     while not store.check(keys):
         if pause > LONGEST_PAUSE:
-            raise RuntimeError(f"rank {rank.number} waits for {keys} in the store, and no rank sets them.")
+            raise RuntimeError(f"rank {rank.number} waits for {keys} {NEVER_SET}")
         rank.clock += pause
         pause *= 1.1
         world.scheduler.yield_turn(rank)

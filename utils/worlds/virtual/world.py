@@ -12,13 +12,13 @@ from typing import Any
 from ...cluster.hardware import Cluster
 from ...diagnosis import deadlock
 from ...diagnosis.data_remark import data_remark
-from ...diagnosis.errors import Interrupted, RankCrashed, RankFailed, RankTimeout, WorldStuck
-from ...diagnosis.failure_report import how_it_died, report_failures
+from ...diagnosis.errors import Interrupted, RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck
+from ...diagnosis.failure_report import how_it_died, report_failures, students_frames
 from ...diagnosis.nccl_order import nccl_remark
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...events.computed import Computed
 from ...events.event import Event, Region
-from ...events.failure import Failure
+from ...events.failure import NEVER_SET, Failure
 from ...events.memory_samples import MemoryNote, peak_of
 from ...events.rank_state import RankState, SamplerUse, StackFrame, TensorLayout
 from ...report.collective_charges import Charge
@@ -188,7 +188,10 @@ class VirtualWorld(ProcessWorld):
         records = marshal.loads(outcome.ranks)
         self.take_records(records)
         if outcome.held_up and not outcome.failures:
-            raise WorldStuck(deadlock.report_of_a_lock(self.states, outcome.lines, outcome.held_up))
+            error = WorldStuck(deadlock.report_of_a_lock(self.states, outcome.lines, outcome.held_up))
+            idle = {rank: ("idle", outcome.lines.get(rank, "")) for rank in outcome.held_up}
+            error.waiting = deadlock.waiting_in(self.states, idle)
+            raise error
         raise_what_went_wrong(self.representatives.among_themselves(self.states), outcome.failures)
         return self.run_of(records, outcome)
 
@@ -228,9 +231,16 @@ def raise_what_went_wrong(states: list[RankState], failures: dict[int, Failure])
     """Raises the report of a world that has ended, unless it ended well."""
     if failures:
         waiting = {state.rank: event for state in states if (event := state.blocked_in()) is not None}
-        raise report_failures(failures, waiting, {}, deadlock.mixed_up_before(states))
+        error: RankError = report_failures(failures, waiting, {}, deadlock.mixed_up_before(states))
+        frames = {r: students_frames(f.frames)[-1:] for r, f in failures.items() if f.message.endswith(NEVER_SET)}
+        if frames:
+            stores = {rank: ("store", f"{at.file}:{at.line}") for rank, frame in frames.items() for at in frame}
+            error.waiting = deadlock.waiting_in(states, stores)
+        raise error
     if not all(state.finished for state in states):
         report = deadlock.deadlock_report(states) or "\n".join(deadlock.describe_ranks(states))
-        raise WorldStuck(f"{deadlock.who_is_stuck(states)}\n{report}")
-    if error := silent_mistake(states):
+        error = WorldStuck(f"{deadlock.who_is_stuck(states)}\n{report}")
+        error.waiting = deadlock.waiting_in(states, {})
         raise error
+    if mistake := silent_mistake(states):
+        raise mistake
