@@ -19,6 +19,7 @@ from ...diagnosis.own_timeout import own_timeout, timed_out
 from ...diagnosis.replicas import frozen_remark
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...diagnosis.words import ranks_text
+from ...events.event import Event
 from ...events.failure import Failure
 from ...events.isend_ends import bound_by_receives
 from ...recording.reader import RecordReader, read_memory
@@ -47,7 +48,7 @@ class Found(NamedTuple):
     unfinished: list[int]
     lines: list[str]
     advice: str
-    waiting: dict[int, tuple[str, str]]
+    waiting: dict[int, Event]
 
 
 class RealWorld(ProcessWorld):
