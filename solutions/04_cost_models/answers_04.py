@@ -195,9 +195,6 @@ wrong("keeps-the-names", "shifted").replace("1 : gpus + 1", ":gpus")
 wrong("name-in-front", "the GPU's name in front").replace("1 : gpus + 1", ": gpus + 1")
 wrong("all-columns", "columns that are not GPUs").replace("1 : gpus + 1", "1:")
 wrong("cuts-at-tabs-only", "white space around the labels").replace("line.split()", 'line.split("\\t")')
-wrong("tabs-and-strips", "row 0 is []", hidden=True).replace(
-    "line.split()[1 : gpus + 1]", '[x.strip() for x in line.split("\\t")[1 : gpus + 1]]'
-)
 wrong("names-of-one-digit", "12 GPUs", hidden=True).replace("len(lines)", "sum(line[4:5].isspace() for line in lines)")
 wrong("counts-words-in-the-first-line", "Only rows of GPUs count").function("""
     lines = text.splitlines()
@@ -502,7 +499,6 @@ wrong("always-strong", sentence="the other kind of efficiency: this is weak scal
 wrong("always-weak", sentence="the speed-up, or the other kind of efficiency: this is strong scaling").replace(
     'fewest / gpus if work == "the same" else 1', "1"
 )
-wrong("swapped", same_as="always-weak").replace('work == "the same"', 'work != "the same"')
 wrong("relative-to-one", sentence="relative to one GPU: compare with the smallest number of GPUs, which is 4").replace(
     "fewest / gpus if", "1 / gpus if"
 )

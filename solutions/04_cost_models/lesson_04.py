@@ -266,8 +266,8 @@ check(roofline_time, judges="values")
 check(roofline_time, judges="time")
 
 # %% [markdown]
-# How large must a product be to be compute-bound? For square products in bfloat16 the intensity is $n / 3$, so from $n$ =
-# three times the ridge point. **Predict**: what share of its peak does an H100 reach just above that, at $n = 886$?
+# How large must a product be to be compute-bound? For square products in bfloat16 the intensity is $n / 3$, so $n$ must
+# be three times the ridge point. **Predict**: what share of its peak does an H100 reach just above that, at $n = 886$?
 
 # %%
 predict("share of the peak at n = 886", ...)
