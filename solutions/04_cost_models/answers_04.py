@@ -150,6 +150,9 @@ wrong("total-of-all-tiles", sentence="with the tiles before it added: each tile 
 wrong("a-transposed", sentence="made with tiles of a transposed: they are at (rows, inner)").replace(
     '"a", rows, inner', '"a", inner, rows'
 )
+wrong("steps-of-one", sentence="made with tiles that overlap: step goes up by `tile`").replace(
+    "range(0, k, tile)", "range(k // tile)"
+)
 wrong("one-product", sentence="a single product of tiles for each tile of c: it takes one for each step").body("""
     memory.store("c", memory.load("a", rows, columns) @ memory.load("b", rows, columns), rows, columns)
 """)
@@ -195,9 +198,6 @@ wrong("keeps-the-names", "shifted").replace("1 : gpus + 1", ":gpus")
 wrong("name-in-front", "the GPU's name in front").replace("1 : gpus + 1", ": gpus + 1")
 wrong("all-columns", "columns that are not GPUs").replace("1 : gpus + 1", "1:")
 wrong("cuts-at-tabs-only", "white space around the labels").replace("line.split()", 'line.split("\\t")')
-wrong("tabs-and-strips", "row 0 is []", hidden=True).replace(
-    "line.split()[1 : gpus + 1]", '[x.strip() for x in line.split("\\t")[1 : gpus + 1]]'
-)
 wrong("names-of-one-digit", "12 GPUs", hidden=True).replace("len(lines)", "sum(line[4:5].isspace() for line in lines)")
 wrong("counts-words-in-the-first-line", "Only rows of GPUs count").function("""
     lines = text.splitlines()
@@ -296,6 +296,10 @@ wrong(
             table.append((at, name))
     return table
 """)
+wrong("up-to", sentence="a table of sizes up to which a line is lowest: an entry has the size where it begins").replace(
+    "return table",
+    "ends = [size for size, _ in table[1:]] + [math.inf]\nreturn [(end, name) for end, (_, name) in zip(ends, table)]",
+)
 wrong(
     "crossings-with-the-first",
     sentence="a table of where each line crosses the first one: go on from the line that is lowest there",
@@ -399,6 +403,9 @@ wrong("without-squares", "aren't squared").replace(
 wrong("smallest-largest-error", "by its largest error").replace("error = sum(", "error = max(").replace(
     "((alpha + n * beta) / t - 1) ** 2", "abs((alpha + n * beta) / t - 1)"
 )
+wrong("leaves-out-the-cut", sentence="made without the size at the cut: the second part begins with it").replace(
+    "(sizes[cut:], seconds[cut:])", "(sizes[cut + 1 :], seconds[cut + 1 :])"
+).replace("len(sizes) - 2", "len(sizes) - 3")
 wrong("last-lines", sentence="a line of the last cut that was tried: keep the lines of the best one").replace(
     "_, first, left, right = min(found)", "first, (left, right) = min(found)[1], lines"
 )
@@ -502,7 +509,6 @@ wrong("always-strong", sentence="the other kind of efficiency: this is weak scal
 wrong("always-weak", sentence="the speed-up, or the other kind of efficiency: this is strong scaling").replace(
     'fewest / gpus if work == "the same" else 1', "1"
 )
-wrong("swapped", same_as="always-weak").replace('work == "the same"', 'work != "the same"')
 wrong("relative-to-one", sentence="relative to one GPU: compare with the smallest number of GPUs, which is 4").replace(
     "fewest / gpus if", "1 / gpus if"
 )
@@ -595,6 +601,9 @@ wrong("one-mask-less", sentence="without one of the masks behind the matrices: a
 )
 wrong("sequences-squared", sentence="with b squared: a sequence's tokens meet only those of the same sequence").replace(
     "s * s * b", "s * s * b * b"
+)
+wrong("in-32-bits", sentence="with 4 bytes for each number behind the matrices: they have 16 bits").replace(
+    "34 * s", "68 * s"
 )
 wrong("divides-by-h", sentence="with 5 a s // h, which is rounded down: multiply first").replace(
     "5 * a * s * s * b", "s * b * h * (5 * a * s // h)"

@@ -123,6 +123,13 @@ figures.bandwidths(nbytes, seconds, memory_hierarchy.levels(), fixed)
 # %%
 predict("bandwidths of L1 and memory", ...)
 
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# `levels` is ordered from small to large, so you want the first name whose size is at least `2 * n`:
+# `next(name for name, size in ... if ...)`.
+# </details>
+
 # %% exercise="bandwidth-of-levels" difficulty=2 minutes=10
 def bandwidth_of_levels(
     nbytes: list[int], seconds: list[float], fixed: float, levels: dict[str, float]
@@ -145,13 +152,6 @@ def bandwidth_of_levels(
         rates[level].append(2 * n / (t - fixed))
         ### END SOLUTION
     return {name: median(found) for name, found in rates.items() if found}
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# `levels` is ordered from small to large, so you want the first name whose size is at least `2 * n`:
-# `next(name for name, size in ... if ...)`.
-# </details>
 
 # %%
 by_hand = bandwidth_of_levels(
@@ -266,8 +266,8 @@ check(roofline_time, judges="values")
 check(roofline_time, judges="time")
 
 # %% [markdown]
-# From which size on is a product compute-bound? For square products in bfloat16 the intensity is $n / 3$, so from $n$ =
-# three times the ridge point. **Predict**: what share of its peak does an H100 reach just above that, at $n = 886$?
+# How large must a product be to be compute-bound? For square products in bfloat16 the intensity is $n / 3$, so $n$ must
+# be three times the ridge point. **Predict**: what share of its peak does an H100 reach just above that, at $n = 886$?
 
 # %%
 predict("share of the peak at n = 886", ...)
@@ -336,7 +336,7 @@ memory.arrays["y"], memory.loaded, memory.stored
 # ## Kernel fusion
 #
 # `torch.relu(x * scale + shift)` looks like one line, but it is **three** operations. Each reads its input from memory
-# and writes its result back, and the next one reads that again. Here is the same, block by block:
+# and writes its result back, and the next one reads that again. Here it is, block by block:
 
 # %%
 def unfused_chain(memory, numel, scale, shift):
@@ -649,7 +649,7 @@ reveal(
 # %% [markdown]
 # **NCCL** does this when it starts: it reads the wiring of the machine and of the NICs, and searches for rings and
 # trees without slow links. (It doesn't try every order: for 8 GPUs there are 5,040, for 16 over a million million.) On
-# newer machines there is nothing to search: switches join every GPU with every other at full speed.
+# newer machines there is nothing to search for: switches join every GPU with every other at full speed.
 
 # %%
 nvswitch = read_topology(gpu_topology.recorded("eight-nvlink"))
@@ -960,7 +960,7 @@ print(
 #
 # With $n$ left open, each algorithm is a line: a latency, plus seconds per byte. For every size, the fastest algorithm
 # is the lowest line. A library doesn't evaluate all of them in every call: it looks into a **tuning table**, made once,
-# that says from which size on to use which algorithm. Make it.
+# that says which algorithm to use, and from what size. Make it.
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -984,7 +984,7 @@ print(
 
 # %% exercise="tuning-table" difficulty=3 minutes=15
 def tuning_table(lines: dict[str, tuple[float, float]]) -> list[tuple[float, str]]:
-    """Which algorithm is fastest from which size on: [(0, name), (bytes, name), ...].
+    """Which algorithm is fastest, from what size: [(0, name), (bytes, name), ...].
 
     lines: {name: (latency in seconds, seconds per byte)}, one or more. Entry (x, name):
     name is the fastest for sizes between x and the next entry's. The first entry has x
@@ -1789,6 +1789,10 @@ check(mfu_and_hfu, judges="values")
 for gpus, seconds in first_page.items():
     mfu, _ = mfu_and_hfu(4096 / seconds, 8 * 4096**2, 8, 0, 1, gpus, peak)
     print(f"{gpus:2} GPUs: MFU {mfu:.0%}")
+
+# %% [markdown]
+# Alone, a GPU computes most of the time (at the datasheet's rates, which no real one reaches). Of sixteen you pay for
+# all and use 4 %.
 
 # %% [markdown]
 # ### How your predictions went

@@ -63,12 +63,6 @@ wrong("cuts-towards-zero", "cuts towards zero").replace(
 )
 wrong("truncates", "cut off towards zero").replace("below + (u < y - below)", "(y + u).trunc()")
 wrong("ignores-the-seed", "Draw from `generator`").replace(", generator=generator", "")
-wrong("fair-coin", "rounded up").replace(
-    "below + (u < y - below)", "torch.where(u < 0.5, torch.floor(y), torch.ceil(y))"
-)
-wrong("upside-down", "rounded up").replace(
-    "below + (u < y - below)", "torch.floor(y) + (u > y - y.floor()) * (y != y.floor())"
-)
 wrong("adds-and-floors", "compare u with the fraction").replace("below + (u < y - below)", "torch.floor(y + u)")
 wrong("in-float32", "float64", hidden=True).replace("below + (u < y - below)", "below.float() + (u < y - below)")
 wrong("draws-in-the-dtype-and-adds", "compare u with the fraction").body("""

@@ -134,6 +134,14 @@ predict("the sum of 1,000 roundings of 0.3", ...)
 # $\lfloor y \rfloor$. Each entry draws for itself. And each rank needs a seed of its own: if all ranks round up
 # together, nothing cancels.
 
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# `torch.rand(y.shape, generator=generator)` draws a number $u$ from 0 to 1 for each entry. How likely is it that $u$ is
+# below 0.3? Compare $u$ with the fraction. Don't add it to $y$, since that sum is rounded too: in float32, 300,001 plus
+# a $u$ just below 1 is 300,002. And note that `floor(-0.3)` is -1, while converting -0.3 to an integer gives 0.
+# </details>
+
 # %% exercise="stochastic-round" difficulty=2 minutes=6
 def stochastic_round(y: Tensor, seed: int) -> Tensor:
     """Whole numbers whose expected values are those of `y`; each entry is rounded up or
@@ -150,14 +158,6 @@ def stochastic_round(y: Tensor, seed: int) -> Tensor:
     u = torch.rand(y.shape, generator=generator)
     return below + (u < y - below)
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# `torch.rand(y.shape, generator=generator)` draws a number $u$ from 0 to 1 for each entry. How likely is it that $u$ is
-# below 0.3? Compare $u$ with the fraction. Don't add it to $y$, since that sum is rounded too: in float32, 300,001 plus
-# a $u$ just below 1 is 300,002. And note that `floor(-0.3)` is -1, while converting -0.3 to an integer gives 0.
-# </details>
 
 # %% check="stochastic-round" judges="values" points=3
 check(stochastic_round, judges="values")
@@ -203,6 +203,21 @@ reveal("the sum of 1,000 roundings of 0.3", nearest, why="Each one is 0. A bias 
 # %%
 predict("bytes of 1,000 numbers", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# `blocks` has one row per block, so a scale is a maximum along each row: `amax(1)`. To divide each row by its own
+# scale, the scales must be a column: `scales[:, None]`.
+# </details>
+# <details><summary>Hint 2: the zeros</summary>
+#
+# 0 / 0 is `nan`, and `nan` as int8 is garbage. Divide such a block by 1 instead: `torch.where(scales > 0, scales, 1)`.
+# </details>
+# <details><summary>Hint 3: the end</summary>
+#
+# The codes of the padding must go: flatten, and keep the first `len(x)`.
+# </details>
+
 # %% exercise="quantise" difficulty=3 minutes=10
 def quantise(x: Tensor, block: int, levels: int, to_whole) -> tuple[Tensor, Tensor]:
     """(codes, scales): each block of x is about its codes times its scale.
@@ -222,21 +237,6 @@ def quantise(x: Tensor, block: int, levels: int, to_whole) -> tuple[Tensor, Tens
     codes = to_whole(blocks / divisors[:, None]).clamp(-levels, levels)
     return codes.to(torch.int8).flatten()[: len(x)], scales
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# `blocks` has one row per block, so a scale is a maximum along each row: `amax(1)`. To divide each row by its own
-# scale, the scales must be a column: `scales[:, None]`.
-# </details>
-# <details><summary>Hint 2: the zeros</summary>
-#
-# 0 / 0 is `nan`, and `nan` as int8 is garbage. Divide such a block by 1 instead: `torch.where(scales > 0, scales, 1)`.
-# </details>
-# <details><summary>Hint 3: the end</summary>
-#
-# The codes of the padding must go: flatten, and keep the first `len(x)`.
-# </details>
 
 # %% check="quantise" judges="values" points=4
 check(quantise, judges="values")
@@ -304,6 +304,13 @@ reveal("100 + 100 in int8", overflown, why="200 is too large and wraps around: 2
 # %%
 predict("ranks at which int8 saves nothing", ...)
 
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# `gathered` is sorted by tensor: `[[codes of rank 0, codes of rank 1], [scales of rank 0, scales of rank 1]]`. A
+# payload is sorted by rank. `zip(*gathered)` turns one into the other.
+# </details>
+
 # %% exercise="mean-of-gathered" difficulty=2 minutes=7
 def mean_of_gathered(
     payload: tuple[Tensor, ...], numel: int, decompress, rank: int, world_size: int
@@ -325,13 +332,6 @@ def mean_of_gathered(
     ### BEGIN SOLUTION
     return sum(decompress(of_rank, numel) for of_rank in zip(*gathered)) / world_size
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# `gathered` is sorted by tensor: `[[codes of rank 0, codes of rank 1], [scales of rank 0, scales of rank 1]]`. A
-# payload is sorted by rank. `zip(*gathered)` turns one into the other.
-# </details>
 
 # %% check="mean-of-gathered" judges="values" points=3
 check(mean_of_gathered, judges="values")
@@ -475,6 +475,22 @@ predict(
     choices=["the sum of the gradients", "sums of unrelated numbers"],
 )
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# `x[indices]` are the values, with their signs. Two ranks may send the same index. What should `mean` hold there?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# `mean[places] = values` and `mean[places] += values` both keep only **one** of several values with the same index.
+# `mean.index_add_(0, places, values)` adds them all.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Gather values and indices into lists, and join each list with `torch.cat`: that is one long list of (place, value)
+# pairs from all ranks. Add the pairs to zeros, then divide by the number of ranks.
+# </details>
+
 # %% exercise="top-k-mean" difficulty=3 minutes=10
 def top_k_mean(x: Tensor, k: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     """(mean, sent): the mean over all ranks of what they send, and what this rank
@@ -497,22 +513,6 @@ def top_k_mean(x: Tensor, k: int, rank: int, world_size: int) -> tuple[Tensor, T
     sent = torch.zeros_like(x).index_add(0, *reversed(mine))
     ### END SOLUTION
     return mean, sent
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# `x[indices]` are the values, with their signs. Two ranks may send the same index. What should `mean` hold there?
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# `mean[places] = values` and `mean[places] += values` both keep only **one** of several values with the same index.
-# `mean.index_add_(0, places, values)` adds them all.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Gather values and indices into lists, and join each list with `torch.cat`: that is one long list of (place, value)
-# pairs from all ranks. Add the pairs to zeros, then divide by the number of ranks.
-# </details>
 
 # %% check="top-k-mean" judges="values" points=4
 check(top_k_mean, judges="values")
@@ -579,7 +579,8 @@ for rank in range(4):
 #
 # What if all ranks choose **the same** $k$ entries? Then nobody has to send indices, and the values can be
 # **all-reduced** after all. Entries chosen at random will do, if all ranks draw them with the same seed, a new one in
-# each step. Each entry arrives in only $k$ of $n$ steps, so multiply by $n / k$, and the result is unbiased.
+# each step. Draw each of the $k$ by itself: neighbours are often alike, so a window would tell less. Each entry arrives
+# in only $k$ of $n$ steps, so multiply by $n / k$, and the result is unbiased.
 
 # %% exercise="random-k-mean" difficulty=2 minutes=6
 def random_k_mean(x: Tensor, k: int, seed: int, rank: int, world_size: int) -> Tensor:
@@ -653,6 +654,21 @@ spawn(tug_of_war, 2).results[0]
 #
 # Each rank has a residual of its own. So subtract what **this rank** has sent, not the mean that everybody receives.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Three quantities per step: what the rank would like to send, what it does send, and the difference between them.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# What it would like to send is not just the gradient. It still owes the residual.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Hand the sum of the two to `compressed_mean`. The new residual is that sum without what this rank has sent; the
+# mean doesn't come into it.
+# </details>
+
 # %% exercise="feedback-step" difficulty=3 minutes=8
 def feedback_step(
     gradient: Tensor, residual: Tensor, compressed_mean, rank: int, world_size: int
@@ -669,21 +685,6 @@ def feedback_step(
     mean, sent = compressed_mean(corrected, rank=rank, world_size=world_size)
     return mean, corrected - sent
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# Three quantities per step: what the rank would like to send, what it does send, and the difference between them.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# What it would like to send is not just the gradient. It still owes the residual.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Hand the sum of the two to `compressed_mean`. The new residual is that sum without what this rank has sent; the
-# mean doesn't come into it.
-# </details>
 
 # %% check="feedback-step" judges="values" points=4
 check(feedback_step, judges="values")
@@ -854,6 +855,24 @@ predict("times fewer numbers", ...)
 
 # %% [markdown]
 # ## PowerSGD
+#
+# Now write one such step, for one matrix, with the residual added before it and returned after it.
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The four steps above, in this order. Where a product of the local matrix is formed, a sum over the ranks follows.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# `torch.linalg.qr(p)` returns two matrices. The first has orthonormal columns that span what the columns of `p` span.
+# Do it after the all-reduce: afterwards all ranks must hold the same `p`.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `P` needs no division by the number of ranks, since its length is lost in step 2. `Q` does, since it carries the
+# length. `all_reduce` wants a contiguous tensor and works in place; `corrected.T @ p` makes a new one.
+# </details>
 
 # %% exercise="power-sgd" difficulty=4 minutes=15
 def power_sgd(
@@ -878,22 +897,6 @@ def power_sgd(
     ### END SOLUTION
     approximation = p @ q.T
     return approximation, q, corrected - approximation
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# The four steps above, in this order. Where a product of the local matrix is formed, a sum over the ranks follows.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# `torch.linalg.qr(p)` returns two matrices. The first has orthonormal columns that span what the columns of `p` span.
-# Do it after the all-reduce: afterwards all ranks must hold the same `p`.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# `P` needs no division by the number of ranks, since its length is lost in step 2. `Q` does, since it carries the
-# length. `all_reduce` wants a contiguous tensor and works in place; `corrected.T @ p` makes a new one.
-# </details>
 
 # %% check="power-sgd" judges="values" points=5
 check(power_sgd, judges="values")
@@ -1006,6 +1009,24 @@ def half_hook(bucket, world_size):
 # One hook for all compressors of parts 1 and 2, with error feedback. Each bucket has a residual of its own, which must
 # live from one step to the next.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# It is `feedback_step` and `mean_of_gathered` in one, cut in two where the waiting begins. What must happen before
+# `return finish`, and what can only happen after the last message has arrived?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# The residual doesn't depend on other ranks. It can be computed at once, while the network is busy. Look it up by
+# `bucket.index`; in the first step there is none, and `residuals.get(bucket.index, 0)` gives 0.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `dist.all_gather(parts, tensor, async_op=True)` returns a handle. Keep `parts` and the handle; `finish` sees them,
+# because it is defined inside. Write with `bucket.flat.copy_(...)`. With `bucket.flat = ...` the gradients, which are
+# views of the old tensor, would stay as they were.
+# </details>
+
 # %% exercise="compressed-hook" difficulty=4 minutes=15
 def compressed_hook(
     bucket, compress, decompress, residuals: dict, rank: int, world_size: int
@@ -1039,24 +1060,6 @@ def compressed_hook(
         ### END SOLUTION
 
     return finish
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# It is `feedback_step` and `mean_of_gathered` in one, cut in two where the waiting begins. What must happen before
-# `return finish`, and what can only happen after the last message has arrived?
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# The residual doesn't depend on other ranks. It can be computed at once, while the network is busy. Look it up by
-# `bucket.index`; in the first step there is none, and `residuals.get(bucket.index, 0)` gives 0.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# `dist.all_gather(parts, tensor, async_op=True)` returns a handle. Keep `parts` and the handle; `finish` sees them,
-# because it is defined inside. Write with `bucket.flat.copy_(...)`. With `bucket.flat = ...` the gradients, which are
-# views of the old tensor, would stay as they were.
-# </details>
 
 # %% check="compressed-hook" judges="values" points=4
 check(compressed_hook, judges="values")
@@ -1527,6 +1530,23 @@ def try_hook(make_hook):
 try_hook(partial(hook_of, "whole"))
 try_hook(partial(hook_of, "int8"))
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# `try_hook(slow_network_hook)` prints the time and the loss. Divide the time by 60: how much of a step is computing,
+# how much is latency, and how much is bytes?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# `compressed_hook` with `compress_top` is almost there. It needs a residual that lives as long as the training, and a
+# share of the entries. How small may the share be before the loss ends above 0.25?
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# Every message costs the latency, however small it is. A step in which nothing is sent costs none, and with error
+# feedback nothing is lost: the gradient waits in the residual. Then what is sent may be larger.
+# </details>
+
 # %% exercise="slow-network-hook" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
@@ -1559,23 +1579,6 @@ def slow_network_hook(rank: int, world_size: int):
 
     return hook
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# `try_hook(slow_network_hook)` prints the time and the loss. Divide the time by 60: how much of a step is computing,
-# how much is latency, and how much is bytes?
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# `compressed_hook` with `compress_top` is almost there. It needs a residual that lives as long as the training, and a
-# share of the entries. How small may the share be before the loss ends above 0.25?
-# </details>
-# <details><summary>Hint 3: beyond par</summary>
-#
-# Every message costs the latency, however small it is. A step in which nothing is sent costs none, and with error
-# feedback nothing is lost: the gradient waits in the residual. Then what is sent may be larger.
-# </details>
 
 # %% check="slow-network-hook" judges="score" points=3
 check(slow_network_hook, judges="score", extra_credit=3)
