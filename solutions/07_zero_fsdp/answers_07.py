@@ -583,6 +583,9 @@ wrong("in-float32", sentence="right to 7 digits only: add up in the gradients' d
 wrong("largest-norm", sentence="the largest of the ranks' norms: add up squares over the ranks").replace(
     "dist.all_reduce(total, group=group)", "dist.all_reduce(total, op=dist.ReduceOp.MAX, group=group)"
 )
+wrong("mean-of-squares", sentence="the root of the mean of the ranks' squares: take the root of their sum").replace(
+    "dist.all_reduce(total, group", "dist.all_reduce(total, op=dist.ReduceOp.AVG, group"
+)
 wrong("last-piece", sentence="the norm of each rank's last piece: add up the squares of all").replace(
     "for gradient in gradients)", "for gradient in gradients[-1:])"
 )
@@ -781,6 +784,15 @@ wrong("places-in-the-flat-tensor", sentence="places in the flat tensor: start an
 wrong("lengths", sentence="(saved rank, start, length): the third is where the slice stops").replace(
     "slices.append((file, start, stop))", "slices.append((file, start, stop - start))"
 )
+wrong("last-places", sentence="(saved rank, start, last place): `stop` is one beyond the last").replace(
+    "slices.append((file, start, stop))", "slices.append((file, start, stop - 1))"
+)
+wrong("whole-files", sentence="slices up to the end of each file: the last one ends with this rank's numbers").replace(
+    "stop = min(saved, start + end - position)", "stop = saved"
+)
+wrong("old-cut", sentence="the numbers of the old piece: today's pieces have a size of their own").replace(
+    "rank * mine", "rank * saved"
+).replace("(rank + 1) * mine", "(rank + 1) * saved")
 wrong("first-slice-only", sentence="the first slice only").replace("return slices", "return slices[:1]")
 wrong(
     "own-size", sentence="slices of files that hold as much as your pieces: they were cut for the old number of ranks"

@@ -904,7 +904,7 @@ def hybrid_reduce(
             calls = [(event.op, event.bytes) for event in answer.events if event.rank == rank]
             if calls != want:
                 shown, right = (", ".join(f"{op} of {n} bytes" for op, n in each) for each in (calls, want))
-                first = calls and calls[0][0] == "all_reduce"
+                first = calls and calls[0] == ("all_reduce", want[0][1])
                 raise CheckFailed(
                     f"rank {rank} called {shown or 'nothing'}",
                     right,
