@@ -1340,10 +1340,8 @@ for name in ALGORITHMS:
 
 # %% tags=["notebook-only"]
 def yours(rank, world_size):
-    gradient, team = (
-        torch.empty(8_000_000_000, dtype=torch.bfloat16),
-        list(range(world_size)),
-    )
+    gradient = torch.empty(8_000_000_000, dtype=torch.bfloat16)
+    team = list(range(world_size))
     hierarchical_all_reduce(gradient, team, rank, local=8, all_reduce=halving_doubling)
 
 def the_library(rank, world_size):

@@ -55,6 +55,12 @@ wrong(
     sentence="a number of bytes with padding in what isn't cut: only pieces are padded",
     hidden=True,
 ).replace("weights = piece", "num_params = piece * world_size\nweights = piece")
+wrong(
+    "whole-master-copy", sentence="what is held if the master copy stays whole: it is part of the optimizer state"
+).replace("12 * states", "4 * num_params + 8 * states")
+wrong("whole-weights", sentence="what is held if stage 3 leaves the weights whole: it cuts them, too").replace(
+    "stage >= 3", "stage > 3"
+)
 wrong("no-gradients", sentence="a number of bytes without the gradients: each rank holds its piece of them").replace(
     "2 * gradients", "0 * gradients"
 )
@@ -112,6 +118,9 @@ wrong("one-more", sentence="a piece with one number too many: where P divides N 
 )
 wrong("every-pth-number", sentence="every P-th number: a piece is S numbers that follow each other").replace(
     "flat[rank * size : (rank + 1) * size]", "flat[rank::world_size]"
+)
+wrong("by-name", sentence="a piece of the parameters in another order: that of model.parameters() counts").replace(
+    "for p in model.parameters() if", "for _, p in sorted(model.named_parameters()) if"
 )
 wrong("with-autograd", "detach the parameters").replace("p.detach().flatten()", "p.flatten()")
 wrong("empties-the-model", "leave its parameters as they are").replace(
@@ -358,7 +367,7 @@ wrong("a-new-tensor", "The tensor that autograd saved has no memory").replace(
 wrong("transposed", sentence="the weight with rows and columns exchanged: the flat tensor has row after row").replace(
     "view_as(weight)", "view(weight.shape[::-1]).T"
 )
-wrong("keeps-padding", "has padding: cut it off").replace("flat[: weight.numel()]", "flat")
+wrong("keeps-padding", "is padding").replace("flat[: weight.numel()]", "flat")
 
 wrong, right = ANSWERS.to("zero-3")
 wrong("never-frees", "only while their layer runs", caught_by="memory").replace("if reshard:", "if False:")
@@ -574,6 +583,9 @@ wrong("in-float32", sentence="right to 7 digits only: add up in the gradients' d
 wrong("largest-norm", sentence="the largest of the ranks' norms: add up squares over the ranks").replace(
     "dist.all_reduce(total, group=group)", "dist.all_reduce(total, op=dist.ReduceOp.MAX, group=group)"
 )
+wrong("mean-of-squares", sentence="the root of the mean of the ranks' squares: take the root of their sum").replace(
+    "dist.all_reduce(total, group", "dist.all_reduce(total, op=dist.ReduceOp.AVG, group"
+)
 wrong("last-piece", sentence="the norm of each rank's last piece: add up the squares of all").replace(
     "for gradient in gradients)", "for gradient in gradients[-1:])"
 )
@@ -772,6 +784,15 @@ wrong("places-in-the-flat-tensor", sentence="places in the flat tensor: start an
 wrong("lengths", sentence="(saved rank, start, length): the third is where the slice stops").replace(
     "slices.append((file, start, stop))", "slices.append((file, start, stop - start))"
 )
+wrong("last-places", sentence="(saved rank, start, last place): `stop` is one beyond the last").replace(
+    "slices.append((file, start, stop))", "slices.append((file, start, stop - 1))"
+)
+wrong("whole-files", sentence="slices up to the end of each file: the last one ends with this rank's numbers").replace(
+    "stop = min(saved, start + end - position)", "stop = saved"
+)
+wrong("old-cut", sentence="the numbers of the old piece: today's pieces have a size of their own").replace(
+    "rank * mine", "rank * saved"
+).replace("(rank + 1) * mine", "(rank + 1) * saved")
 wrong("first-slice-only", sentence="the first slice only").replace("return slices", "return slices[:1]")
 wrong(
     "own-size", sentence="slices of files that hold as much as your pieces: they were cut for the old number of ranks"

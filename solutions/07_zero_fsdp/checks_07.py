@@ -59,7 +59,8 @@ SIZES_DIFFER = "Check failed: outputShape|times as many elements"
 PADDING = {
     SIZES_DIFFER: "Each rank's piece has the same length: pad the flat gradient with zeros, up to "
     "world_size times that.",
-    "is invalid for input of size": "Behind the last number the flat tensor has padding: cut it off.",
+    "is invalid for input of size": "Take as many numbers of the flat tensor as the shape has: behind the last one is "
+    "padding.",
 }
 CASTS = PADDING | {
     "grad_dtype": "The shard may be in a wider dtype than the model: cast the reduced gradient to it.",
@@ -905,7 +906,7 @@ def hybrid_reduce(
             calls = [(event.op, event.bytes) for event in answer.events if event.rank == rank]
             if calls != want:
                 shown, right = (", ".join(f"{op} of {n} bytes" for op, n in each) for each in (calls, want))
-                first = calls and calls[0][0] == "all_reduce"
+                first = calls and calls[0] == ("all_reduce", want[0][1])
                 raise CheckFailed(
                     f"rank {rank} called {shown or 'nothing'}",
                     right,

@@ -535,10 +535,8 @@ class GatherFromShards(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        tp_rank, tp_size = (
-            dist.get_rank(ctx.tp_group),
-            dist.get_world_size(ctx.tp_group),
-        )
+        tp_rank = dist.get_rank(ctx.tp_group)
+        tp_size = dist.get_world_size(ctx.tp_group)
         ### BEGIN SOLUTION
         return grad.chunk(tp_size, dim=-1)[tp_rank], None
         ### END SOLUTION
@@ -565,10 +563,8 @@ check(gather_from_shards, judges="traffic")
 
 # %% tags=["notebook-only"]
 def gathered_mlp(rank, world_size, weights, batch):
-    f, gather = (
-        partial(copy_to_shards, tp_group=None),
-        partial(gather_from_shards, tp_group=None),
-    )
+    f = partial(copy_to_shards, tp_group=None)
+    gather = partial(gather_from_shards, tp_group=None)
     weights_local = [
         w.chunk(world_size, dim=1)[rank].clone().requires_grad_() for w in weights
     ]
@@ -579,10 +575,8 @@ def gathered_mlp(rank, world_size, weights, batch):
     loss.backward()
     return loss.detach(), [w_local.grad for w_local in weights_local]
 
-weights, batch = (
-    mlp.make_weights(4, 16, dtype=torch.float64),
-    mlp.make_batch(8, 16, dtype=torch.float64),
-)
+weights = mlp.make_weights(4, 16, dtype=torch.float64)
+batch = mlp.make_batch(8, 16, dtype=torch.float64)
 loss, gradients = mlp.serial_gradients(weights, batch)
 run = spawn(gathered_mlp, 4, weights, batch)
 for layer, gradient in enumerate(gradients):
@@ -680,10 +674,8 @@ figures.sharded_mlp(tp_size=2)
 
 # %% tags=["notebook-only"]
 def columns_then_rows(rank, world_size, weights, batch):
-    f, g = (
-        partial(copy_to_shards, tp_group=None),
-        partial(reduce_from_shards, tp_group=None),
-    )
+    f = partial(copy_to_shards, tp_group=None)
+    g = partial(reduce_from_shards, tp_group=None)
     columns = weights[0].chunk(world_size, dim=1)[rank].clone().requires_grad_()
     rows = weights[1].chunk(world_size, dim=0)[rank].clone().requires_grad_()
     zero = torch.zeros(1)
@@ -1296,10 +1288,8 @@ def doors(sequence_parallel):
             for way in ("gather", "scatter")
         )
         return gather, scatter, partial(copy_to_shards, tp_group=None)
-    f, g = (
-        partial(copy_to_shards, tp_group=None),
-        partial(reduce_from_shards, tp_group=None),
-    )
+    f = partial(copy_to_shards, tp_group=None)
+    g = partial(reduce_from_shards, tp_group=None)
     return f, g, nothing
 
 # %% [markdown]
@@ -1402,10 +1392,8 @@ def layer_step(rank, world_size, width=12288, heads=96, sequence_parallel=False)
 
 S, D = 2048, 12288
 formula = 4 * 2 * (8 - 1) / 8 * 1 * S * D * 2
-run, sequence_run = (
-    simulate(layer_step, 8),
-    simulate(layer_step, 8, sequence_parallel=True),
-)
+run = simulate(layer_step, 8)
+sequence_run = simulate(layer_step, 8, sequence_parallel=True)
 print(
     f"formula {formula / 1e6:.1f} MB   counted {run.traffic().implied(0) / 1e6:.1f} MB"
 )

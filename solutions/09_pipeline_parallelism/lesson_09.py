@@ -76,10 +76,8 @@ print(
 # process computes, and your results must equal it.
 
 # %%
-weights, batch = (
-    mlp.make_weights(num_layers=4, num_dim=8),
-    mlp.make_batch(batch_size=6, num_dim=8),
-)
+weights = mlp.make_weights(num_layers=4, num_dim=8)
+batch = mlp.make_batch(batch_size=6, num_dim=8)
 loss, gradients = mlp.serial_gradients(weights, batch)
 loss, [tuple(gradient.shape) for gradient in gradients]
 
@@ -1103,10 +1101,8 @@ reveal("messages that rank 3 sends, 16 microbatches", sent[3], why="Only gradien
 # weights, same batch, same virtual cluster, now with values: are the gradients the same, and is the time?
 
 # %% tags=["notebook-only"]
-deep, wide = (
-    mlp.make_weights(num_layers=8, num_dim=64),
-    mlp.make_batch(batch_size=16, num_dim=64),
-)
+deep = mlp.make_weights(num_layers=8, num_dim=64)
+wide = mlp.make_batch(batch_size=16, num_dim=64)
 
 def with_torch(rank, world_size):
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -1187,10 +1183,8 @@ print(f"one process: {squares.sqrt().item():.5f}")
 
 # %% tags=["notebook-only"]
 def tied(rank, world_size):
-    table, x = (
-        torch.eye(3, dtype=torch.float64).requires_grad_(),
-        torch.tensor([0, 2, 2]),
-    )
+    table = torch.eye(3, dtype=torch.float64).requires_grad_()
+    x = torch.tensor([0, 2, 2])
     if rank == 0:  # the embedding
         y = table[x]
         dist.send(y.detach(), dst=1)

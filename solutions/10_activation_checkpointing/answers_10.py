@@ -120,6 +120,9 @@ wrong(
     "first-output",
     sentence="what the first output's gradient alone leads to: hand in all outputs, each with its own gradient",
 ).replace("zip(outputs, gradients)", "zip(outputs[:1], gradients)")
+wrong(
+    "starts-from-ones", sentence="a gradient that starts from ones: hand each output the gradient that came for it"
+).replace("[(y, g) for y, g in", "[(y, torch.ones_like(y)) for y, _ in")
 wrong("one-output", "may return a tuple").replace(
     "outputs = outputs if isinstance(outputs, tuple) else (outputs,)\n", ""
 ).replace("pairs = [(y, g) for y, g in zip(outputs, gradients) if y.requires_grad]\n", "").replace(
@@ -339,6 +342,12 @@ wrong("no-checkpoint", "hand each segment", caught_by="memory").body("""
 wrong("k-segments", "number of layers in each segment", caught_by="memory").replace(
     "range(0, len(layers), k)", "range(0, len(layers), -(-len(layers) // k))"
 ).replace("start + k", "start + -(-len(layers) // k)")
+wrong("overlap", sentence="the output if each segment goes on into the next: it ends before that begins").replace(
+    "start + k]", "start + k + 1]"
+)
+wrong("one-short", sentence="the output without the last layer of each segment: a slice's end doesn't count").replace(
+    "start + k]", "start + k - 1]"
+)
 wrong(
     "each-from-x", sentence="the last segment's output for x itself: each segment gets the output of the one before"
 ).body("""
@@ -440,6 +449,12 @@ wrong(
     "all-segments-plus-one",
     sentence="the inputs of all segments and what one layer keeps: the layers of a whole segment are recorded",
 ).body("return -(-num_layers // k) * boundary + keeps")
+wrong("k-inputs", sentence="a sum with k inputs: one for each segment before is kept").replace(
+    "number * boundary", "k * boundary"
+)
+wrong("sum-over-segments", sentence="the sum over all segments: the peak is the largest of them").replace(
+    "max(peak, number * boundary + length * keeps)", "peak + number * boundary + length * keeps"
+)
 wrong("first-segment", same_as="one-segment").body("return max(0, min(k, num_layers)) * keeps")
 wrong("smallest", same_as="one-segment").replace("peak = 0", "peak = num_layers * keeps").replace(
     "max(peak,", "min(peak,"
@@ -478,6 +493,9 @@ wrong(
     "one-layer-at-a-time",
     sentence="the best cut if only one layer of a segment were alive at a time: add up what all of them keep",
 ).replace("max(sum(keeps[start:end]),", "max(max(keeps[start:end]),")
+wrong("last-input-too", "one segment").replace(
+    "least, following = [0] * (count + 1)", "least, following = [0] * count + boundaries[-1:]"
+).replace(" if end < count else 0", "")
 wrong("ends", "0 first, then rising").replace("starts.append(start)", "starts.append(following[start])")
 right("recursive").body("""
     from functools import cache
@@ -546,6 +564,9 @@ wrong("cheap-products", sentence="what you get by keeping the cheap products ins
 )
 wrong("first-dimension", sentence="what the left factor's first dimension leads to: the inner one is its last").replace(
     "shape[-1]", "shape[0]"
+)
+wrong("rows", sentence="what the left factor's rows lead to: the inner dimension is that of its columns").replace(
+    "shape[-1]", "shape[-2]"
 )
 wrong("dimension-1", sentence="what dimension 1 leads to: in bmm the inner dimension comes after it").replace(
     "shape[-1]", "shape[1]"
@@ -676,7 +697,7 @@ right("tensor-lists").body("""
 """)
 
 wrong, right = ANSWERS.to("stage-peak")
-wrong("gpipe", sentence="that of GPipe: 1F1B has at most P - p microbatches in flight").replace(
+wrong("gpipe", sentence="what GPipe keeps: 1F1B has at most P - p microbatches in flight").replace(
     "min(num_stages - stage, microbatches)", "microbatches"
 )
 wrong("all-stages", sentence="what P microbatches keep: stage p has only P - p of them in flight").replace(

@@ -509,7 +509,7 @@ STEPS = 30  # lines of Python that may run for each of the L * L steps: many mor
 
 
 # On the first chain, usual mistakes lead to cuts that differ.
-@oracle(values=[([9, 1, 7, 6, 7, 1], [14, 4, 11, 7, 12, 3]), ([1, 1, 1, 1], [2, 2, 2, 2]), (9,), (14,)])
+@oracle(values=[([9, 1, 7, 6, 7, 1], [14, 4, 11, 7, 12, 3]), ([9, 10], [10, 11]), (9,), (14,)])
 def best_segments(draws: Draws, boundaries: list[int] | int, keeps: Sequence[int] = ()) -> Case:
     """boundaries: or how many layers to draw."""
     if isinstance(boundaries, int):
