@@ -1288,7 +1288,7 @@ check(token_mean, judges="traffic")
 #   masks where they hold different ones. So a seed is made from coordinates: those of the axes along which the
 #   activations differ. Along `dp`, `cp` and `pp` they always differ. Along `tp` they differ inside a sharded region
 #   and, with sequence parallelism, between regions too; without it they are equal between regions.
-# - **Gradient accumulation** is what the pipeline's microbatches are. The data axis communicates once, after the last one.
+# - **Gradient accumulation** is what the pipeline's microbatches are. The data axis communicates once, at the end.
 # - **Mixed precision**: weights and activations in bfloat16, and everything that is summed over many ranks or steps in
 #   float32: master weights, gradients that accumulate, the norm, the loss, and softmax's sums.
 # - **FSDP over the data axis**: instead of an all-reduce along `dp`, a reduce-scatter, and each data rank updates its
