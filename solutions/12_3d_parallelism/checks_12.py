@@ -827,7 +827,7 @@ FROZEN = (
         hidden_program_groups,
         values=[({"dp": 2, "pp": 3, "cp": 2, "tp": 2},), ({"pp": 4, "dp": 1, "tp": 2, "cp": 1},)],
     ),
-    vary(hidden_batch_rows, values=[(20, 4, 1, 0, 2), (20, 4, 13, 0, 2)]),
+    vary(hidden_batch_rows, values=[(24, 4, 2, 1, 2), (20, 4, 13, 0, 2)]),
     vary(
         hidden_pieces_to_read,
         values=[
