@@ -328,8 +328,9 @@ def spread(x: Tensor, positions: Sequence[Tensor]) -> list[Tensor]:
 
 def layout(kind: str, ranks: int, tokens: int) -> list[Tensor]:
     """Which tokens each rank has: neighbours, or dealt out one by one."""
-    positions = torch.arange(ranks * tokens)
-    return list(positions.view(ranks, tokens) if kind == "chunks" else positions.view(tokens, ranks).T.contiguous())
+    if kind == "chunks":
+        return list(torch.arange(ranks * tokens).chunk(ranks))
+    return [torch.arange(rank, ranks * tokens, ranks) for rank in range(ranks)]
 
 
 @dataclass
