@@ -345,11 +345,14 @@ wrong(
     "experts[token, choice] * capacity + positions[token, choice]",
     "positions[token, choice] * len(w_up_local) * size + experts[token, choice]",
 )
-wrong(
+on_its_rank = wrong(
     "number-on-its-rank", sentence="the layer with each expert's number on its own rank: the buffers are those of all E"
-).replace("experts[token, choice] * capacity", "experts[token, choice] % num_local * capacity")
+)
+on_its_rank.replace("experts[token, choice] * capacity", "experts[token, choice] % num_local * capacity")
+wrong("added-by-number", same_as="number-on-its-rank").like(on_its_rank).replace("index_copy(", "index_add(")
 wrong(
-    "mean-of-the-kept", sentence="the layer with the mean over a token's choices: weigh them by their gates, and add up"
+    "mean-of-the-kept",
+    sentence="the layer with the mean over a token's choices: weight them by their gates, and add up",
 ).replace("gates[token, choice, None]", "gates[token, choice, None] / (positions >= 0).sum(1)[token, None]")
 wrong("expert-times-experts", "out of bounds").replace(
     "experts[token, choice] * capacity +", "experts[token, choice] * num_local +"

@@ -1133,6 +1133,10 @@ for program in (with_shared_expert, two_microbatches):
         f"{name}: one after the other takes {ratio:.2f} times as long as side by side"
     )
 
+# %% [markdown]
+# The two microbatches, first one after the other, then side by side. Each dispatch is an all-to-all before its expert,
+# each combine one after it:
+
 # %% tags=["notebook-only"]
 alone.timeline(ranks=[0], beside=hidden)
 

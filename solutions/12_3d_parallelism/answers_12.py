@@ -164,10 +164,10 @@ loss = flat[-1] if last else None""",
 )
 
 wrong, right = ANSWERS.to("merge-attention")
-wrong("adds", sentence="the sum: weigh each part by its share of all exponentials").body(
+wrong("adds", sentence="the sum: weight each part by its share of all exponentials").body(
     "return out_a + out_b, torch.logaddexp(lse_a, lse_b)"
 )
-wrong("mean", sentence="the mean: weigh each part by its share of all exponentials").body(
+wrong("mean", sentence="the mean: weight each part by its share of all exponentials").body(
     "return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)"
 )
 wrong("not-unsqueezed", "no dimension for the width").replace(".exp().unsqueeze(-1)", ".exp()")
@@ -194,12 +194,13 @@ wrong("overflows", "out", hidden=True).body("""
     return (out_a * a + out_b * b) / (a + b), (a + b).squeeze(-1).log()
 """)
 wrong(
-    "shares-of-the-lse", sentence="weighed by shares of the lse: an lse is a logarithm, so the weights are exponentials"
+    "shares-of-the-lse",
+    sentence="weighted by shares of the lse: an lse is a logarithm, so the weights are exponentials",
 ).body("""
     share = (lse_a / (lse_a + lse_b)).unsqueeze(-1)
     return share * out_a + (1 - share) * out_b, torch.logaddexp(lse_a, lse_b)
 """)
-wrong("base-2", sentence="weighed with an lse to base 2: the exponentials are those of e").replace(
+wrong("base-2", sentence="weighted with an lse to base 2: the exponentials are those of e").replace(
     "torch.logaddexp(", "torch.logaddexp2("
 )
 wrong("lse-to-base-2", sentence="to base 2: the exponentials are those of e").replace(
@@ -679,7 +680,7 @@ wrong("mean-of-nothing", "the mean of no tokens").replace("losses.sum() *", "los
 wrong("own-mean-reported", sentence="this rank's own mean").replace(
     "return local, total / count", "return local, losses.mean()"
 )
-wrong("mean-of-means-reported", sentence="the mean of the ranks' means: weigh every token alike").replace(
+wrong("mean-of-means-reported", sentence="the mean of the ranks' means: give every token the same weight").replace(
     "return local, total / count",
     "mean = losses.mean()\ndist.all_reduce(mean, op=dist.ReduceOp.AVG, group=dp_group)\nreturn local, mean",
 )

@@ -328,8 +328,9 @@ def spread(x: Tensor, positions: Sequence[Tensor]) -> list[Tensor]:
 
 def layout(kind: str, ranks: int, tokens: int) -> list[Tensor]:
     """Which tokens each rank has: neighbours, or dealt out one by one."""
-    positions = torch.arange(ranks * tokens)
-    return list(positions.view(ranks, tokens) if kind == "chunks" else positions.view(tokens, ranks).T.contiguous())
+    if kind == "chunks":
+        return list(torch.arange(ranks * tokens).chunk(ranks))
+    return [torch.arange(rank, ranks * tokens, ranks) for rank in range(ranks)]
 
 
 @dataclass
@@ -827,7 +828,7 @@ FROZEN = (
         hidden_program_groups,
         values=[({"dp": 2, "pp": 3, "cp": 2, "tp": 2},), ({"pp": 4, "dp": 1, "tp": 2, "cp": 1},)],
     ),
-    vary(hidden_batch_rows, values=[(20, 4, 1, 0, 2), (20, 4, 13, 0, 2)]),
+    vary(hidden_batch_rows, values=[(24, 4, 2, 1, 2), (20, 4, 13, 0, 2)]),
     vary(
         hidden_pieces_to_read,
         values=[

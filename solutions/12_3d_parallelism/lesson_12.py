@@ -61,7 +61,7 @@ double = torch.float64
 #   of every layer.
 # - **pipeline**: at most one rank per layer, 96. And the bubble grows with every stage.
 #
-# What does a GPU have to hold, at 16 bytes per parameter?
+# How much does a GPU have to hold, at 16 bytes per parameter?
 
 # %%
 parameters = 12 * 96 * 12288**2
@@ -552,13 +552,13 @@ reveal(
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Write down the softmax over both blocks, and split its sum into A and B. With which factor does the first half differ
-# from out of A?
+# Write down the softmax over both blocks, and split its sum into A and B. By which factor does the first half differ
+# from A's out?
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# The new lse is the logarithm of the sum of both blocks' sums of exponentials. Each block's out is weighed by the
+# The new lse is the logarithm of the sum of both blocks' sums of exponentials. Each block's out is weighted by the
 # exponential of its own lse minus the new one, a number between 0 and 1, so nothing can overflow.
 # </details>
 #
@@ -1288,7 +1288,7 @@ check(token_mean, judges="traffic")
 #   masks where they hold different ones. So a seed is made from coordinates: those of the axes along which the
 #   activations differ. Along `dp`, `cp` and `pp` they always differ. Along `tp` they differ inside a sharded region
 #   and, with sequence parallelism, between regions too; without it they are equal between regions.
-# - **Gradient accumulation** is what the pipeline's microbatches are. The data axis has its turn once, after the last.
+# - **Gradient accumulation** is what the pipeline's microbatches are. The data axis communicates once, at the end.
 # - **Mixed precision**: weights and activations in bfloat16, and everything that is summed over many ranks or steps in
 #   float32: master weights, gradients that accumulate, the norm, the loss, and softmax's sums.
 # - **FSDP over the data axis**: instead of an all-reduce along `dp`, a reduce-scatter, and each data rank updates its
@@ -1315,7 +1315,7 @@ for where, axes in (
 
 # %% [markdown]
 # # Part 5 · Data and checkpoints
-# A long run is stopped many times: a GPU fails, a job's time is over, a cluster gets larger. It has to go on as if
+# A long run is stopped many times: a GPU fails, a job's time runs out, a cluster gets larger. It has to go on as if
 # nothing had happened, perhaps on a **different grid**. That concerns the data as well as the weights.
 
 # %% [markdown]
@@ -1641,7 +1641,7 @@ reveal(
 
 # %% [markdown]
 # If one line is missing, the loss still goes down. Here the sum of the LayerNorm gradients along tp is left out, on a
-# grid of tp 2 alone: nobody would notice from this curve.
+# grid of tp 2 alone: nobody would notice from the loss.
 
 # %% tags=["notebook-only"]
 def train_with_a_mistake(rank, world_size, sizes, steps):
@@ -1862,7 +1862,7 @@ print(
 # Something has to notice the death, and start all ranks again. `torchrun --max-restarts=1` does: when a rank dies, its
 # agent ends the others and starts all of them once more, with `TORCHELASTIC_RESTART_COUNT` one higher. The program
 # looks for a checkpoint first, and that is all that it takes. Here is one that needs nothing but torch. `spawn` runs it
-# without an accident. Then the cell writes it into a file, torchrun runs that, and rank 1 dies in step 5, once.
+# without a failure. Then the cell writes it into a file, torchrun runs that, and rank 1 dies in step 5, once.
 
 # %%
 def run_or_resume(checkpoint, dies_in=None):
@@ -1949,7 +1949,7 @@ print(
 # Writing takes a long time, and meanwhile nobody trains. **Asynchronous** saving shortens the pause: copy the tensors,
 # and let a thread write the copy. `torch.distributed.checkpoint.async_save` does that. Its thread needs a process group
 # of its own, so that its messages don't mix with those of training. Two ranks, each with 64 MB to save. The slower the
-# disk, the more is gained.
+# disk, the more it gains.
 
 # %% tags=["notebook-only", "nbval-ignore-output"]
 def stops(rank, world_size, folder):
@@ -2121,8 +2121,8 @@ for dp in (2, 32, 512):
 # %% [markdown]
 # The closed form describes a step as large runs make it: gradients in 32 bits, scattered layer by layer beside the last
 # backward pass, Adam's state spread over dp, and parameters gathered again. The program above has 16-bit gradients, one
-# all-reduce at the end, and no optimizer, so the two can't agree to the digit. (Among this course's tests is one that
-# lets all 1,024 ranks run. It takes two minutes, and the time is that of the four above.)
+# all-reduce at the end, and no optimizer, so the two can't agree to the digit. (One of this course's tests runs all
+# 1,024 ranks. It takes two minutes, and gets the same time as the four above.)
 #
 # A model of 175 billion parameters on 1,024 GPUs, with 1,536 sequences of 2,048 tokens per step:
 
@@ -2138,7 +2138,7 @@ for part, of_it in costs.items():
 print(f"{seconds:.2f} s per step, {nbytes / 1e9:.1f} GB per GPU, MFU {mfu:.1%}")
 
 # %% [markdown]
-# That is an upper limit, since a matrix product at a GPU's full peak exists on datasheets only.
+# That is an upper limit, since matrix products reach a GPU's full peak on datasheets only.
 
 # %% [markdown]
 # ### How your predictions went
