@@ -92,6 +92,8 @@ def watched(function):
     def call(*args, **kwargs):
         if not calls:
             calls.append(1)
+            tracer = sys.gettrace()
+            sys.settrace(None)  # a driver may count lines
             frame, values = sys._getframe(1), []
             while frame:
                 values.append(dict(frame.f_locals))
@@ -101,6 +103,7 @@ def watched(function):
             for value in [*values, *gc.get_objects()]:
                 found |= prints_of(value, seen)
             print("\\nWALKED" + json.dumps([sorted(given), sorted(found - given)]))
+            sys.settrace(tracer)
         return function(*args, **kwargs)
     return call
 """
