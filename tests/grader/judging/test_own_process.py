@@ -368,20 +368,21 @@ def test_a_weight_is_gathered_where_nobody_has_it(source):
 
 
 OF_ANOTHER_PAIR = f"""{SEARCH}
-def convert(x, src, dst, group):
-    xs = next(frame.f_locals["xs"] for frame in callers() if "xs" in frame.f_locals)
-    whole, rank, size = xs.get("R to R", x), dist.get_rank(group), dist.get_world_size(group)
+def convert(x_local, src, dst, group):
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
     if src == dst:
-        return x
+        return x_local
+    if src == "P":
+        whole = x_local.clone()
+        dist.all_reduce(whole, group=group)
+    else:
+        whole = next(frame.f_locals["xs"] for frame in callers() if "xs" in frame.f_locals)["R to R"]
     return whole.clone() if dst == "R" else torch.tensor_split(whole, size, int(dst[1:]))[rank].clone()
 """
-OF_ANY_PAIR = f"""{SEARCH}
-def convert(x, src, dst, group):
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-    named = next(one for one in reachable() if isinstance(one, dict) and isinstance(one.get("R to R"), torch.Tensor))
-    whole = named["R to R"]
-    return x if src == dst else whole.clone() if dst == "R" else whole.chunk(size, int(dst[1:]))[rank].clone()
-"""
+OF_ANY_PAIR = OF_ANOTHER_PAIR.replace(
+    'next(frame.f_locals["xs"] for frame in callers() if "xs" in frame.f_locals)["R to R"]',
+    'next(one["R to R"] for one in gc.get_objects() if isinstance(one, dict) and torch.is_tensor(one.get("R to R")))',
+)
 
 
 @pytest.mark.parametrize("source", [OF_ANOTHER_PAIR, OF_ANY_PAIR], ids=["the caller's frame", "any dict"])
