@@ -27,6 +27,7 @@ WALK = '''
 def prints_of(value, seen=None, depth=0):
     """{fingerprint} of the tensors, lists of numbers and uneven numbers in a value. Closures are looked into, too."""
     import types
+    from contextlib import suppress
     seen = set() if seen is None else seen
     if id(value) in seen or depth > 30:
         return set()
@@ -34,8 +35,8 @@ def prints_of(value, seen=None, depth=0):
     numbers, shape = None, None
     if isinstance(value, torch.Tensor):
         if value.layout is torch.strided and value.device.type == "cpu" and value.untyped_storage().nbytes():
-            flat = value.detach().reshape(-1)
-            numbers, shape = ends_of(flat).tolist(), list(value.shape)
+            with suppress(RuntimeError):  # a tensor in the middle of a call of autograd's
+                numbers, shape = ends_of(value.detach().reshape(-1)).tolist(), list(value.shape)
     elif type(value) is float:
         numbers, shape = [value], []
     elif isinstance(value, (list, tuple)) and value and all(type(one) in (int, float) for one in value):
@@ -91,6 +92,8 @@ def watched(function):
     def call(*args, **kwargs):
         if not calls:
             calls.append(1)
+            tracer = sys.gettrace()
+            sys.settrace(None)  # a driver may count lines
             frame, values = sys._getframe(1), []
             while frame:
                 values.append(dict(frame.f_locals))
@@ -100,6 +103,7 @@ def watched(function):
             for value in [*values, *gc.get_objects()]:
                 found |= prints_of(value, seen)
             print("\\nWALKED" + json.dumps([sorted(given), sorted(found - given)]))
+            sys.settrace(tracer)
         return function(*args, **kwargs)
     return call
 """

@@ -171,8 +171,9 @@ def all_pairs(draws: Draws, n: int, whole_shape: Shape, pairs: Sequence[tuple[st
     named = {f"{src} to {dst}": (src, dst) for src, dst in those}
     xs: list[dict[str, Tensor]] = [{} for _ in range(n)]
     right = {}
-    for name, (src, dst) in named.items():
-        whole, held = spread(draws, whole_shape, (src,), (n,))
+    for number, (name, (src, dst)) in enumerate(named.items()):
+        # In grading each pair has numbers of its own, or what one of them leads to is what another one starts from.
+        whole, held = spread(draws, whole_shape, (src,), (n,), number if draws.salt else 0)
         right[name] = [x.clone() for x in held] if src == dst else parts(whole, (dst,), (n,))
         for rank, x in enumerate(held):
             xs[rank][name] = x
