@@ -84,6 +84,19 @@ def test_computing_that_nobody_waits_for_is_counted(body, monkeypatch):
     assert [flag.what for flag in said.flags] == [TOOK_TOO_LONG]
 
 
+GIVES_WAY = {
+    "nice": "os.nice(19)",
+    "idle": "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))",
+    "batch": "os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))",
+}
+
+
+@pytest.mark.parametrize("body", GIVES_WAY.values(), ids=GIVES_WAY)
+def test_a_rank_can_not_give_way_to_others_so_that_its_time_stands_still(body):
+    said = judged(COLLECTIVES, broadcast(body), BOTH[:1])
+    assert "PermissionError" in said.verdicts[0].said
+
+
 # ---- the judge's own work --------------------------------------------------------------------------------------------
 
 
