@@ -40,7 +40,7 @@ class Judge(NbGraderPreprocessor):
         True, help="run submissions in a sandbox; without one they run with all rights of the person who grades"
     ).tag(config=True)
     seconds = Float(
-        600, help="for one submission, of waiting for its ranks and of judging; checks not reached by then are not run"
+        600, help="for one submission: waiting for its ranks, and judging; checks not reached are not run"
     ).tag(config=True)
     audit = Bool(False, help="run each rank once more, alone, and flag answers that then do something else").tag(
         config=True
