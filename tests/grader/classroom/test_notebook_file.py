@@ -115,6 +115,8 @@ def test_a_link_to_another_students_folder_is_no_submission(folder, tmp_path, wh
     course, eve = submission_of(tmp_path, "eve")
     assert not eve.holds_a_notebook
     assert find_problems(course, LESSON, "eve") == ["the folder is a link, and links are not followed"]
+    with pytest.raises(NotANotebook, match="the folder is a link"):  # as formgrader's own commands read it
+        submission.find_notebook(tmp_path / "submitted" / "eve" / LESSON / f"{LESSON}.ipynb", None)
     assert submission_of(tmp_path, "ada")[1].holds_a_notebook
 
 
