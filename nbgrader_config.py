@@ -98,7 +98,7 @@ c.HTMLExporter.extra_template_paths = [str(TEMPLATES)]
 # make one, grading refuses, unless  c.Judge.sandbox = False  allows them to run with all rights of the person grading.
 c.Judge.lessons = "solutions"
 c.Judge.sandbox = True
-c.Judge.seconds = 600  # enough for one that loops in every answer; checks not reached by then give no points
+c.Judge.seconds = 600  # waiting for its ranks, and computing of the judge; checks not reached by then give no points
 
 # Only JupyterLab's Validate button, which students press, uses kernels. They have nothing to do with points.
 c.Execute.timeout = 90  # seconds per cell: a correct answer takes two, or ten on a busy machine

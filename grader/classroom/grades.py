@@ -10,7 +10,7 @@ from nbgrader.api import Gradebook, MissingEntry
 
 from grader.classroom.course import Course
 from grader.classroom.gradebook import waits_for_a_person
-from grader.classroom.notebook_file import names_in
+from grader.classroom.notebook_file import LINKED, is_link, names_in
 from grader.classroom.one_submission import OneSubmission, read_graded
 from grader.classroom.submission import problems
 from grader.judging.check_cells import extra_credit
@@ -121,8 +121,8 @@ def by_exercise(exercises: Iterable[str], checks: Iterable[str]) -> dict[str, li
 def find_problems(course: Course, lesson: str, student: str) -> list[str]:
     """What went wrong with one submission, one line each."""
     submission = OneSubmission(course, lesson, student)
-    if submission.is_link:
-        return ["the folder is a link, and links are not followed"]
+    if is_link(submission.handed_in.parent):
+        return [LINKED]
     if not submission.holds_a_notebook:
         others = [name for name in names_in(submission.handed_in.parent) if name != "timestamp.txt"]
         return [f"no {lesson}.ipynb was handed in, only: {shortened(', '.join(others), MAX_NAMES) or 'nothing'}"]

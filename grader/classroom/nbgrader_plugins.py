@@ -40,7 +40,9 @@ class Judge(NbGraderPreprocessor):
     sandbox = Bool(
         True, help="run submissions in a sandbox; without one they run with all rights of the person who grades"
     ).tag(config=True)
-    seconds = Float(600, help="time limit for one submission; checks not reached by then are not run").tag(config=True)
+    seconds = Float(
+        600, help="for one submission: waiting for its ranks, and judging; checks not reached are not run"
+    ).tag(config=True)
     audit = Bool(False, help="run each rank once more, alone, and flag answers that then do something else").tag(
         config=True
     )

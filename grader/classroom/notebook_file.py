@@ -29,9 +29,10 @@ MAX_FILE = 100 << 20  # bytes, outputs included; a lesson has half a megabyte
 MAX_CELL, MAX_CELLS = 100_000, 1_000  # characters; a lesson has 140 cells of up to 3,000
 MAX_TEXT = 2_000_000  # characters of all cells together
 MAX_METADATA = 10_000  # bytes in one place; nbgrader writes 200
-READ_SECONDS = 60  # processor time for a folder, which may hold several copies
+READ_SECONDS = 20  # processor time for a folder, which may hold several copies
 MAX_STAMP = 200  # bytes of a time stamp or a secret: nbgrader writes 30 and 20
 MAX_LISTED = 1_000  # files of a folder that are looked at
+LINKED = "the folder is a link, and links are not followed"
 METADATA = ("kernelspec", "language_info", "problems", "not_run")  # the rest of the notebook's metadata is dropped
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 SKIPPED = {b'"outputs"', b'"attachments"', b'"widgets"'}
@@ -126,6 +127,11 @@ def time_stamp(folder: Path) -> datetime | None:
     except (ValueError, OverflowError):  # dateutil's, too, and what isn't UTF-8
         return None
     return stamp if stamp < datetime.now() + timedelta(days=1) else None
+
+
+def is_link(folder: Path) -> bool:
+    """Whether a lesson's folder, or the student's that it is in, is a link, which may lead to another student's."""
+    return folder.is_symlink() or folder.parent.is_symlink()
 
 
 def names_in(folder: Path) -> list[str]:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import joinedload
 from grader.classroom.course import Course
 from grader.classroom.gradebook import replace_file
 from grader.classroom.nbgrader_plugins import SaveGrades, points_of
-from grader.classroom.notebook_file import names_in, small_file, time_stamp
+from grader.classroom.notebook_file import is_link, names_in, small_file, time_stamp
 from grader.judging.verdict import Judgement
 
 
@@ -39,13 +39,9 @@ class OneSubmission:
     @property
     def holds_a_notebook(self) -> bool:
         """Whether there is a notebook under any name. `read` finds the right one."""
-        return not self.is_link and any(name.endswith(".ipynb") for name in names_in(self.handed_in.parent))
-
-    @property
-    def is_link(self) -> bool:
-        """Whether the folder, or the student's, is a link, which may lead to another student's."""
-        folder = self.handed_in.parent
-        return folder.is_symlink() or folder.parent.is_symlink()
+        return not is_link(self.handed_in.parent) and any(
+            name.endswith(".ipynb") for name in names_in(self.handed_in.parent)
+        )
 
     @property
     def autograded(self) -> Path:

@@ -32,7 +32,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_
 from nbgrader.api import Gradebook, MissingEntry, Notebook, SourceCell
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from grader.classroom.notebook_file import Folder, NotANotebook, count, names_in, read_bytes
+from grader.classroom.notebook_file import LINKED, Folder, NotANotebook, count, is_link, names_in, read_bytes
 from grader.sandbox.bounded import TooMuch
 
 __all__ = [
@@ -112,6 +112,8 @@ def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode,
     Of those that belong to the lesson, the newest counts. If there is none, but exactly one other notebook in the
     folder belongs to the lesson, that one is read instead.
     """
+    if is_link(path.parent):
+        raise NotANotebook(LINKED)
     others, folder = notebooks_beside(path), Folder()
     if ids is None or not others:
         try:

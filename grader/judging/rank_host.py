@@ -86,7 +86,7 @@ class RankHost:
         env: Mapping[str, str] | None = None,
         **options: Any,
     ):
-        self.limits, self.sandboxed = limits, sandboxed
+        self.limits, self.sandboxed, self.owner = limits, sandboxed, os.getpid()
         self.lock = threading.Lock()
         self.ranks: dict[int, RankHandle] = {}
         self.number = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from time import process_time
@@ -27,6 +28,8 @@ def host_for(sandboxed: bool) -> RankHost:
     """The previous submission's host, or a new one."""
     while spare:
         host = spare.pop()
+        if host.owner != os.getpid():  # we are a fork
+            continue
         if host.alive and host.sandboxed == sandboxed:
             return host
         host.close()
