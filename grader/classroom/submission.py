@@ -52,6 +52,7 @@ NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "raw": new_raw_cell,
 }
 HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
+NO_ANSWER = "there is no answer to "  # and then their exercises
 MAX_FILES = 10  # per folder
 COPY = r"( ?[(\[]\d+[)\]]|[-_ ]\d{1,3}|[-_ ]*copy[-_ ]*(\(?\d*\)?))"  # NAME (1), NAME-1, NAME-Copy1, NAME - Copy (2)
 
@@ -454,7 +455,7 @@ class Taken:
             self.repairs.append(f"moved {count(len(astray), 'cell')} back into place: {', '.join(astray)}")
         missing = [name for name in self.lesson.answers if name not in here and name not in lost]
         if missing:
-            self.repairs.append(f"there is no answer to {', '.join(missing)}: no cell defines the function")
+            self.repairs.append(f"{NO_ANSWER}{', '.join(missing)}: no cell defines the function")
 
     def place_of(self, name: str, rank: dict[str, int], placed: set[str]) -> int:
         """Above the next cell of the release that is in place, but below its answer and that answer's checks."""

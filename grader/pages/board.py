@@ -22,47 +22,8 @@ from grader.pages import visible
 LONGEST = 40  # characters of a name
 NAME = re.compile(r"""^board_name\s*=\s*(?P<quote>["'])(?P<name>[^"'\\\n]*)(?P=quote)[ \t]*(#.*)?$""", re.MULTILINE)
 ANONYMOUS = "anonymous"
-COLOURS = [
-    "amber",
-    "azure",
-    "brown",
-    "coral",
-    "crimson",
-    "golden",
-    "green",
-    "grey",
-    "indigo",
-    "ivory",
-    "lilac",
-    "olive",
-    "orange",
-    "pink",
-    "red",
-    "silver",
-    "teal",
-    "white",
-]
-BIRDS = [
-    "crane",
-    "dove",
-    "duck",
-    "eagle",
-    "falcon",
-    "finch",
-    "heron",
-    "jay",
-    "kite",
-    "lark",
-    "magpie",
-    "owl",
-    "puffin",
-    "raven",
-    "robin",
-    "stork",
-    "swan",
-    "swift",
-    "wren",
-]
+COLOURS = ("amber", "brown", "coral", "golden", "green", "grey", "ivory", "olive", "silver", "teal")
+BIRDS = ("crane", "duck", "finch", "heron", "lark", "owl", "raven", "robin", "swan", "wren")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from grader.classroom.course import Course
 from grader.classroom.grades import Grades, read_grades
 from grader.classroom.one_submission import read_graded
 from grader.classroom.similarity import OFFICIAL, Pair, similar_answers
-from grader.classroom.submission import Lesson, count, grade_id, is_copy, modified, notebooks_beside
+from grader.classroom.submission import NO_ANSWER, Lesson, count, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
 from grader.pages.board import Row, board, board_name, how_far, made_up_name
@@ -317,14 +317,19 @@ class Mistake:
 
 
 def common_mistakes(lesson: Class) -> list[Mistake]:
-    """Failed checks grouped by exercise and mistake, the most frequent mistake first."""
+    """Failed checks grouped by exercise and mistake, the most frequent mistake first.
+
+    An answer that isn't there is no mistake of each of its checks: it needs attention, where it is listed once.
+    """
     exercise_of = {check: name for name, checks in lesson.grades.exercises.items() for check in checks}
     groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for student, judgement in lesson.judgements.items():
+        missing = missing_answers(judgement)
         for verdict in judgement.verdicts:
-            if verdict.kind not in (PASSED, NOT_RUN) and verdict.check in exercise_of:
+            exercise = exercise_of.get(verdict.check)
+            if verdict.kind not in (PASSED, NOT_RUN) and exercise and exercise not in missing:
                 what = what_happened(verdict) if verdict.kind in (WRONG, PART) else MARKS[verdict.kind].words
-                groups[exercise_of[verdict.check], what, verdict.kind].append((student, verdict))
+                groups[exercise, what, verdict.kind].append((student, verdict))
     found = []
     for (exercise, what, kind), cases in groups.items():
         students = {student: lesson.links[student].get("feedback", "") for student, _ in cases}
@@ -339,6 +344,12 @@ def common_mistakes(lesson: Class) -> list[Mistake]:
             )
         )
     return sorted(found, key=lambda mistake: -len(mistake.students))
+
+
+def missing_answers(judgement: Judgement) -> set[str]:
+    """The exercises without an answer, as one of the submission's problems lists them."""
+    lists = [line.removeprefix(NO_ANSWER) for line in judgement.problems if line.startswith(NO_ANSWER)]
+    return {name for names in lists for name in names.partition(":")[0].split(", ")}
 
 
 def what_happened(verdict: Verdict) -> str:

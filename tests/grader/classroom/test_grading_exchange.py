@@ -9,6 +9,8 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
+from grader.classroom.course import Course
+from grader.classroom.lms import hand_back
 from tests.tiny_course import LESSON, RIGHT, make_course, nbgrader
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox, pytest.mark.thorough]  # the sample class goes this way, too
@@ -58,7 +60,9 @@ def test_release_list_fetch_submit_collect_autograde_export(road):
     assert [float(row[name]) for name in ("raw_score", "late_submission_penalty", "score")] == [6, 6, 0]
 
     nbgrader(course, "generate_feedback", LESSON)
-    nbgrader(course, "release_feedback", LESSON, exchange)
+    opened = Course.at(course)
+    opened.config.Exchange.root = exchange.partition("=")[2]
+    assert hand_back(opened, LESSON).endswith("\nreleased to the exchange: 1")
     nbgrader(home, "fetch_feedback", LESSON, f"--course={COURSE}", "--student=ada", exchange, cache)
     [page] = (home / LESSON / "feedback").rglob("*.html")
     assert "Handing in late costs 6 of them." in page.read_text()

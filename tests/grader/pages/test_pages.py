@@ -439,6 +439,27 @@ def test_answers_that_wait_for_a_person_lead_the_report_and_are_not_red():
     assert "nobody waits" not in report([one])
 
 
+def test_an_answer_that_is_not_there_is_counted_once():
+    """Neither as a mistake of each of its checks in the report, nor with the same words again in feedback."""
+    words = "No cell above its check defines `total`: was its cell deleted, or turned into text?"
+    one = class_of(2)
+    judgement = one.judgements["student-00"]
+    judgement.problems = ["there is no answer to total, half: no cell defines the function"]
+    for verdict in judgement.verdicts:
+        if verdict.check.startswith("total"):
+            verdict.kind, verdict.said = WRONG, words
+    html = report([one])
+    assert words not in html and "no cell defines the function" in html
+    judgement.problems = []
+    assert words in report([one])
+    said = {
+        **SAID,
+        **{name: Verdict(name, 0, POINTS[name], WRONG, words) for name in ("total-values", "total-traffic")},
+    }
+    soup = BeautifulSoup(page_of(graded(said=said)), "html.parser")
+    assert soup.text.count(words) == 1 and "the same" in soup.find(id="check-total-traffic").text
+
+
 def test_similar_mistakes_are_grouped():
     one = class_of(8)
     for student, words in zip(("student-01", "student-05"), ("[1 2.5]", "[3 -4e-6]"), strict=True):
