@@ -83,6 +83,13 @@ def test_a_bar_says_what_it_is_and_its_partner_lights_up(seen):
     assert seen.console == []
 
 
+def test_in_a_collective_all_wait_for_the_last_to_call_it():
+    late = [replace(call(rank, 0, "all_reduce", rank, 5), where=f"a.py:{rank}") for rank in range(2)]
+    first, last = sorted(run_of(late).timeline().bars, key=lambda bar: bar.lane)
+    assert first.tells[1] == "waits for rank 1's all_reduce, a.py, line 1 · called at a.py, line 0"
+    assert last.tells[1] == "no rank calls it later · called at a.py, line 1" and last.link == first.link != 0
+
+
 def test_the_wheel_zooms_and_a_double_click_shows_all_again(seen):
     def ticks():
         return [text for text in page.locator(".axis text").all_text_contents() if "since" not in text]

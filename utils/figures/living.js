@@ -2,15 +2,9 @@
 (() => {
 const LETTER = 6.8, TICKS = 110, FOLDED = 14, OPEN = 72, NARROW = 320, INK = "#222";
 const clamp = (x, least, most) => Math.max(least, Math.min(x, most));
-const set = (one, attributes) => {
-  for (const key in attributes) one.setAttribute(key, attributes[key]);
-  return one;
-};
-const make = (name, attributes, words = "") => {
-  const one = set(document.createElementNS("http://www.w3.org/2000/svg", name), attributes);
-  one.textContent = words;
-  return one;
-};
+const set = (one, attributes) => (Object.entries(attributes || {}).forEach(pair => one.setAttribute(...pair)), one);
+const make = (name, attributes, textContent = "") =>
+  Object.assign(set(document.createElementNS("http://www.w3.org/2000/svg", name), attributes), {textContent});
 const short = name => {
   const found = /^(\p{L})\D*?[\s_#]*(\d+)$/u.exec(name);
   return found ? (/^(for|back)ward/i.test(name) ? found[1].toUpperCase() : found[1]) + found[2] : "";
@@ -100,7 +94,7 @@ function wake(image) {
   }
   // What lies over the bars: the span that was measured, the cursor, and what belongs to the bar under the pointer.
   function point() {
-    const end = tops.at(-1) + heights.at(-1);
+    const end = floor + heights.reduce((more, tall, n) => more + tall - lanes[n][1], 0);
     over.textContent = "";
     if (measured) {
       const [a, b] = measured.map(x).sort((p, q) => p - q);

@@ -200,11 +200,11 @@ class Meetings:
         if event.op in POINT_TO_POINT:
             other = self.matching.other_end(event)
             verb = {"send": "receives", "recv": "sends"}[event.op]
-            return said_of(other, event.rank, other.op) if other is not None else f"nobody {verb} it"
+            return said_of(other, other.op) if other is not None else f"nobody {verb} it"
         missing, last = self.latest(self.key(event), event)
         if missing:
             return f"never called by {ranks_text(missing).lower()}"
-        return said_of(last, event.rank, op_text(event), "the last to call it")
+        return said_of(last, op_text(event)) if last.start > event.start else "no rank calls it later"
 
     def latest(self, key: tuple[Any, ...], one: Event) -> tuple[list[int], Event]:
         """(the ranks that never made this collective, the last call of it). one: of its calls"""
@@ -217,10 +217,8 @@ class Meetings:
         return self.rounds[key]
 
 
-def said_of(other: Event, rank: int, what: str, else_: str = "") -> str:
+def said_of(other: Event, what: str) -> str:
     """That a rank waits for another's call, and where that is."""
-    if other.rank == rank and else_:
-        return else_
     line = line_of(other.where)
     return f"waits for rank {other.rank}'s {what}" + f", {line}" * bool(line)
 
