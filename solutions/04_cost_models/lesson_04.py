@@ -930,10 +930,8 @@ def measured(algorithm, P, nbytes):
 for P in (2, 8):
     for name in programs(P):
         latency, per_byte = line(name, P)
-        predicted, found = (
-            latency + 24_000_000 * per_byte,
-            measured(name, P, 24_000_000),
-        )
+        predicted = latency + 24_000_000 * per_byte
+        found = measured(name, P, 24_000_000)
         print(
             f"{P} ranks, {name:27} {found * 1e6:10.6f} µs, predicted "
             f"{predicted * 1e6:10.6f} µs"

@@ -1513,10 +1513,8 @@ for options in ({}, {"gradient_as_bucket_view": True}):
 # %%
 def race(rank, world_size, layers=16, dim=512, rows=32, cap=4, rounds=9):
     weights = make_weights(layers, dim)
-    mine, torchs = (
-        MLP(weights),
-        DistributedDataParallel(MLP(weights), bucket_cap_mb=cap),
-    )
+    mine = MLP(weights)
+    torchs = DistributedDataParallel(MLP(weights), bucket_cap_mb=cap)
     shard = shard_the_batch(make_batch(rows * world_size, dim), rank, world_size)
     buckets = make_buckets([weight.nbytes for weight in weights], cap * 2**20)
 

@@ -170,10 +170,8 @@ check(stochastic_round, judges="values")
 
 # %%
 thousand = torch.full((1000,), 0.3)
-nearest, stochastic = (
-    thousand.round().sum().item(),
-    stochastic_round(thousand, seed=0).sum().item(),
-)
+nearest = thousand.round().sum().item()
+stochastic = stochastic_round(thousand, seed=0).sum().item()
 bound = 6 * math.sqrt(0.3 * 0.7 * 1000)  # of the sum
 print(
     f"stochastic: {stochastic:.0f}, and within {bound:.0f} of 300: "
@@ -1233,11 +1231,9 @@ def our_power(rank, world_size):
 
     # torch's way to draw the first Q
     torch.manual_seed(numpy.random.RandomState(7).randint(1_000_000_000))
-    q, residual, found = (
-        torch.randn(16, 2, dtype=double),
-        torch.zeros(16, 16, dtype=double),
-        [],
-    )
+    q = torch.randn(16, 2, dtype=double)
+    residual = torch.zeros(16, 16, dtype=double)
+    found = []
     for step in range(2, 5):
         approximation, q, residual = power_sgd(
             local_gradient(step, rank), q, residual, rank, world_size
@@ -1426,10 +1422,8 @@ for network, cluster in CLUSTERS.items():
 # `finish`, where each rank decompresses what all eight have sent.
 
 # %% tags=["notebook-only"]
-whole, top = (
-    runs["NVLink, 450 GB/s"][0],
-    runs["NVLink, 450 GB/s"][METHODS.index("top 1 %")],
-)
+whole = runs["NVLink, 450 GB/s"][0]
+top = runs["NVLink, 450 GB/s"][METHODS.index("top 1 %")]
 titles = "A step with top 1 %", "A step with whole gradients"
 top.timeline(within="step", ranks=[0], beside=whole, title=titles)
 

@@ -470,10 +470,8 @@ check(expert_layer, judges="traffic")
 # experts, two for each token. No token is dropped, so the outputs agree to the last digits.
 
 # %% tags=["notebook-only"]
-tokens, router_weight = (
-    make_batch(24, 6, dtype=double),
-    make_batch(6, 8, seed=1, dtype=double),
-)
+tokens = make_batch(24, 6, dtype=double)
+router_weight = make_batch(6, 8, seed=1, dtype=double)
 w_up, w_down = make_experts(8, 6, 10)
 
 def on_four_ranks(rank, world_size):
@@ -609,10 +607,8 @@ def weights_of(num_local):
 def dropless(rank, world_size, counts):
     """counts: how many rows each rank has for each of the experts."""
     mine, w = counts[8 * rank : 8 * rank + 8], weights_of(8)
-    send, receive = (
-        [sum(counts[8 * to : 8 * to + 8]) for to in range(world_size)],
-        [sum(mine)] * world_size,
-    )
+    send = [sum(counts[8 * to : 8 * to + 8]) for to in range(world_size)]
+    receive = [sum(mine)] * world_size
     arrived = all_to_all(torch.empty(sum(send), D, dtype=bf16), send, receive)
     for of_expert in zip(arrived.split([world_size * count for count in mine]), *w):
         expert_mlp(*of_expert)
@@ -668,10 +664,8 @@ looped = torch.cat(
 print("a loop computes the same:", torch.allclose(grouped, looped, rtol=1e-5))
 
 def product_by_product(rank, world_size, counts):
-    parts, matrices = (
-        torch.empty(sum(counts), 2048, dtype=bf16).split(counts),
-        torch.empty(64, 2048, 2048, dtype=bf16),
-    )
+    parts = torch.empty(sum(counts), 2048, dtype=bf16).split(counts)
+    matrices = torch.empty(64, 2048, 2048, dtype=bf16)
     for part, matrix in zip(parts, matrices):
         part @ matrix
 

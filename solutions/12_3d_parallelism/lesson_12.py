@@ -794,10 +794,8 @@ def counting(q, k, v, causal=False):
     return flash_block(q, k, v, causal)
 
 q, k, v = torch.randn(3, 1, 2, 64, 4, generator=generator, dtype=double)
-whole, cut = (
-    causal_attention(q, k, v),
-    [zigzag_positions(64, rank, 4) for rank in range(4)],
-)
+whole = causal_attention(q, k, v)
+cut = [zigzag_positions(64, rank, 4) for rank in range(4)]
 for rank, own in enumerate(cut):
     computed.clear()
     for hop in range(4):
@@ -1869,10 +1867,8 @@ def run_or_resume(checkpoint, dies_in=None):
     """Data-parallel training with momentum. Returns (restarts, the first step of this
     attempt, the losses).
     """
-    restarts, rank = (
-        int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)),
-        dist.get_rank(),
-    )
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    rank = dist.get_rank()
     weight, momentum = torch.zeros(2, 4, dtype=torch.float64)
     first, losses = 0, []
     if checkpoint.exists():
@@ -2127,10 +2123,8 @@ for dp in (2, 32, 512):
 # A model of 175 billion parameters on 1,024 GPUs, with 1,536 sequences of 2,048 tokens per step:
 
 # %%
-plan, gpt = (
-    Plan(dp=16, pp=8, tp=8),
-    Model(layers=96, width=12_288, heads=96, length=2048, vocabulary=51_200),
-)
+plan = Plan(dp=16, pp=8, tp=8)
+gpt = Model(layers=96, width=12_288, heads=96, length=2048, vocabulary=51_200)
 costs, mfu = closed_form(gpt, plan, 1536)
 seconds, nbytes = sum(costs.values()), sum(bytes_of(plan, gpt, 1536).values())
 for part, of_it in costs.items():

@@ -357,10 +357,8 @@ print("          formula  yours  DTensor")
 for src, dst in pairs:
     nbytes = 4 * 256 // (4 if src[0] == "S" else 1)
     formula = conversion_bytes(nbytes, src, dst, 4)[1]
-    yours, theirs = (
-        sent_in(run, f"{src} {dst}"),
-        sent_in(run, f"{src} {dst} by DTensor"),
-    )
+    yours = sent_in(run, f"{src} {dst}")
+    theirs = sent_in(run, f"{src} {dst} by DTensor")
     print(f"{src:>2} to {dst:<2} {formula:9} {yours:6} {theirs:8}")
 
 # %% [markdown]

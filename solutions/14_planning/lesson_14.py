@@ -802,10 +802,8 @@ def compare_with_gap(name, priced, gap):
     """Print what the winner of a planner that forgets one part promises, and takes."""
     whole = {plan: sum(parts.values()) for plan, parts in priced.items()}
     promised = {plan: whole[plan] - parts[gap] for plan, parts in priced.items()}
-    winner, usual = (
-        min(promised, key=promised.get),
-        statistics.median(whole[p] / promised[p] - 1 for p in whole),
-    )
+    winner = min(promised, key=promised.get)
+    usual = statistics.median(whole[p] / promised[p] - 1 for p in whole)
     over = whole[winner] / promised[winner] - 1
     print(f"{name} without {gap}: {winner}")
     print(
@@ -949,10 +947,8 @@ def envelope(plan, model, batch):
     """Bytes on the first stage, as a blackboard has them: no logits, no tables, no
     working memory.
     """
-    layer, mine = (
-        model.dense_parameters + model.experts // plan.ep * model.expert_parameters,
-        model.layers / plan.pp,
-    )
+    layer = model.dense_parameters + model.experts // plan.ep * model.expert_parameters
+    mine = model.layers / plan.pp
     state = layer * mine / plan.tp * (6 + 12 / plan.replicas)
     live = min(plan.microbatches(batch), plan.pp)
     return state + 34 * plan.tokens(model) * model.width / plan.tp * mine * live
@@ -1126,10 +1122,8 @@ ways["the best of all plans"] = min(
     fitting, key=lambda each: sum(seconds_of(each, megatron, 1920, of_a100).values())
 )
 for name, each in ways.items():
-    parts, nbytes = (
-        seconds_of(each, megatron, 1920, of_a100),
-        sum(bytes_of(each, megatron, 1920).values()),
-    )
+    parts = seconds_of(each, megatron, 1920, of_a100)
+    nbytes = sum(bytes_of(each, megatron, 1920).values())
     print(
         f"{name:21} {sum(parts.values()):5.1f} s, bubble {parts['bubble']:4.1f} s, "
         f"{nbytes / 1e9:4.1f} GB: {each}"
@@ -1465,15 +1459,11 @@ def one_run(work, interval, write, between, restart, chance):
         start = clock
         while next_failure < start + interval + write:
             clock = next_failure
-            start, next_failure = (
-                clock + restart,
-                clock + chance.expovariate(1 / between),
-            )
+            start = clock + restart
+            next_failure = clock + chance.expovariate(1 / between)
             while next_failure < start:
-                start, next_failure = (
-                    next_failure + restart,
-                    next_failure + chance.expovariate(1 / between),
-                )
+                start = next_failure + restart
+                next_failure = next_failure + chance.expovariate(1 / between)
         clock = start + interval + write
     return clock
 
@@ -1571,11 +1561,9 @@ STEPS, EVERY = 24, 4
 def train(rank, world_size, folder, dies_in=None):
     """(first step of this attempt, losses of all steps so far)"""
     first = newest_checkpoint([path.name for path in folder.iterdir()], world_size)
-    weight, momentum, losses = (
-        torch.zeros(4, dtype=torch.float64),
-        torch.zeros(4, dtype=torch.float64),
-        [],
-    )
+    weight = torch.zeros(4, dtype=torch.float64)
+    momentum = torch.zeros(4, dtype=torch.float64)
+    losses = []
     if first:
         weight, momentum, losses = torch.load(folder / f"step-{first}-rank-{rank}.pt")
     for number in range(first, STEPS):
