@@ -301,6 +301,9 @@ wrong("mean-of-votes", sentence="the mean of the votes: return its sign").replac
 wrong("any-is-enough", sentence="+1 where any rank votes for it: it takes more than half").replace(
     "torch.sign(2 * votes - world_size)", "torch.where(votes > 0, 1, -1).to(x.dtype)"
 )
+wrong("flags", sentence="1 or 0: where fewer than half of the ranks vote for it, it is -1").replace(
+    "torch.sign(2 * votes - world_size)", "(2 * votes > world_size).to(x.dtype)"
+)
 wrong("unanimous", sentence="0 wherever the ranks disagree: more than half of the votes are enough").replace(
     "torch.sign(2 * votes - world_size)", "(votes == world_size).to(x.dtype) - (votes == 0).to(x.dtype)"
 )
@@ -510,9 +513,9 @@ wrong("no-orthogonalisation", sentence="what you get from a P whose columns aren
 wrong(
     "own-p", sentence="what you get from a P of this rank's own: sum it over the ranks before you make it orthonormal"
 ).replace("dist.all_reduce(p)", "")
-wrong("forgets-to-divide", sentence="world_size times too large: q is a mean, so divide it").replace(
-    "q /= world_size", ""
-)
+wrong(
+    "forgets-to-divide", sentence="world_size times too large: what is wanted is P times the mean of the ranks' M.T @ P"
+).replace("q /= world_size", "")
 wrong("own-q", sentence="the approximation with this rank's own q: average q over the ranks").replace(
     "dist.all_reduce(q)\nq /= world_size", ""
 )
@@ -580,9 +583,10 @@ wrong(
 ).replace("corrected - approximation", "corrected - p @ (p.T @ corrected)")
 
 wrong, right = ANSWERS.to("compressed-hook")
-wrong("no-feedback", sentence="without feedback: add the residual before you compress").replace(
-    " + residuals.get(bucket.index, 0)", ""
-)
+wrong(
+    "no-feedback",
+    sentence="without feedback: add residuals[bucket.index] before you compress, and keep there what wasn't sent",
+).replace(" + residuals.get(bucket.index, 0)", "")
 wrong("forgets-to-divide", sentence="the sum: divide by world_size").replace("total / world_size", "total")
 wrong("assigns", sentence="this rank's own gradients: finish() must write the mean into bucket.flat, in place").replace(
     "bucket.flat.copy_(total / world_size)", "bucket.flat = total / world_size"
@@ -593,7 +597,7 @@ wrong("one-residual", sentence="with the residual of another bucket: keep one fo
 wrong("forgets-the-old", sentence="those of the last gradient alone: what was owed before is lost").replace(
     "= corrected - decompress", "= bucket.flat - decompress"
 )
-wrong("never-keeps", sentence="without feedback: `residuals` is still empty. Keep there what wasn't sent").replace(
+wrong("never-keeps", same_as="no-feedback").replace(
     "residuals[bucket.index] = corrected - decompress(payload, numel)", "pass"
 )
 wrong("never-pays", same_as="no-feedback").replace("compress(corrected)", "compress(bucket.flat)")
@@ -603,7 +607,7 @@ wrong("owes-its-share", sentence="with residuals divided by world_size: a rank o
 wrong("owes-all", sentence="with residuals of all that should be sent: subtract what was").replace(
     "corrected - decompress(payload, numel)", "corrected"
 )
-wrong("a-dict-of-its-own", same_as="never-keeps").replace(
+wrong("a-dict-of-its-own", same_as="no-feedback").replace(
     "residuals[bucket.index] = corrected", "residuals = dict(residuals)\nresiduals[bucket.index] = corrected"
 )
 wrong("no-first-step", "nothing is owed yet").replace("residuals.get(bucket.index, 0)", "residuals[bucket.index]")
