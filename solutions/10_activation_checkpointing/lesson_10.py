@@ -891,8 +891,8 @@ def pieces_over(group):
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# It is lesson 07's flat shard, for one tensor. `pack` may return anything that a rank can send, such as a tuple of a shape
-# and a piece. That is all that `unpack` has to go on.
+# It is lesson 07's flat shard, for one tensor. `pack` may return anything that a rank can send, such as a tuple of a
+# shape and a piece. That is all that `unpack` has to go on.
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
