@@ -411,7 +411,7 @@ def in_closure(value):
 @pytest.mark.parametrize("hide", [in_closure, Holds, lambda one: [{"x": (one,)}], lambda one: partial(print, x=one)])
 @pytest.mark.parametrize("value", [torch.randn(2, 3), [3, 1, 4, 1, 5], 0.123456])
 def test_a_walk_finds_what_is_hidden(hide, value):
-    assert prints_of(hide(value)) == prints_of(value) != set()
+    assert prints_of(hide(value)) >= prints_of(value) != set()
 
 
 @pytest.mark.parametrize("value", [torch.zeros(9), torch.arange(9.0), [0, 1, 2], 0.5, 7, [1, 1, 2]])
