@@ -84,10 +84,8 @@ reveal(
 # $8 \times \frac{1}{2} = 4$ times its fair share. First the balanced layer, then this one, on the same time axis:
 
 # %%
-runs[0].timeline(ranks=[0, 1, 7], beside=runs[2])
-
-# %%
-runs[2].timeline(ranks=[0, 1, 7], beside=runs[0])
+titles = "Balanced: 8 virtual ranks", "Half of the tokens to expert 0"
+runs[0].timeline(ranks=[0, 1, 7], beside=runs[2], title=titles)
 
 # %% [markdown]
 # ### Letters of this lesson
@@ -1132,10 +1130,8 @@ for program in (with_shared_expert, two_microbatches):
 # each combine one after it:
 
 # %% tags=["notebook-only"]
-alone.timeline(ranks=[0], beside=hidden)
-
-# %% tags=["notebook-only"]
-hidden.timeline(ranks=[0], beside=alone)
+titles = "One after the other, on 64 virtual ranks", "Side by side"
+alone.timeline(ranks=[0], beside=hidden, title=titles)
 
 # %% [markdown]
 # ### Fewer bytes per row
