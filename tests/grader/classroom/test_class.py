@@ -217,7 +217,7 @@ def test_an_exercise_whose_checks_do_not_name_the_lesson_is_judged_with_all_othe
     """Hidden tests name it, and an exercise may have none."""
     this = grade_class.Round(made, LESSON, GradeOptions(exercise="total"))
     nb = lesson()
-    this.to_judge["ada"], this.before["ada"] = (nb, ""), Judgement(LESSON)
+    this.to_judge["ada"], this.kept["ada"] = (nb, ""), (Judgement(LESSON), grade_class.exercises_in(nb)["total"])
     assert len(this.part_to_judge("ada").cells) == len(nb.cells) - 1
     nb.cells[5].source = nb.cells[5].source.partition("\n")[0]
     assert this.part_to_judge("ada") is nb
@@ -355,9 +355,9 @@ def test_a_submission_that_can_not_be_graded_does_not_affect_the_others(made, ju
     this = grade_class.autograde(made, LESSON, ["ada", "bo", "pdf"])
     assert list(this.failed) == ["bo"]
     said = capsys.readouterr().out.splitlines()
-    assert "bo: could not be graded (OSError): see " in said[0]
+    assert "bo: could not be graded (OSError): see " in said[1]
     assert "no space left" in made.log_file(LESSON, "bo").read_text()
-    assert said[1].startswith("pdf: the file is not a notebook: a PDF")
+    assert said[0].startswith("pdf: the file is not a notebook: a PDF")
     assert len(said) == 2
 
 
@@ -393,7 +393,7 @@ def test_breaking_the_judge_or_killing_its_process_is_reported_and_the_others_ar
 
 def test_a_submission_that_could_not_be_judged_gets_no_points_and_is_judged_again(made, monkeypatch):
     hand_in(made.root, "ada", **earning(2, 2, 1))
-    sound = [False, True]
+    sound = [False, False, True]  # what could not be judged is tried again, alone
 
     def judge_all(lesson: str, work: dict, *how: object) -> object:
         for student, judgement, _ in stand_in_judge.judge_all(lesson, work):
