@@ -553,17 +553,16 @@ wrong("always-megatron", sentence="what Megatron's way sends: with many tokens, 
 wrong("end-forgotten", sentence="more than is needed: the last y must become S0 again, and that has a price").replace(
     'sent += both_passes(tokens * widths[-1], now, "S0", n)\n', ""
 )
-wrong(
-    "width-of-y",
-    sentence="more than is needed: a layer's x is as wide as its weight has rows, widths[k], not as wide as its y",
-).replace("both_passes(tokens * rows, now", "both_passes(tokens * columns, now")
 wrong("forward-only", sentence="the cheapest forward pass: the backward pass has a price as well").replace(
     "both_passes(", "moved("
 )
 wrong("weights-for-free", same_as="always-fsdp").replace(" + both_passes(rows * columns, stored, use_w, n)", "")
 wrong("dearest", sentence="the most that the ranks can send").replace("sent < least", "(best is None or sent > least)")
-wrong("always-from-s0", sentence="more than is needed: a layer's x lies as the product before has made it").replace(
+wrong("always-from-s0", sentence="more than is needed: a layer's x is widths[k] wide, and lies as it was made").replace(
     "now = made", "pass"
+)
+wrong("width-of-y", same_as="always-from-s0").replace(
+    "both_passes(tokens * rows, now", "both_passes(tokens * columns, now"
 )
 wrong("budget-for-each-layer", sentence="more weights than a rank has room for", hidden=True).replace(
     'held += rows * columns // (1 if stored == "I" else n)',
