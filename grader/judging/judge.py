@@ -316,8 +316,13 @@ def has_check(part: Checks, cell: CheckCell) -> bool:
 
 
 def needs_messages(part: Checks, cell: CheckCell) -> bool:
-    """Whether this is about messages: their cost is judged, here or in another check of the exercise."""
-    return cell.judges == SCORE or (cell.function.replace("_", "-"), "traffic") in part.registered
+    """Whether this is about messages: their cost is judged, here or in another check of the exercise.
+
+    A module of checks names the exercises for which that isn't so in NO_MESSAGES.
+    """
+    exercise = cell.function.replace("_", "-")
+    is_judged = cell.judges == SCORE or (exercise, "traffic") in part.registered
+    return is_judged and exercise not in getattr(part.module, "NO_MESSAGES", ())
 
 
 def says_nothing(runs: Sequence[Run]) -> bool:
