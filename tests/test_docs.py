@@ -32,7 +32,17 @@ from tests.pages import ROOT, Block, blocks, commands, headings, lesson_cells, p
 pytestmark = pytest.mark.long
 
 PAGES = pages()
-MADE_BY_MAKE = ("dist/", "submitted/", "judgements/", "autograded/", "feedback/", "gradebook.db", ".venv", "build/")
+MADE_BY_MAKE = (
+    "dist/",
+    "notebooks/start.md",
+    "submitted/",
+    "judgements/",
+    "autograded/",
+    "feedback/",
+    "gradebook.db",
+    ".venv",
+    "build/",
+)
 SHELL = ("sh", "bash", "shell", "console")
 NO_PROMISE = ("text", "mermaid", "toml", "yaml", "json", "dockerfile", "ini", "diff")
 BIN = Path(sys.executable).parent
