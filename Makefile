@@ -135,7 +135,7 @@ gpu: ## try everything that needs a GPU, in nine minutes (docs/gpu.md); without 
 	@"$(or $(wildcard $(VENV)/bin/python),$(PYTHON))" -m tests.gpu $(if $(DRY),--dry) $(GPU_ARGS)
 
 clean: ## remove build products and caches; keep submissions, grades and .venv
-	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf build dist notebooks/start.md .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -print0 | xargs -0 rm -rf
 
 distclean: clean ## also remove .venv

@@ -1656,14 +1656,14 @@ for gpus in (1024, 16384):
 
 # %% [markdown] essay="is-it-right" points=4 minutes=8
 # ### BEGIN SOLUTION
-# The ranks may sum the gradients and forget to divide by their number. Adam divides each gradient by a running mean
-# of its own size, so a constant factor drops out almost entirely, and the curve looks the same. It would show with
-# plain SGD, with gradient clipping or with weight decay in the loss. The test: the same weights and the same global
-# batch, once in one process and once on four ranks, in double precision, and compare the gradients, not the losses.
-# Make the ranks' rows differ, or each rank's gradient is the mean already. The second mistake: averaging with equal
-# weights when the last batch doesn't divide evenly, so that the rows of the smaller shard count for more. (Also
-# right: a tied parameter reduced twice, an unused parameter that some ranks wait for, buckets started in a different
-# order, batch norm that sees only its own rows.)
+# Suppose the ranks add up their gradients and nobody divides by four. Adam divides each gradient by a running average
+# of its size, so the factor all but cancels, and the curve looks the same. Plain SGD, gradient clipping or weight decay
+# in the loss would give it away. The test: the same weights and the same global batch, once in one process and once on
+# four ranks, in double precision; compare gradients rather than losses, and give the ranks different rows, since with
+# equal rows every rank's own gradient is already the mean. The second mistake: averaging with equal weights although
+# the last batch doesn't divide evenly, so that each row of a smaller shard counts for more. (Also right: a tied
+# parameter reduced twice, an unused parameter that some ranks wait for, buckets started in a different order, batch
+# norm that sees only its own rows.)
 #
 # **Rubric**
 #
