@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -235,7 +236,10 @@ dist.all_reduce(torch.ones(1))
 def test_a_rank_that_waits_for_something_of_its_own_is_told_of(start, tmp_path):
     (tmp_path / "train.py").write_text(QUIET)
     process = start("utils", "--nproc-per-node", "2", "--tell-after", "1", "train.py")
+    give_up = threading.Timer(SECONDS, process.kill)  # or a notice that never comes would be waited for without end
+    give_up.start()
     told = [process.stderr.readline() for _ in range(4)]
+    give_up.cancel()
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=SECONDS)
     assert "no rank has called or left torch.distributed for " in told[0]
