@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from html import escape
 
 from ..text import tables
+from ..text.svg import GREEN
 from ..text.wrapping import wrapped
 from .scores import SCORE
 
 Points = Mapping[str, Mapping[str, float]]  # {exercise: {what is judged: its points}}, in the lesson's order
-GREEN = "var(--jp-success-color1, #2e7d32)"  # JupyterLab's own, which differs between light and dark themes
 
 
 @dataclass
