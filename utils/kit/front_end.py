@@ -1,16 +1,12 @@
-"""Who has run this cell: a page on which a person can click, or a program."""
+"""Who has run this cell: someone in front of a page, or a program."""
 
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 
 
-def has_widgets() -> bool:
-    """Whether a notebook on a page has asked for this cell: JupyterLab, Notebook and VS Code name it in their request.
-
-    nbclient, nbval, graders and consoles do not, and a script has no kernel. They get the text alone.
-    """
-    ipython = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    kernel = getattr(ipython, "kernel", None)
-    return kernel is not None and "cellId" in kernel.get_parent().get("metadata", {}) and bool(find_spec("ipywidgets"))
+def someone_is_there() -> bool:
+    """Whether whoever runs this cell could click: they could also answer `input()`. nbclient and nbval can't."""
+    ipython = sys.modules.get("IPython")
+    kernel = getattr(ipython.get_ipython(), "kernel", None) if ipython else None
+    return bool(kernel and kernel.get_parent().get("content", {}).get("allow_stdin"))
