@@ -181,9 +181,9 @@ class HowPredictionsWent:
             (one.question, shown(one.guess, one.unit) if one.guessed else "", shown(one.answer, one.unit), one.verdict)
             for one in predictions
         ]
-        guessed = sum(one.guessed for one in predictions)
-        right = sum(one.verdict == RIGHT for one in predictions)
-        self.caption = f"{guessed} of {len(predictions)} predictions made, {right} of them right"
+        self.guessed = sum(one.guessed for one in predictions)
+        self.right = sum(one.verdict == RIGHT for one in predictions)
+        self.caption = f"{self.guessed} of {len(predictions)} predictions made, {self.right} of them right"
 
     def __repr__(self) -> str:
         return f"{self.caption}\n\n{tables.text(self.header, self.rows)}"
