@@ -75,9 +75,8 @@ def page(monkeypatch):
 
 
 def part(question, words):
-    """A button, by what it says, or the field."""
-    box = predictions.made[question].on_page[0]
-    return next(one for one in box.children if getattr(one, "description", None) == words or words == one.value)
+    """A button, by what it says."""
+    return next(one for one in predictions.made[question].on_page[0].children if one.description == words)
 
 
 def test_beside_the_widget_stands_what_other_viewers_show(page):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?")  # "1,024" is a number, "1, 24" a list
@@ -22,7 +23,7 @@ def box_of(question: str, choices: Sequence[str], chosen: str, take: Callable[[A
         one.on_click(lambda _: take(guess()))
         return one
 
-    parts = [button(choice, lambda choice=choice: choice) for choice in choices]
+    parts = [button(choice, partial(str, choice)) for choice in choices]
     if not choices:
         field = Text(chosen, placeholder="a number, or several", continuous_update=False, layout={"width": "12em"})
         field.observe(lambda change: take(typed(change["new"])), "value")  # by Enter, and by a click elsewhere
