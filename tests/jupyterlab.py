@@ -15,7 +15,6 @@ import nbformat
 from tests.formgrader import address_of
 
 ROOT = Path(__file__).resolve().parent.parent
-IDLE = ".jp-Notebook-ExecutionIndicator[data-status=idle]"
 
 
 @contextmanager
@@ -38,3 +37,8 @@ def jupyterlab(folder):
 def write_notebook(path, *cells):
     about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)], metadata=about), path)
+
+
+def wait_for_kernel(page):
+    """Until the status bar names an idle kernel. The notebook's own indicator is idle before there is any."""
+    page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for()

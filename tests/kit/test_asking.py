@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.browser import open_browser, visit
-from tests.jupyterlab import IDLE, jupyterlab, write_notebook
+from tests.jupyterlab import jupyterlab, wait_for_kernel, write_notebook
 from utils.kit import predictions
 from utils.kit.asking import typed
 from utils.kit.front_end import someone_is_there
@@ -32,7 +32,7 @@ def test_a_click_in_jupyterlab_is_what_reveal_compares_and_no_widget_is_saved(tm
         page = seen.page
         page.goto(f"{address}lab/tree/one.ipynb?token={token}")
         page.locator(".jp-CodeCell .cm-content").first.click()
-        page.locator(IDLE).wait_for()
+        wait_for_kernel(page)
         page.keyboard.press("Shift+Enter")
         page.get_by_role("button", name="a deadlock").click()
         page.get_by_text("how it ends? You say a deadlock.").wait_for()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from ..kit.predictions import how_predictions_went
 from ..report.run import Run
@@ -15,7 +16,7 @@ from .scores import Score
 WIDE, EDGE = 912, 24  # pixels: of the picture, and of its margins
 ROOM = WIDE - 2 * EDGE
 GREEN, GREY, PALE = "#2E7D32", "#666666", "#E3E3E3"
-EDGED = {"stroke": GREEN, "stroke_width": 2}
+EDGED: dict[str, Any] = {"stroke": GREEN, "stroke_width": 2}
 BAR = 480, 408  # where the bar of the challenge begins, and its length
 
 
