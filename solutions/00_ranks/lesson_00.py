@@ -36,8 +36,8 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU
 #
 # Here are two processes that train the course's small model, an MLP, each on half of every batch. Something is missing
 # from the program. After 100 steps, how far apart are their weights, as a percentage of their size? **Predict**:
-# replace `...` with a number, and run the cell. Predictions earn no points, and you can skip them, but a guess that
-# turns out wrong is what you'll remember.
+# run the cell and type a number into its field, or replace `...` with it. Predictions earn no points, and you can skip
+# them, but a guess that turns out wrong is what you'll remember.
 
 # %%
 predict("distance between the replicas, in %", ...)

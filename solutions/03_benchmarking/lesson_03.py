@@ -70,8 +70,8 @@ lab = Cluster("lab", nodes=1, gpus_per_node=8, gpu=free, intra=wire, inter=wire)
 # For 4 MB: $6 \cdot (10\,\mu s + 1\,\text{MB} / 10\,\text{GB/s})$ = 0.66 ms. That is **the truth**. Below is the
 # benchmark that everybody writes first. Rank 3 is 10 ms late, because it had to wait for its data.
 #
-# **Predict** what the benchmark says, in milliseconds: replace each `...` with a number, and run the cell. Predictions
-# earn no points, and you can skip them; but a guess that turns out wrong is what you'll remember.
+# **Predict** what the benchmark says, in milliseconds: run the cell and type your numbers, or replace each `...` with
+# one. Predictions earn no points, and you can skip them; but a guess that turns out wrong is what you'll remember.
 
 # %%
 predict("milliseconds on rank 0", ...)

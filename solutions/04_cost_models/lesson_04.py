@@ -47,8 +47,8 @@ simulate = partial(simulate, rates="datasheet")
 # computes its share of the rows, and then all of them all-reduce the gradients. `simulate` runs this program on a
 # **virtual cluster**, whose clock follows a model of the hardware; its times are the same in every run.
 #
-# **Predict** how many times as fast 16 GPUs are as one. Replace the `...` with a number and run the cell. Predictions
-# earn no points, and you can skip them; but a guess that turns out wrong is what you'll remember.
+# **Predict** how many times as fast 16 GPUs are as one: run the cell and type a number, or replace the `...` with it.
+# Predictions earn no points, and you can skip them; but a guess that turns out wrong is what you'll remember.
 
 # %%
 predict("times as fast on 16 GPUs", ...)

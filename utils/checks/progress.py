@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from html import escape
 
 from ..text import tables
+from ..text.svg import GREEN
 from ..text.wrapping import wrapped
 from .scores import SCORE
 
 Points = Mapping[str, Mapping[str, float]]  # {exercise: {what is judged: its points}}, in the lesson's order
-GREEN = "var(--jp-success-color1, #2e7d32)"  # JupyterLab's own, which differs between light and dark themes
 
 
 @dataclass
@@ -39,6 +39,12 @@ class Progress:
         """(points earned, all points), without the challenge."""
         required = [exercise for exercise in self.points if not self.is_challenge(exercise)]
         return sum(map(self.earned, required)), sum(sum(self.points[exercise].values()) for exercise in required)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all of the lesson has passed, a challenge apart."""
+        earned, most = self.of_lesson()
+        return earned == most > 0
 
     def is_challenge(self, exercise: str) -> bool:
         return SCORE in self.points[exercise]
@@ -68,14 +74,18 @@ class Passed:
 
 
 class Summary:
-    """`check.summary()`: the lesson's exercises, what has passed of each, what is left, and where to go on."""
+    """`check.summary()`: the lesson's exercises, what has passed of each, what is left, and where to go on.
 
+    picture   HTML below it, once the lesson is finished (finished.py)
+    """
+
+    picture = ""
     header = ("exercise", "points", "passed", "left")
 
     def __init__(self, progress: Progress, saved: Collection[tuple[str, str]] = ()) -> None:
         """saved: (exercise, judges) of what had passed when the notebook was saved, perhaps in an earlier session."""
         earlier = set(saved) - progress.passed - progress.failed
-        progress = Progress(progress.points, progress.passed | earlier, progress.failed)
+        self.progress = progress = Progress(progress.points, progress.passed | earlier, progress.failed)
         self.rows, self.next = [], ""
         for exercise, points in progress.points.items():
             left = [judges for judges in points if (exercise, judges) not in progress.passed]
@@ -94,4 +104,4 @@ class Summary:
         return f"{self.caption}\n\n{tables.text(self.header, self.rows)}\n\n{self.next}"
 
     def _repr_html_(self) -> str:
-        return f"{tables.html(self.caption, self.header, self.rows)}<p>{escape(self.next)}</p>"
+        return f"{tables.html(self.caption, self.header, self.rows)}<p>{escape(self.next)}</p>{self.picture}"

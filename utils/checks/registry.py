@@ -15,6 +15,7 @@ except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyte
 from ..diagnosis.returned_values import misused_value
 from ..report.run import Run
 from .answer import CheckFailed
+from .finished import finished
 from .frozen_cases import FrozenCases, points_of
 from .kinds import kind_of
 from .known_mistakes import KnownMistakes, mistakes_file
@@ -24,7 +25,7 @@ from .registration import Check, CheckFunction, exercise_of
 from .rooms import HIDDEN, load_checks
 from .runner import Runner
 from .saved import saved_passes
-from .scores import best_scores
+from .scores import Score, best_scores
 from .timelines import keep, to_look_at
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Checks:
         self.known = KnownMistakes.read(mistakes_file(room, hidden))
         self.best = {} if hidden else best_scores(room)
         self.progress = Progress({} if hidden else points_of(room))
+        self.scores: dict[str, Score] = {}  # of challenges that have passed
+        self.runs: dict[str, Run] = {}  # that have passed a check of time, {exercise: the last one}
         self.looked_at: set[tuple[str, bool]] = set()  # (exercise, whether it got stuck) whose timeline has been shown
 
     @property
@@ -90,7 +93,10 @@ class Checks:
 
     def summary(self) -> Summary:
         """The lesson's exercises: what has passed, in this session or as saved, what is left, and where to go on."""
-        return Summary(self.progress, saved_passes(Path(f"{self.room.name}.ipynb")))
+        summary = Summary(self.progress, saved_passes(Path(f"{self.room.name}.ipynb")))
+        if summary.progress.is_finished:
+            summary.picture = finished(self.room.name, summary.progress, self.scores, self.runs)
+        return summary
 
     def judge(
         self, function: Callable[..., Any], judges: str, runner: Callable[[Callable[..., Any], str, bool], Runner]
@@ -119,8 +125,11 @@ class Checks:
                 failed.expected, failed.mistake = "something else", failed.mistake or ASSUMES
             failed.run = self.timeline_of(run, judges)
             raise failed from None
+        if run.scores:
+            self.scores[exercise] = run.scores[-1]
         if timeline := self.timeline_of(run, judges):
             keep(exercise, timeline)
+            self.runs[exercise] = timeline
         shown = f"\n  {remark}" if remark and not self.hidden else ""
         return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed{shown}"
 

@@ -119,15 +119,20 @@ class Score:
         par, limit = (quantity(end, self.measure.unit) for end in (self.par, self.limit))
         filled = self.cells(self.value)
         bar = "█" * filled + "░" * (WIDTH - filled)
-        percent = f"{int(100 * max(0.0, self.share) + 1e-9)} % of the way"
         if self.best is None:
-            return f"par {par} [{bar}] limit {limit}: {percent}"
+            return f"par {par} [{bar}] limit {limit}: {self.reached}"
         mark = min(self.cells(self.best), WIDTH - 1)
         bar = f"{bar[:mark]}◆{bar[mark + 1 :]}"
-        reached = (
-            "you have reached it" if self.share == 1 else "yours is better" if self.share > 1 else f"{percent} to it"
+        return (
+            f"par {par} [{bar}] limit {limit}\n  best known ◆ {quantity(self.best, self.measure.unit)}: {self.reached}"
         )
-        return f"par {par} [{bar}] limit {limit}\n  best known ◆ {quantity(self.best, self.measure.unit)}: {reached}"
+
+    @property
+    def reached(self) -> str:
+        """How far it is on the way to the best known score, or to the limit, in words."""
+        if self.best is not None and self.share >= 1:
+            return "you have reached it" if self.share == 1 else "yours is better"
+        return f"{int(100 * max(0.0, self.share) + 1e-9)} % of the way" + " to it" * (self.best is not None)
 
     def cells(self, value: float) -> int:
         return min(WIDTH, max(0, int(WIDTH * self.part_of_way(value, self.limit) + 1e-9)))

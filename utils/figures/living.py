@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -20,8 +19,9 @@ from typing import Any, Literal, NamedTuple
 
 from matplotlib.colors import to_hex, to_rgb
 
+from ..text.svg import clean, image, number, sheet, tag, text
 from ..text.units import quantity
-from .picture import GREY, IN_THE_DARK, INK, PAPER, SECONDS, fitting
+from .picture import GREY, INK, PAPER, SECONDS, fitting
 
 WIDE, RIGHT = 912, 16  # pixels across, and of the margin on the right
 TYPE = 12  # pixels: 9 points
@@ -39,7 +39,6 @@ HALO = {
     "stroke_opacity": 0.4,
     "paint_order": "stroke",
 }
-NEVER_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 Kind = Literal["solid", "waits", "blocked", "bubble", "open"]
@@ -116,9 +115,7 @@ class Timeline:
         return f"Timeline({self.title!r})"
 
     def _repr_html_(self) -> str:
-        source = f"data:image/svg+xml;base64,{b64encode(self.svg().encode()).decode()}"
-        look = f'class="manyranks timeline" style="max-width:100%;height:auto" alt="{escape(clean(self.title))}"'
-        return f'{IN_THE_DARK}\n<img {look} src="{source}">\n<script>{script()}</script>'
+        return f"{image(self.svg(), self.title, 'timeline')}\n<script>{script()}</script>"
 
     def save(self, path: Path) -> None:
         """Write a page that is alive, or an .svg that stands still."""
@@ -178,11 +175,7 @@ class Sheet:
             tag("g", tag("g", self.axis(), class_="axis") + tag("g", keys, class_="keys"), class_="foot"),
             tag("g", self.arrows(), class_="arrows"),
         ]
-        return tag(
-            "svg", "\n".join(body) + "\n", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDE} {number(tall)}",
-            width=WIDE, height=number(tall), role="img", aria_label=clean(self.figure.title), fill=INK, font_size=TYPE,
-            font_family="Helvetica, Arial, sans-serif",
-        )  # fmt: skip
+        return sheet("\n".join(body) + "\n", WIDE, tall, self.figure.title)
 
     def data(self) -> dict[str, Any]:
         """What the script needs to know. Six numbers for each bar, four of them places in `words`."""
@@ -350,24 +343,6 @@ def darker(colour: str) -> str:
     """A shade whose stripes are visible on white, even for yellow, and whose edge parts equal neighbours."""
     red, green, blue = (0.75 * part for part in to_rgb(colour))
     return to_hex((red, green, blue))
-
-
-def clean(words: str) -> str:
-    """Without what no XML may contain, even escaped."""
-    return NEVER_IN_XML.sub("\ufffd", words)
-
-
-def number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def text(words: str, x: float, y: float, **attributes: Any) -> str:
-    return tag("text", escape(clean(words)), x=number(x), y=number(y), **attributes)
-
-
-def tag(name: str, content: str = "", **attributes: Any) -> str:
-    said = "".join(f" {key.rstrip('_').replace('_', '-')}='{escape(str(one))}'" for key, one in attributes.items())
-    return f"<{name}{said}>{content}</{name}>" if content else f"<{name}{said}/>"
 
 
 @cache

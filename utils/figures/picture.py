@@ -11,6 +11,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
+from ..text import svg
+
 Look: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib
 
 SECONDS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
@@ -21,19 +23,12 @@ COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E
 # The same for kinds of work in thin bars: as dark as black letters allow, so that they differ more.
 KINDS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#2E7FBF"]
 BOLD = 0.62  # the width of a bold letter, as a part of the type's size
-INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"
+INK, GREY, PAPER = svg.INK, "#8A8A8A", svg.PAPER
 DPI = 96  # a browser's own, so that a point in a picture is a point on the page
 NOTEBOOK = 914  # pixels across an output of JupyterLab on a screen of 1366 x 768, its file browser open
 WIDEST = 9.5  # inches; a notebook shrinks what is wider
 DEEP = 0.45  # opacity of the paper behind letters on a deep colour
 TYPE = 9  # points, the smallest in any picture
-# In a dark theme, the paper becomes the theme's ground and the ink white, while hues stay; docs/book/_static/book.css
-# does the same. The first selector is JupyterLab's, the second VS Code's. Where a viewer ignores styles, as JupyterLab
-# does in a notebook that it doesn't trust, the paper is white.
-IN_THE_DARK = (
-    "<style>[data-jp-theme-light=false] .manyranks, .vscode-dark .manyranks "
-    "{ filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen }</style>"
-)
 
 
 class Picture(Figure):
@@ -57,7 +52,7 @@ class Picture(Figure):
 
     def _repr_html_(self) -> str:
         source = f"data:image/png;base64,{b64encode(self.png()).decode()}"
-        return f'{IN_THE_DARK}\n<img class="manyranks" alt="{escape(self.get_suptitle())}" src="{source}">'
+        return f'{svg.IN_THE_DARK}\n<img class="manyranks" alt="{escape(self.get_suptitle())}" src="{source}">'
 
     def __repr__(self) -> str:
         return f"Picture({self.title!r})"

@@ -12,6 +12,7 @@ import numbers
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 from html import escape
 from types import EllipsisType
 from typing import Any
@@ -22,7 +23,11 @@ except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyte
     display = print
 
 from ..text import tables
+from ..text.svg import GREEN, image
 from ..text.units import quantity
+from .asking import box_of
+from .front_end import someone_is_there
+from .ruler import ruler
 
 CLOSE = 0.1  # relative error of a guess that counts as close
 NO_GUESS, RIGHT = "no guess", "right"
@@ -33,21 +38,43 @@ made: dict[str, Prediction] = {}  # this notebook's, by question
 class Prediction:
     """One question, the guess, and the answer once it is revealed.
 
-    typed  what was typed, where that is none of the choices; `guess` is then the nearest of them, or none yet
+    guess     `...` if there is none yet, None for "I don't know"
+    typed     what was typed, where that is none of the choices; `guess` is then the nearest of them, or none yet
+    on_page   (the widget, what shows it) while it waits for a click
     """
 
     def __init__(self, question: str, guess: Any = ..., choices: Sequence[str] = ()) -> None:
-        self.question, self.choices, self.typed = question, tuple(choices), ""
-        self.guess = guess if choices else number_of(guess)
-        if choices and self.guessed and normal(guess) not in map(normal, choices):
-            self.typed, self.guess = str(guess), next(iter(get_close_matches(str(guess), choices, n=1)), ...)
+        self.question, self.choices = question, tuple(choices)
         self.answer: Any = ...
         self.ties: tuple[Any, ...] = ()
         self.unit, self.why = "", ""
+        self.on_page: tuple[Any, Any] | None = None
+        self.say(guess)
+
+    def say(self, guess: Any) -> None:
+        self.typed, self.guess = "", guess if self.choices else number_of(guess)
+        if self.guessed and self.choices and normal(guess) not in map(normal, self.choices):
+            self.typed, self.guess = str(guess), next(iter(get_close_matches(str(guess), self.choices, n=1)), ...)
+
+    def ask(self) -> None:
+        """Show it with a widget, which makes room for words once it is answered: so they are what gets saved."""
+        box = box_of(self.question, self.choices, shown(self.guess) if self.guessed else "", self.clicked)
+        words = {"text/plain": repr(self), "text/html": self._repr_html_()}
+        self.on_page = box, display({**box._repr_mimebundle_(), **words}, raw=True, display_id=True)
+
+    def clicked(self, guess: Any) -> None:
+        self.say(guess)
+        self.close()
+
+    def close(self) -> None:
+        if self.on_page:
+            (box, place), self.on_page = self.on_page, None
+            place.update(self)
+            box.close()
 
     @property
     def guessed(self) -> bool:
-        return not isinstance(self.guess, EllipsisType)
+        return self.guess is not None and not isinstance(self.guess, EllipsisType)
 
     @property
     def revealed(self) -> bool:
@@ -72,30 +99,63 @@ class Prediction:
             return f"You say {shown(self.guess)}" + f", the nearest choice to {self.typed!r}" * bool(self.typed) + "."
         if self.typed:
             return f"{self.typed!r} is not one of {listed(self.choices)}."
+        if self.guess is None:
+            return "You say that you don't know."
         return f"Replace the ... with {'one of ' + listed(self.choices) if self.choices else 'your guess'}."
 
     def _repr_html_(self) -> str:
-        """Open if there was a guess, otherwise folded, so that nobody reads the answer by accident."""
+        """Folded if nothing has been said yet, so that nobody reads the answer by accident."""
         if not self.revealed:
             return f"<p>{escape(repr(self))}</p>"
         answer = f"<b>{escape(shown(self.answer, self.unit))}</b>"
         why = as_html(self.why)
-        if not self.guessed:
+        if isinstance(self.guess, EllipsisType):
             return f"<details><summary>{escape(self.question)}: open to see</summary><p>{answer}. {why}</p></details>"
-        guess = escape(f"You said {shown(self.guess, self.unit)}: {self.verdict}.")
+        guess = escape(f"You said {shown(self.guess, self.unit)}: {self.verdict}." if self.guessed else "")
         folded = f"<details><summary>Why</summary><p>{why}</p></details>" if self.why else ""
-        return f"<p>{escape(self.question)}: {answer}. {guess}</p>{folded}"
+        return f"<p>{escape(self.question)}: {answer}. {guess}</p>{self.picture()}{folded}"
+
+    def picture(self) -> str:
+        """The guess beside the answer: two numbers on a ruler, or two of the choices."""
+        if self.choices:
+            return f"<p>{''.join(map(self.marked, self.choices))}</p>"
+        if not (is_number(self.guess) and is_number(self.answer)):
+            return ""
+        try:
+            drawn = ruler(float(self.guess), float(self.answer), partial(shown, unit=self.unit))
+        except (ValueError, OverflowError):  # infinite, or not a number
+            return ""
+        return image(drawn, f"{shown(self.guess, self.unit)} and {shown(self.answer, self.unit)} on a line")
+
+    def marked(self, choice: str) -> str:
+        is_right = any(normal(choice) == normal(one) for one in (self.answer, *self.ties))
+        look = f"border: 2px solid {GREEN}; font-weight: bold" if is_right else "border: 1px solid; opacity: 0.7"
+        words = f"{'✓ ' * is_right}{choice}{' (you)' * (self.guessed and normal(choice) == normal(self.guess))}"
+        style = f"display: inline-block; margin: 2px 6px 2px 0; padding: 1px 8px; border-radius: 10px; {look}"
+        return f'<span style="{style}">{escape(words)}</span>'
 
 
 def predict(question: str, guess: Any = ..., choices: Sequence[str] = ()) -> None:
     """Write down a guess, to be compared by `reveal`. Run the cell again to change your mind.
 
+    Where there is no guess yet, a notebook shows buttons for the choices, or a field, and "I don't know".
+
     guess     a number, a word, True or False, or a list of these; `...` means none yet
     choices   the words to choose from, where the guess is a word
              A word that is none of them counts as the nearest one; if none is near, as no guess yet
     """
-    made[question] = Prediction(question, guess, choices)
-    display(made[question])
+    before = made.get(question)
+    prediction = made[question] = Prediction(question, guess, choices)
+    if prediction.guess is not ... or prediction.typed or not someone_is_there():
+        display(prediction)
+        return
+    if before:
+        before.close()
+        prediction.say(before.guess)
+    try:
+        prediction.ask()
+    except ImportError:  # there is no ipywidgets
+        display(prediction)
 
 
 def reveal(question: str, answer: Any, unit: str = "", why: str = "", ties: Sequence[Any] = ()) -> None:
@@ -106,6 +166,7 @@ def reveal(question: str, answer: Any, unit: str = "", why: str = "", ties: Sequ
     why    one paragraph, folded until it is opened; `code` and $formulas$ as in text
     """
     prediction = made.setdefault(question, Prediction(question))
+    prediction.close()
     prediction.answer, prediction.unit, prediction.why, prediction.ties = plain(answer), unit, why, tuple(ties)
     display(prediction)
 
@@ -120,9 +181,9 @@ class HowPredictionsWent:
             (one.question, shown(one.guess, one.unit) if one.guessed else "", shown(one.answer, one.unit), one.verdict)
             for one in predictions
         ]
-        guessed = sum(one.guessed for one in predictions)
-        right = sum(one.verdict == RIGHT for one in predictions)
-        self.caption = f"{guessed} of {len(predictions)} predictions made, {right} of them right"
+        self.guessed = sum(one.guessed for one in predictions)
+        self.right = sum(one.verdict == RIGHT for one in predictions)
+        self.caption = f"{self.guessed} of {len(predictions)} predictions made, {self.right} of them right"
 
     def __repr__(self) -> str:
         return f"{self.caption}\n\n{tables.text(self.header, self.rows)}"

@@ -1,1 +1,1 @@
-"""Text for people: tables, units, sets of ranks, lines of code. Needs none of our packages, so all may use it."""
+"""What people read and see: tables, units, sets of ranks, lines of code, SVG. Needs none of our packages."""
