@@ -22,6 +22,7 @@ from matplotlib.colors import to_hex, to_rgb
 
 from ..text.units import quantity
 from .picture import GREY, IN_THE_DARK, INK, PAPER, SECONDS, fitting
+from .small_svg import NEVER_IN_XML
 
 WIDE, RIGHT = 912, 16  # pixels across, and of the margin on the right
 TYPE = 12  # pixels: 9 points
@@ -39,7 +40,6 @@ HALO = {
     "stroke_opacity": 0.4,
     "paint_order": "stroke",
 }
-NEVER_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 Kind = Literal["solid", "waits", "blocked", "bubble", "open"]
