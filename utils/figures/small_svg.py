@@ -43,7 +43,7 @@ def shorten(element: ElementTree.Element, referred_to: set[str], looks: dict[str
         given[name] = shortened(given[name])
     element.attrib = {name: value for name, value in given.items() if value}
     element.text, element.tail = element.text if element.tag in ("text", "tspan") else None, None
-    children = []
+    children: list[ElementTree.Element] = []
     for child in element:
         shorten(child, referred_to, looks)
         children += child if child.tag == "g" and not child.attrib else [child]  # a group that says nothing
