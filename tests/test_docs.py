@@ -20,6 +20,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+import setup_env
 from grader.classroom import notebook_file
 from grader.inside import host
 from grader.judging import hub_rank, hub_storage, judge, ranks
@@ -170,6 +171,13 @@ def test_other_output_is_what_students_read(page, block):
 def test_the_readmes_number_of_wrong_answers_is_true():
     [said] = re.findall(r"More than ([\d,]+) wrong answers", (ROOT / "README.md").read_text())
     assert stored_messages().count("\n---- ") > int(said.replace(",", ""))
+
+
+@pytest.mark.parametrize("page", ["README.md", "grader/bundle/README.md", "docs/instructors.md"])
+def test_pages_name_the_pythons_and_systems_that_set_up_takes(page):
+    text = " ".join((ROOT / page).read_text().split())
+    (_, oldest), (_, too_new) = setup_env.PYTHON
+    assert f"Linux or WSL, Python 3.{oldest} to 3.{too_new - 1}, and `make`." in text.replace("`make`;", "`make`.")
 
 
 def test_the_limits_in_grading_md_are_those_of_the_code():

@@ -27,7 +27,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from grader.authoring.build import bytes_of, read_lessons, release_path, solution_path
-from grader.authoring.facts import hours, minutes, plural
+from grader.authoring.facts import about_lesson, plural
 from grader.authoring.leaks import leaks, telling_lines
 from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem
 from grader.book.lesson_page import lesson_page
@@ -102,22 +102,21 @@ def links(lesson: Lesson, options: Options) -> str:
 
 
 def card(lesson: Lesson, figure: str) -> str:
-    """A lesson on the first page, as HTML: a figure from it, if it has an open one, its title, question and time."""
+    """A lesson on the first page, as HTML: a figure from it, its title, question and time."""
     image = f'<img alt="" src="{figure}">' if figure else ""
     title = html.escape(lesson.cells[0].source.splitlines()[0].removeprefix("# "))
-    about = f"{hours(minutes(lesson))} · {plural(len(lesson.exercises), 'exercise')}"
     return (
         f'<a class="lesson" href="lessons/{lesson.name}.html">'
         f'<span class="figure">{image}</span>'
         f"<span><strong>{lesson.name[:2]} · {title}</strong> {html.escape(lesson.cells[0].marker.question)} "
-        f"<small>{about}</small></span></a>"
+        f"<small>{about_lesson(lesson)}</small></span></a>"
     )
 
 
 def first_figure(page: NotebookNode) -> str:
-    """The first figure among a page's open outputs, as an address; "" if there is none."""
-    for cell in page.cells:
-        for output in cell.get("outputs", []) if "hide-output" not in cell.metadata.get("tags", []) else []:
+    """A page's first figure, if possible from an open output, as an address; "" if there is none."""
+    for cell in sorted(page.cells, key=lambda cell: "hide-output" in cell.metadata.get("tags", [])):
+        for output in cell.get("outputs", []):
             if found := FIGURE.search(output.get("data", {}).get("text/html", "")):
                 return found[1]
     return ""

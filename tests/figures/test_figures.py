@@ -1,14 +1,17 @@
 """figures: what is drawn (cells, lanes, bars, labels, colours), not its pixels."""
 
 import dataclasses
+import io
 import itertools
 import json
+import re
 import subprocess
 import sys
 from xml.etree import ElementTree
 
 import numpy
 import pytest
+from matplotlib import rc_context
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
@@ -92,13 +95,42 @@ def test_traffic_shows_the_bytes_of_each_source_and_destination():
     figures.traffic(Run(2, "real", "gloo", [], [], [], 0.0), "silence").png()
 
 
-def test_a_picture_is_a_small_png_with_the_same_bytes_each_time():
-    first, second = (figures.collective("all_gather").png() for _ in range(2))
-    assert first == second
-    assert first.startswith(b"\x89PNG")
-    assert len(first) < 30_000
-    assert b"Software" not in first
-    assert repr(figures.collective("all_gather")) == "Picture('all-gather')"
+def test_a_picture_is_a_small_svg_with_the_same_bytes_each_time():
+    first, second = (figures.collective("all_gather") for _ in range(2))
+    assert first._repr_html_() == second._repr_html_() and "data:image/svg+xml" in first._repr_html_()
+    assert len(first.svg()) < len(first.png()) < 30_000
+    assert re.findall("<text[^>]*>all-gather</text>", first.svg())
+    assert repr(first) == "Picture('all-gather')"
+
+
+def test_a_picture_with_very_much_in_it_is_a_png():
+    crowded = figures.Picture(2, 1, "dots")
+    axes = crowded.subplots()
+    axes.scatter(range(2000), range(2000), c=range(2000))
+    assert "data:image/png" in crowded._repr_html_()
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_names_that_no_svg_may_contain_are_left_out():
+    assert ElementTree.fromstring(figures.Picture(2, 1, "a\x00\x08 <b>").svg()).tag.endswith("svg")
+
+
+def test_a_small_svg_draws_all_that_matplotlibs_own_does():
+    picture = figures.halves(3)
+    with rc_context({"svg.fonttype": "none"}):
+        picture.savefig(own := io.StringIO(), format="svg")
+
+    def drawn(svg: str) -> list[tuple]:
+        rules = dict(re.findall(r"\.(c\d+){(.*?)}", svg))
+        elements = [(one.tag.split("}")[1], one) for one in ElementTree.fromstring(svg).iter()]
+        looks = [one.get("style") or rules.get(one.get("class"), "") for _, one in elements]
+        return [
+            (kind, (one.text or "").strip(), re.findall(r"(?:fill|stroke): ?([^;]*)", look))
+            for (kind, one), look in zip(elements, looks, strict=True)
+            if kind in ("path", "use", "text", "rect")
+        ]
+
+    assert len(drawn(picture.svg())) > 100 and drawn(picture.svg()) == drawn(own.getvalue())
 
 
 @pytest.mark.parametrize(

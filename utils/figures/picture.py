@@ -7,11 +7,13 @@ from base64 import b64encode
 from html import escape
 from typing import Any, TypeAlias
 
+from matplotlib import rc_context
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
 
 from ..text import svg
+from .small_svg import small_svg
 
 Look: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib
 
@@ -27,14 +29,15 @@ INK, GREY, PAPER = svg.INK, "#8A8A8A", svg.PAPER
 DPI = 96  # a browser's own, so that a point in a picture is a point on the page
 NOTEBOOK = 914  # pixels across an output of JupyterLab on a screen of 1366 x 768, its file browser open
 WIDEST = 9.5  # inches; a notebook shrinks what is wider
+MANY = 60_000  # bytes of an SVG with so much in it that a PNG may be smaller
 DEEP = 0.45  # opacity of the paper behind letters on a deep colour
 TYPE = 9  # points, the smallest in any picture
 
 
 class Picture(Figure):
-    """A matplotlib figure that a notebook shows as a small PNG, with the same bytes every time.
+    """A matplotlib figure that a notebook shows as a small SVG, with the same bytes every time.
 
-    It suits light and dark themes alike.
+    It suits light and dark themes alike. If very much is drawn, a PNG that is smaller takes its place.
     """
 
     def __init__(self, width: float, height: float, title: str) -> None:  # in inches
@@ -50,8 +53,18 @@ class Picture(Figure):
         few.save(content, "png", optimize=True)  # a palette needs a third of the bytes
         return content.getvalue()
 
+    def svg(self) -> str:
+        drawn = io.StringIO()
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "manyranks"}):
+            nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            self.savefig(drawn, format="svg", dpi=2 * DPI, metadata=nothing)  # a heat map's cells are pixels
+        return small_svg(drawn.getvalue())
+
     def _repr_html_(self) -> str:
-        source = f"data:image/png;base64,{b64encode(self.png()).decode()}"
+        kind, content = "svg+xml", self.svg().encode()
+        if len(content) > MANY and len(png := self.png()) < len(content):
+            kind, content = "png", png
+        source = f"data:image/{kind};base64,{b64encode(content).decode()}"
         return f'{svg.IN_THE_DARK}\n<img class="manyranks" alt="{escape(self.get_suptitle())}" src="{source}">'
 
     def __repr__(self) -> str:

@@ -12,12 +12,13 @@ from urllib.parse import parse_qs, unquote, urlparse
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 import utils
 from grader.authoring.build import bytes_of, notebook_of, read_lessons
 from grader.authoring.lesson import BuildError
 from grader.authoring.markers import clear_solution
-from grader.book.site import Options, build_site, command, leaks_in_site
+from grader.book.site import Options, build_site, command, first_figure, leaks_in_site
 from tests.browser import open_browser, visit
 from tests.grader.book.test_lesson_page import LESSON
 
@@ -100,6 +101,17 @@ def test_there_is_a_page_for_each_lesson_and_each_document(site):
     first = (site / "index.html").read_text()
     assert all(f'href="lessons/{lesson}.html"' in first for lesson in LESSONS)
     assert all(f'href="docs/{name}.html"' in first for name in docs)
+
+
+def test_a_card_shows_an_open_figure_if_there_is_one():
+    def cell(kind, *tags):
+        output = new_output("display_data", data={"text/html": f'<img src="data:image/{kind};base64,AA==">'})
+        return new_code_cell(outputs=[output], metadata={"tags": tags})
+
+    closed, opened = cell("png", "hide-output"), cell("svg+xml")
+    assert first_figure(new_notebook(cells=[closed, opened])) == "data:image/svg+xml;base64,AA=="
+    assert first_figure(new_notebook(cells=[closed])) == "data:image/png;base64,AA=="
+    assert first_figure(new_notebook()) == ""
 
 
 def test_every_link_within_the_site_leads_somewhere(pages):
