@@ -1176,56 +1176,41 @@ predict("the highest alpha at which the ring wins", ...)
 def tree_or_ring(P, nbytes, alpha, bandwidth):
     link = Link(alpha, bandwidth)
     machine = Cluster("P GPUs", 1, P, gpu=free, intra=link, inter=link)
+    layout, forms = Layout.of(machine, range(P)), {}
 
-    def charged(nbytes):
-        return cost(
-            "all_reduce", nbytes, machine, Layout.of(machine, range(P))
-        ).candidates
+    def charged(n):
+        return cost("all_reduce", n, machine, layout).candidates
 
-    yours = partial(
-        all_reduce_seconds, size=P, nbytes=nbytes, alpha=alpha, bandwidth=bandwidth
-    )
-    forms = {
-        name: (seconds, partial(yours, name), "s")
-        for name, seconds in charged(nbytes).items()
-    }
+    for name, seconds in charged(nbytes).items():
+        yours = partial(all_reduce_seconds, name, P, nbytes, alpha, bandwidth)
+        forms[name] = seconds, yours, "s"
 
     def draw(right):
-        curves = {
-            name: [(n, charged(n)[name]) for n in (1e3, 1e5, 1e7, 1e9)]
-            for name in forms
-        }
-        dots = (
-            {"yours": [(nbytes, seconds) for seconds in right.values()]}
-            if right
-            else {}
-        )
-        picture = figures.time_curves(
-            curves | dots, f"all-reduce among {P} ranks", *dots
-        )
+        sizes = (1e3, 1e5, 1e7, 1e9)
+        curves = {name: [(n, charged(n)[name]) for n in sizes] for name in forms}
+        if right:
+            curves["yours"] = [(nbytes, seconds) for seconds in right.values()]
+        title, dots = f"all-reduce among {P:,} ranks", "yours" if right else ""
+        picture = figures.time_curves(curves, title, dots)
         picture.axes[0].set_ylim(1e-6, 100)
         return picture
 
     return forms, draw
 
-alphas, units = (
+alphas, axes = (
     (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4),
-    {"nbytes": "B", "alpha": "s", "bandwidth": "B/s"},
+    {"P": (2, 4, 8, 64, 256, 1024)},
 )
-figures.explore(
-    tree_or_ring,
-    units,
-    P=(2, 4, 8, 64, 256, 1024),
-    nbytes=(1e3, 1e4, 1e5, 1e6, 16e6, 1e9),
-    alpha=alphas,
-    bandwidth=(1e9, 5e9, 10e9, 50e9, 100e9),
-)
+axes |= {"nbytes": (1e3, 1e4, 1e5, 1e6, 16e6, 1e9), "alpha": alphas}
+axes |= {"bandwidth": (1e9, 5e9, 10e9, 50e9, 100e9)}
+units = {"nbytes": "B", "alpha": "s", "bandwidth": "B/s"}
+figures.explore(tree_or_ring, units, **axes)
 
 # %%
 reveal(
     "the highest alpha at which the ring wins",
     max(round(alpha * 1e6) for alpha in alphas if crossover(256, alpha, 50e9) < 16e6),
-    why="The crossover is a fixed multiple of $\\alpha B$, here about 35 times. Both sliders move it by the same factor.",
+    why="The crossover is a fixed multiple of $\\alpha B$, here about 35 times: both sliders move it alike.",
 )
 
 # %% [markdown]

@@ -774,29 +774,22 @@ def with_bucket_cap(cap, latency):
     ready, took = plan(count, 1e3 * latency)  # milliseconds
     exposed = took[0] + (count - 1) * max(0, took[0] - ready[0])
 
+    def yours():
+        return (communication_end(ready, took) - 10) / 1e3
+
     def draw(right):
-        rows = {f"cap {cap} MiB": (ready, took), "no buckets": plan(1, 1e3 * latency)}
+        rows = {f"cap {cap} MiB": (ready, took), "one bucket": plan(1, 1e3 * latency)}
         picture = figures.overlap(rows, backward=10.0)
         if "exposed" in right:
             picture.axes[0].plot(10 + 1e3 * right["exposed"], -0.12, "v", color="black")
         return picture
 
-    return {
-        "buckets": (count, lambda: len(make_buckets(layers, cap)), ""),
-        "exposed": (
-            exposed / 1e3,
-            lambda: (communication_end(ready, took) - 10) / 1e3,
-            "s",
-        ),
-    }, draw
+    buckets = count, lambda: len(make_buckets(layers, cap)), ""
+    return {"buckets": buckets, "exposed": (exposed / 1e3, yours, "s")}, draw
 
-caps = (2, 4, 6, 8, 12, 16, 24, 32, 48, 96)
-figures.explore(
-    with_bucket_cap,
-    {"cap": "MiB", "latency": "s"},
-    cap=caps,
-    latency=(0.05e-3, 0.1e-3, 0.2e-3, 0.4e-3, 0.8e-3, 1.6e-3),
-)
+caps, latencies = (2, 4, 6, 8, 12, 16, 24, 32, 48, 96), (1e-4, 2e-4, 4e-4, 8e-4, 16e-4)
+units = {"cap": "MiB", "latency": "s"}
+figures.explore(with_bucket_cap, units, cap=caps, latency=latencies)
 
 # %%
 reveal(

@@ -1561,10 +1561,10 @@ spawn(interleaved_step, 4).results
 
 # %% [markdown]
 # ### A schedule, by sliders
-# Your `one_f_one_b`, or with chunks your `interleaved`, for any $P$, $M$ and $v$. The closed forms are those of this
-# lesson; beside them stands what your schedules take, and what they keep. Where yours don't agree yet, a bar goes from
-# each rank's first step to its last, with a dot where it could end if it never waited. Let $M$ grow, then $v$: what
-# does each do to the bubble, and what does it cost?
+# Your `one_f_one_b`, or with chunks your `interleaved`, for any $P$, $M$ and $v$: how long it takes, its bubble as a
+# share of the total, and how many microbatches' activations rank 0 keeps at most. As long as its time isn't right, the
+# picture has a bar from each rank's first step to its last, and a dot where it could stop if it never waited. Let $M$
+# grow, then $v$: what does each do to the bubble, and what does it cost?
 #
 # **Predict** first, then look it up: 8 ranks, 16 microbatches. With how many chunks is the bubble less than a tenth?
 
@@ -1574,6 +1574,8 @@ predict("chunks for less than a tenth", ...)
 # %%
 def schedule_of(P, M, v):
     costs = {"F": 1 / v, "B": 2 / v}  # seconds of a chunk
+    end = 3 * (M + (P - 1) / v)
+    live = min(P, M) if v == 1 else min(2 * P - 1 + (v - 1) * P, M * v)
 
     def mine(rank):
         return one_f_one_b(rank, P, M) if v == 1 else interleaved(rank, P, M, v)
@@ -1581,27 +1583,16 @@ def schedule_of(P, M, v):
     def seconds():
         return max(slot.end for slot in timed([mine(rank) for rank in range(P)], costs))
 
-    end, live = (
-        3 * (M + (P - 1) / v),
-        min(P, M) if v == 1 else min(2 * P - 1 + (v - 1) * P, M * v),
-    )
-
     def draw(right):
         title = f"P = {P}, M = {M}, v = {v}"
-        if "seconds" in right:
+        if "time" in right:
             return figures.schedule([mine(rank) for rank in range(P)], title, costs)
         bars = {f"rank {r}": (r / v, r / v + 3 * M, end - 2 * r / v) for r in range(P)}
         return figures.intervals(bars, title, "seconds")
 
-    return {
-        "seconds": (end, seconds, ""),
-        "bubble": ((P - 1) / (v * M + P - 1), lambda: 1 - 3 * M / seconds(), ""),
-        "microbatches that rank 0 keeps": (
-            live / v,
-            lambda: live_microbatches(mine(0)) / v,
-            "",
-        ),
-    }, draw
+    bubble = (P - 1) / (v * M + P - 1), lambda: 1 - 3 * M / seconds(), ""
+    kept = live / v, lambda: live_microbatches(mine(0)) / v, ""
+    return {"time": (end, seconds, "s"), "bubble": bubble, "kept by rank 0": kept}, draw
 
 chunks = (1, 2, 4)
 figures.explore(schedule_of, P=(2, 4, 8), M=(8, 16, 24), v=chunks)

@@ -2223,8 +2223,8 @@ check(best_grid, judges="score", extra_credit=3)
 # %% [markdown]
 # ### A plan's axes, by sliders
 # The grey dots are all plans that these sliders reach. One is the plan that they are at, and one the plan of your
-# `best_grid`. Left of the dashed line, a plan fits. Which slider moves the dot to the left, and what does that cost? And
-# is your plan among those that you would find by hand?
+# `best_grid`. Left of the dashed line, a plan fits. Which slider moves the dot to the left, and what does that cost?
+# Could you have found your plan by hand?
 #
 # **Predict** first, then look it up: with tp 8, pp 8 and one sequence in a microbatch, how many times as long is a step
 # with full recomputing as without?
@@ -2241,17 +2241,16 @@ try:
 except Exception:  # not written yet
     best = None
 
-def at(tp, pp, **others):
-    return Plan(dp=512 // (tp * pp), tp=tp, pp=pp, **others)
+def at(tp, pp, micro, recompute):
+    return Plan(512 // (tp * pp), tp, pp, micro=micro, recompute=recompute)
 
-def place_of_plan(plan):
+def drawn_at(plan):
     """(bytes of a GPU, seconds of a step)"""
     nbytes = sum(bytes_of(plan, hundred, 1024).values())
     return nbytes, sum(closed_form(hundred, plan, 1024)[0].values())
 
 cloud = {
-    plan: place_of_plan(plan)
-    for plan in (at(**dict(zip(axes, place))) for place in product(*axes.values()))
+    plan: drawn_at(plan) for plan in (at(*place) for place in product(*axes.values()))
 }
 
 def plan_at(**place):
@@ -2260,21 +2259,18 @@ def plan_at(**place):
 
     def draw(right):
         marked = {plan: "the sliders' plan"} | ({best: "your plan"} if right else {})
-        dots = cloud | {best: place_of_plan(best)} if right else cloud
+        dots = cloud | {one: drawn_at(one) for one in marked}
         return figures.plan_cloud(dots, marked, 80e9)
 
-    return {
-        "bytes of a GPU": (nbytes, None, "B"),
-        "seconds of a step": (seconds, None, "s"),
-        "your best_grid": (None, lambda: place_of_plan(best)[1], "s"),
-    }, draw
+    forms = {"bytes of a GPU": (nbytes, None, "B"), "a step": (seconds, None, "s")}
+    return forms | {"your best_grid": (None, lambda: drawn_at(best)[1], "s")}, draw
 
 figures.explore(plan_at, **axes)
 
 # %%
 reveal(
     "a step with full recomputing takes, times",
-    cloud[at(8, 8, recompute="full")][1] / cloud[at(8, 8)][1],
+    cloud[at(8, 8, 1, "full")][1] / cloud[at(8, 8, 1, "none")][1],
     why="Four passes instead of three, in the parts of a step that compute and that sum along tp.",
 )
 
