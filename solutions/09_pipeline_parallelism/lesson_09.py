@@ -1562,9 +1562,9 @@ spawn(interleaved_step, 4).results
 # %% [markdown]
 # ### A schedule, by sliders
 # Your `one_f_one_b`, or with chunks your `interleaved`, for any $P$, $M$ and $v$: how long it takes, its bubble as a
-# share of the total, and how many microbatches' activations rank 0 keeps at most. As long as its time isn't right, the
-# picture has a bar from each rank's first step to its last, and a dot where it could stop if it never waited. Let $M$
-# grow, then $v$: what does each do to the bubble, and what does it cost?
+# share of the total, and how many microbatches' activations rank 0 keeps at most. If its time isn't right yet, or if it
+# has too many steps to draw, there is a bar from each rank's first step to its last, and a dot where it could stop if
+# it never waited. Let $M$ grow, then $v$: what does each do to the bubble, and what does it cost?
 #
 # **Predict** first, then look it up: 8 ranks, 16 microbatches. With how many chunks is the bubble less than a tenth?
 
@@ -1585,7 +1585,7 @@ def schedule_of(P, M, v):
 
     def draw(right):
         title = f"P = {P}, M = {M}, v = {v}"
-        if "time" in right:
+        if "time" in right and P * M * v <= 256:  # no more than can be drawn quickly
             return figures.schedule([mine(rank) for rank in range(P)], title, costs)
         bars = {f"rank {r}": (r / v, r / v + 3 * M, end - 2 * r / v) for r in range(P)}
         return figures.intervals(bars, title, "seconds")
@@ -1595,7 +1595,7 @@ def schedule_of(P, M, v):
     return {"time": (end, seconds, "s"), "bubble": bubble, "kept by rank 0": kept}, draw
 
 chunks = (1, 2, 4)
-figures.explore(schedule_of, P=(2, 4, 8), M=(8, 16, 24), v=chunks)
+figures.explore(schedule_of, P=(2, 4, 8), M=(8, 16), v=chunks)
 
 # %%
 reveal(

@@ -72,13 +72,15 @@ class Explorer:
     def cases(self) -> tuple[list[str], list[list[str]]]:
         """(header, rows): where the sliders start, and from there the first and the last value of each axis."""
         ends = [self.start | {axis: values[end]} for axis, values in self.axes.items() for end in (0, -1)]
-        rows, lines = [], dict[str, Line]()
-        for place in (self.start, *ends):
+        rows, last = list[list[str]](), list[str]()
+        for place in (self.start, *(end for end in ends if end != self.start)):
             lines, _ = self.at(place)
-            right = all(line.value is not None for line in lines.values() if line.yours)
+            compared = [line for line in lines.values() if line.closed and line.yours]
+            right = all(line.value is not None for line in compared)
+            last = ["the same" if right else NOT_YET] if compared else []
             numbers = [line.closed or line.yours for line in lines.values()]
-            rows.append([*map(self.label, place, place.values()), *numbers, "the same" if right else NOT_YET])
-        return [*map(in_words, self.axes), *lines, "yours"], rows
+            rows.append([*map(self.label, place, place.values()), *numbers, *last])
+        return [*map(in_words, self.axes), *self.at(self.start)[0], *["yours"] * len(last)], rows
 
     def __repr__(self) -> str:
         return f"{STILL}\n\n{tables.text(*self.cases())}"
