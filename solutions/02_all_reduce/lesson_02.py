@@ -1162,6 +1162,58 @@ figures.time_curves(both, "tree and ring on 12 ranks")
 # the time is latency. So data parallelism packs them into large buckets first (lesson 05).
 
 # %% [markdown]
+# ### Tree or ring, by sliders
+# The lines are what the virtual cluster charges; the circles are your `all_reduce_seconds`. Double $\alpha$, then halve
+# $\beta$, which is to double the bandwidth: which way does the crossover move? Then compare 4 ranks with 1,024.
+#
+# **Predict** first, then look it up: a bucket of 16 MB on 256 ranks, with links of 50 GB/s. What is the highest
+# $\alpha$ on the slider, in microseconds, at which the ring is still the faster of the two?
+
+# %%
+predict("the highest alpha at which the ring wins", ...)
+
+# %%
+def tree_or_ring(P, nbytes, alpha, bandwidth):
+    link = Link(alpha, bandwidth)
+    machine = Cluster("P GPUs", 1, P, gpu=free, intra=link, inter=link)
+    layout, forms = Layout.of(machine, range(P)), {}
+
+    def charged(n):
+        return cost("all_reduce", n, machine, layout).candidates
+
+    for name, seconds in charged(nbytes).items():
+        yours = partial(all_reduce_seconds, name, P, nbytes, alpha, bandwidth)
+        forms[name] = seconds, yours, "s"
+
+    def draw(right):
+        sizes = (1e3, 1e5, 1e7, 1e9)
+        curves = {name: [(n, charged(n)[name]) for n in sizes] for name in forms}
+        if right:
+            curves["yours"] = [(nbytes, seconds) for seconds in right.values()]
+        title, dots = f"all-reduce among {P:,} ranks", "yours" if right else ""
+        picture = figures.time_curves(curves, title, dots)
+        picture.axes[0].set_ylim(1e-6, 100)
+        return picture
+
+    return forms, draw
+
+alphas, axes = (
+    (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4),
+    {"P": (2, 4, 8, 64, 256, 1024)},
+)
+axes |= {"nbytes": (1e3, 1e4, 1e5, 1e6, 16e6, 1e9), "alpha": alphas}
+axes |= {"bandwidth": (1e9, 5e9, 10e9, 50e9, 100e9)}
+units = {"nbytes": "B", "alpha": "s", "bandwidth": "B/s"}
+figures.explore(tree_or_ring, units, **axes)
+
+# %%
+reveal(
+    "the highest alpha at which the ring wins",
+    max(round(alpha * 1e6) for alpha in alphas if crossover(256, alpha, 50e9) < 16e6),
+    why="The crossover is a fixed multiple of $\\alpha B$, here about 35 times: both sliders move it alike.",
+)
+
+# %% [markdown]
 # ## Choosing the algorithm
 #
 # Don't rely on fixed thresholds: they change with $P$, $\alpha$ and $B$. Compute each candidate's time and compare.

@@ -754,6 +754,52 @@ reveal(
 # are hidden; if the network keeps up, nothing else does.
 
 # %% [markdown]
+# ### The bucket cap, by sliders
+# 48 layers of 2 MiB each, with the times of the picture above. If all $k$ buckets are equal, each is ready $b$ after
+# the one before and takes $t$, and what stays exposed is
+#
+# $$ t + (k - 1) \max(0,\, t - b) $$
+#
+# Your own numbers come from `make_buckets` and `communication_end`, and the triangle is your end. Find the best cap at
+# a latency of 0.4 ms. What does it look like if the cap is one step too small, and if it is one too large?
+#
+# **Predict** first, then look it up: at half that latency, 0.2 ms, which cap is the best?
+
+# %%
+predict("the best cap at 0.2 ms, in MiB", ...)
+
+# %%
+def with_bucket_cap(cap, latency):
+    layers, count = [2] * 48, 96 // cap  # MiB of each layer; buckets
+    ready, took = plan(count, 1e3 * latency)  # milliseconds
+    exposed = took[0] + (count - 1) * max(0, took[0] - ready[0])
+
+    def yours():
+        return (communication_end(ready, took) - 10) / 1e3
+
+    def draw(right):
+        rows = {f"cap {cap} MiB": (ready, took), "one bucket": plan(1, 1e3 * latency)}
+        picture = figures.overlap(rows, backward=10.0)
+        if "exposed" in right:
+            picture.axes[0].plot(10 + 1e3 * right["exposed"], -0.12, "v", color="black")
+        return picture
+
+    buckets = count, lambda: len(make_buckets(layers, cap)), ""
+    return {"buckets": buckets, "exposed": (exposed / 1e3, yours, "s")}, draw
+
+caps, latencies = (2, 4, 6, 8, 12, 16, 24, 32, 48, 96), (1e-4, 2e-4, 4e-4, 8e-4, 16e-4)
+units = {"cap": "MiB", "latency": "s"}
+figures.explore(with_bucket_cap, units, cap=caps, latency=latencies)
+
+# %%
+reveal(
+    "the best cap at 0.2 ms, in MiB",
+    min(caps, key=lambda cap: communication_end(*plan(96 // cap, 0.2))),
+    why="The smallest cap with which the network keeps up, $t \\le b$. Any smaller, and buckets queue; any larger, and "
+    "the last one takes longer.",
+)
+
+# %% [markdown]
 # ## Overlap with hooks
 #
 # How do we get into the middle of `loss.backward()`? A **hook** is a function that autograd calls. There are two, with

@@ -1560,6 +1560,52 @@ def interleaved_step(rank, world_size):
 spawn(interleaved_step, 4).results
 
 # %% [markdown]
+# ### A schedule, by sliders
+# Your `one_f_one_b`, or with chunks your `interleaved`, for any $P$, $M$ and $v$: how long it takes, its bubble as a
+# share of the total, and how many microbatches' activations rank 0 keeps at most. If its time isn't right yet, or if it
+# has too many steps to draw, there is a bar from each rank's first step to its last, and a dot where it could stop if
+# it never waited. Let $M$ grow, then $v$: what does each do to the bubble, and what does it cost?
+#
+# **Predict** first, then look it up: 8 ranks, 16 microbatches. With how many chunks is the bubble less than a tenth?
+
+# %%
+predict("chunks for less than a tenth", ...)
+
+# %%
+def schedule_of(P, M, v):
+    costs = {"F": 1 / v, "B": 2 / v}  # seconds of a chunk
+    end = 3 * (M + (P - 1) / v)
+    live = min(P, M) if v == 1 else min(2 * P - 1 + (v - 1) * P, M * v)
+
+    def mine(rank):
+        return one_f_one_b(rank, P, M) if v == 1 else interleaved(rank, P, M, v)
+
+    def seconds():
+        return max(slot.end for slot in timed([mine(rank) for rank in range(P)], costs))
+
+    def draw(right):
+        title = f"P = {P}, M = {M}, v = {v}"
+        if "time" in right and P * M * v <= 256:  # no more than can be drawn quickly
+            return figures.schedule([mine(rank) for rank in range(P)], title, costs)
+        bars = {f"rank {r}": (r / v, r / v + 3 * M, end - 2 * r / v) for r in range(P)}
+        return figures.intervals(bars, title, "seconds")
+
+    bubble = (P - 1) / (v * M + P - 1), lambda: 1 - 3 * M / seconds(), ""
+    kept = live / v, lambda: live_microbatches(mine(0)) / v, ""
+    return {"time": (end, seconds, "s"), "bubble": bubble, "kept by rank 0": kept}, draw
+
+chunks = (1, 2, 4)
+figures.explore(schedule_of, P=(2, 4, 8), M=(8, 16), v=chunks)
+
+# %%
+reveal(
+    "chunks for less than a tenth",
+    next(v for v in chunks if 7 / (v * 16 + 7) < 0.1),
+    why="$(P - 1) / (v M + P - 1)$ is 7 / 71. The price: rank 0 keeps nearly 10 microbatches' activations, not 8, and "
+    "each crosses four times as many boundaries.",
+)
+
+# %% [markdown]
 # # Part 8 · Data, tensor or pipeline parallelism
 # Three ways to train one model on several GPUs. Which one, and when? We ask the virtual cluster: 16 layers of width
 # 8,192 in bfloat16, a batch of 16,384 rows, and the 8 GPUs of an H100 machine. Data and tensor parallelism appear here

@@ -2221,6 +2221,60 @@ print({part: round(seconds, 2) for part, seconds in costs.items()}, f"MFU {mfu:.
 check(best_grid, judges="score", extra_credit=3)
 
 # %% [markdown]
+# ### A plan's axes, by sliders
+# The grey dots are all plans that these sliders reach. One is the plan that they are at, and one the plan of your
+# `best_grid`. Left of the dashed line, a plan fits. Which slider moves the dot to the left, and what does that cost?
+# Could you have found your plan by hand?
+#
+# **Predict** first, then look it up: with tp 8, pp 8 and one sequence in a microbatch, how many times as long is a step
+# with full recomputing as without?
+
+# %%
+predict("a step with full recomputing takes, times", ...)
+
+# %%
+hundred = Model(80, 10_240, 80, 2048, vocabulary=0)
+axes = {"tp": (2, 4, 8), "pp": (2, 4, 8, 16), "micro": (1, 2, 4)}
+axes |= {"recompute": ("none", "selective", "full")}
+try:
+    best = Plan(**best_grid(80, 10_240, 80, 2048, 1024, 512))
+except Exception:  # not written yet
+    best = None
+
+def at(tp, pp, micro, recompute):
+    return Plan(512 // (tp * pp), tp, pp, micro=micro, recompute=recompute)
+
+def drawn_at(plan):
+    """(bytes of a GPU, seconds of a step)"""
+    nbytes = sum(bytes_of(plan, hundred, 1024).values())
+    return nbytes, sum(closed_form(hundred, plan, 1024)[0].values())
+
+cloud = {
+    plan: drawn_at(plan) for plan in (at(*place) for place in product(*axes.values()))
+}
+
+def plan_at(**place):
+    plan = at(**place)
+    nbytes, seconds = cloud[plan]
+
+    def draw(right):
+        marked = {plan: "the sliders' plan"} | ({best: "your plan"} if right else {})
+        dots = cloud | {one: drawn_at(one) for one in marked}
+        return figures.plan_cloud(dots, marked, 80e9)
+
+    forms = {"bytes of a GPU": (nbytes, None, "B"), "a step": (seconds, None, "s")}
+    return forms | {"your best_grid": (None, lambda: drawn_at(best)[1], "s")}, draw
+
+figures.explore(plan_at, **axes)
+
+# %%
+reveal(
+    "a step with full recomputing takes, times",
+    cloud[at(8, 8, 1, "full")][1] / cloud[at(8, 8, 1, "none")][1],
+    why="Four passes instead of three, in the parts of a step that compute and that sum along tp.",
+)
+
+# %% [markdown]
 # # Your progress
 # What has passed since this kernel was started, and what is left.
 

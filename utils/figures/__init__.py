@@ -37,6 +37,7 @@ layouts(["S0 R", "S0 S1"], mesh=(2, 3))          which rank of a mesh has which 
 rank_grid({"dp": 2, "pp": 2, "tp": 3})           which ranks of a grid share a group, for each axis
 ring_blocks({"zigzag": [[0, 3], [1, 2]]})        who computes which block of a causal mask, at which hop of a ring
 stage_bytes({"stage 0": {"kind": 1e9}}, 80e9)    bytes of a plan by kind, on each stage; plan_cloud: bytes and seconds
+explore(show, P=[2, 4, 8])                       sliders, closed forms and your own answer beside them, a picture
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
 
@@ -49,6 +50,7 @@ from .curves import time_curves
 from .data_parallel import buckets, data_parallel_step, norms, overlap
 from .deadlocks import deadlock
 from .experts import dispatch
+from .explorers import explore
 from .grids import rank_grid, ring_blocks
 from .heatmaps import heatmap, traffic
 from .intervals import intervals
@@ -83,6 +85,7 @@ __all__ = [
     "deadlock",
     "dispatch",
     "doors",
+    "explore",
     "flat_pieces",
     "folding",
     "gather_compute_free",
