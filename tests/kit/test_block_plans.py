@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from utils.kit.block_plans import VALUE, WEIGHT, cost_of_plan, price, weights_of_block
+from utils.kit.block_plans import VALUE, WEIGHT, cost_of_plan, price, uniform_plan, weights_of_block
 from utils.kit.placements import both_passes, moved
 
 CUTS = ("R", "S0", "S1")
@@ -14,9 +14,9 @@ TOKENS, SEQUENCES, WIDTH, HIDDEN, MESH = BLOCK = 1024, 8, 64, 256, (4, 8)
 
 
 def fsdp_and_megatron(kept):
-    """FSDP along the first axis, Megatron with sequence parallelism along the second."""
-    first, second = ("bf", ("S0", "S1"), kept), ("bd", ("S1", "S0"), kept)
-    return {"qkv": first, "out": second, "up": first, "down": second}
+    """FSDP along the first axis, Megatron with sequence parallelism along the second; two dimensions are cut."""
+    plan = uniform_plan("bt", "S0", kept)
+    return {name: (labels, ("S1", "S0") if labels == "bd" else cut, kept) for name, (labels, cut, _) in plan.items()}
 
 
 def test_along_one_axis_a_price_is_the_formula():

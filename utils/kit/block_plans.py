@@ -31,6 +31,19 @@ def weights_of_block(width: int, hidden: int) -> dict[str, tuple[int, int]]:
     return {"qkv": (width, 3 * width), "out": (width, width), "up": (width, hidden), "down": (hidden, width)}
 
 
+def uniform_plan(axes: str, stored: str, kept: str) -> Plan:
+    """A plan that treats all products alike. axes: "b", or "t" for Megatron's f and d, for each axis of the mesh.
+
+    stored: how a weight that is used whole along an axis is stored there, "S0" or "I". Others are stored as used.
+    """
+    at = {"b": stored, "f": "S1", "d": "S0"}
+    plan = {}
+    for name, cut in {"qkv": "f", "out": "d", "up": "f", "down": "d"}.items():
+        labels = axes.replace("t", cut)
+        plan[name] = labels, tuple(at[label] for label in labels), kept
+    return plan
+
+
 def layouts_of(labels: str) -> tuple[Layout, Layout, Layout]:
     """How x, w and y of a product lie whose axes cut these labels."""
     x, w, y = zip(*(USES[label] for label in labels), strict=True)
