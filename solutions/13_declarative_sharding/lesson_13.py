@@ -1795,7 +1795,7 @@ for name, words in from_jax(types_and_errors).items():
 #   says it.
 # - There are no uneven parts: sizes must be multiples of the axis.
 # - In auto mode, XLA may choose something other than you meant. If it warns of "involuntary full rematerialization", it
-# has gathered everything to get from one layout to another: part 3's expensive way.
+#   has gathered everything to get from one layout to another: part 3's expensive way.
 # - A loop's collectives appear once in the text, but run in each iteration.
 # - A donated buffer is only reused if the result has the same sharding. If XLA has inferred a different one, it isn't.
 # - Counts of calls mean little, as XLA combines collectives. Compare bytes.
