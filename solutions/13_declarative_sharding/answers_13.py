@@ -554,9 +554,6 @@ wrong("weights-only", sentence="what the weight alone takes: x and y are convert
 wrong("y-stays", sentence="without what y takes to become S0 again").replace(', (y, made, "S0")', "")
 wrong("x-stays", sentence="without what x takes to become what the label uses").replace('(x, "S0", use_x), ', "")
 wrong("i-as-r", same_as="same-backward").replace('"I": "I"', '"I": "P"')
-wrong("x-has-no-gradient", sentence="without the gradient of x: the layer before needs it").replace(
-    "backward += moved(", "backward += size != x and moved("
-)
 wrong("weight-not-gathered", sentence="without the weight's conversion in the forward pass").replace(
     "forward += moved(size, old, new, n)", "forward += size != w and moved(size, old, new, n)"
 )
@@ -616,10 +613,6 @@ wrong("width-of-y", same_as="always-from-s0").replace(
 wrong("budget-for-each-layer", sentence="more weights than a rank has room for", hidden=True).replace(
     'held += rows * columns // (1 if stored == "I" else n)',
     'held = max(held, rows * columns // (1 if stored == "I" else n))',
-)
-wrong("one-way-for-all", sentence="more than is needed: each layer has a label of its own").replace(
-    'product(product("bfd", ("I", "S0", "S1")), repeat=len(widths) - 1)',
-    '((way,) * (len(widths) - 1) for way in product("bfd", ("I", "S0", "S1")))',
 )
 wrong(
     "end-without-backward",
