@@ -176,6 +176,7 @@ def all_pairs(
     named = {f"{src} to {dst}": (src, dst) for src, dst in those}
     xs: list[dict[str, Tensor]] = [{} for _ in range(n)]
     right = {}
+    groups = [list(range(first, first + n)) for first in range(0, times * n, n)]
     for number, (name, (src, dst)) in enumerate(named.items()):
         # In grading each pair has numbers of its own, or what one of them leads to is what another one starts from.
         whole, held = spread(draws, whole_shape, (src,), (n,), number if draws.salt else 0)
@@ -184,7 +185,7 @@ def all_pairs(
             xs[rank][name] = x
     return Case(
         [xs * times],
-        for_all={"pairs": named, "times": times, **more},
+        for_all={"pairs": named, **more} | ({"members": groups} if times > 1 else {}),
         right={name: whole * times for name, whole in right.items()},
         seen=f"shape {whole_shape} from {{part}}: rank {{rank}} has",
         driver=each_conversion,

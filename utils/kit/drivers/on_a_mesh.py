@@ -40,20 +40,17 @@ def each_conversion(
     function: Callable[..., Any],
     xs: Mapping[str, Tensor],
     pairs: Mapping[str, tuple[str, str]],
-    times: int,
-    rank: int,
-    world_size: int,
+    members: Sequence[Sequence[int]] = (),
     **for_all: Any,
 ) -> dict[str, Any] | None:
     """{name: what `function` makes of that tensor, from one placement to the other}, along the only axis.
 
-    times: into how many groups the ranks are divided, each with a tensor of its own
+    members: the ranks of each group that has a tensor of its own; by default, all ranks are one
     """
-    group, n = None, world_size // times
-    for first in range(0, world_size, n) if times > 1 else ():
-        members = list(range(first, first + n))
-        made_for = dist.new_group(members)
-        group = made_for if rank in members else group
+    group = None
+    for ranks in members:
+        one = dist.new_group(list(ranks))
+        group = one if dist.get_rank() in ranks else group
     made = {name: function(xs[name], *pair, group=group, **for_all) for name, pair in pairs.items()}
     return made if any(value is not None for value in made.values()) else None
 
