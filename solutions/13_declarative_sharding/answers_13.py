@@ -330,10 +330,10 @@ wrong(
 ).replace("if k != axis and cut_dim(layout[k]) is not None", "if cut_dim(layout[k]) is not None")
 wrong(
     "final-when-pushed", sentence="more than is needed: a layout is final when it comes off the heap, not before"
-).replace("    if layout in done:\n        continue\n    done.add(layout)\n", "").replace(
-    "        heapq.heappush(",
-    "        after = layout[:axis] + (new,) + layout[axis + 1 :]\n"
-    "        if after in done:\n            continue\n        done.add(after)\n        heapq.heappush(",
+).replace("if layout in done:\n    continue\ndone.add(layout)", "pass").replace(
+    "heapq.heappush(",
+    "after = layout[:axis] + (new,) + layout[axis + 1 :]\n"
+    "if after in done:\n    continue\ndone.add(after)\nheapq.heappush(",
 )
 wrong("last-step-alone", sentence="more than is needed: order the heap by the cost of all steps so far").replace(
     "cost + more", "more"
@@ -511,7 +511,7 @@ wrong("always-back-to-s0", sentence="cut by rows: the result lies as x does, and
     'return to(x, now, stored["x"])', 'return to(x, now, "S0")'
 )
 wrong("relu-at-the-end", sentence="with relu behind the second product: it belongs between the two").replace(
-    'if name == "w2":\n        x = x.relu()', "pass"
+    'if name == "w2":\n    x = x.relu()', "pass"
 ).replace("return to(x, now, ", "return to(x.relu(), now, ")
 right("written-out").body("""
     (a, b, c), (d, e, f) = USES[labels[0]], USES[labels[1]]
@@ -753,7 +753,7 @@ wrong("all-groups-as-one", sentence="the devices of all groups: count those of t
     'groups.split("}")[0].count(",")', 'groups.split("}}")[0].count(",")'
 )
 wrong("one-of-each-kind", sentence="one collective of each kind: a program may have several").replace(
-    "found.append(", "if call[2] not in [one[0] for one in found]:\n            found.append("
+    "found.append(", "if call[2] not in [one[0] for one in found]:\n    found.append("
 )
 right("one-by-one").body(r"""
     for line in text.split("\n"):

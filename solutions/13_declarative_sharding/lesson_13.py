@@ -1907,7 +1907,7 @@ def block_plan(
 # %% tags=["notebook-only"]
 plan = block_plan(*BLOCK, BUDGET)
 gone, held = cost_of_plan(plan, *BLOCK)
-print(f"sends {gone / 1e6:,.0f} MB, holds {held / 1e6:,.0f} MB of {BUDGET / 1e6:,.0f} MB")
+print(f"sends {gone / 1e6:,.0f} MB, holds {held / 1e6:,.0f} of {BUDGET / 1e6:,.0f} MB")
 print(plan)
 
 # %% check="block-plan" judges="score" points=3
