@@ -176,7 +176,8 @@ def all_pairs(
     named = {f"{src} to {dst}": (src, dst) for src, dst in those}
     xs: list[dict[str, Tensor]] = [{} for _ in range(n)]
     right = {}
-    groups = [list(range(first, first + n)) for first in range(0, times * n, n)]
+    if times > 1:
+        more["members"] = [list(range(first, first + n)) for first in range(0, times * n, n)]
     for number, (name, (src, dst)) in enumerate(named.items()):
         # In grading each pair has numbers of its own, or what one of them leads to is what another one starts from.
         whole, held = spread(draws, whole_shape, (src,), (n,), number if draws.salt else 0)
@@ -185,7 +186,7 @@ def all_pairs(
             xs[rank][name] = x
     return Case(
         [xs * times],
-        for_all={"pairs": named, **more} | ({"members": groups} if times > 1 else {}),
+        for_all={"pairs": named, **more},
         right={name: whole * times for name, whole in right.items()},
         seen=f"shape {whole_shape} from {{part}}: rank {{rank}} has",
         driver=each_conversion,
@@ -288,7 +289,8 @@ def all_layouts(draws: Draws, shape: Shape, mesh: Shape) -> Case:
     """The case of all pairs of layouts: steps undo the later axes, convert the first one, and cut the later ones."""
     cuts, later = ("R", *(f"S{dim}" for dim in range(len(shape)))), range(1, len(mesh))
     xs: list[dict[str, Tensor]] = [{} for _ in places(mesh)]
-    ways, right = {}, {}
+    ways: dict[str, Any] = {}
+    right: dict[str, Any] = {}
     pairs = product(product((*cuts, "P"), repeat=len(mesh)), product(cuts, repeat=len(mesh)))
     for number, (src, dst) in enumerate(pairs):
         name = f"{' '.join(src)} to {' '.join(dst)}"

@@ -37,7 +37,7 @@ def uniform_plan(axes: str, stored: str, kept: str) -> Plan:
     stored: how a weight that is used whole along an axis is stored there, "S0" or "I". Others are stored as used.
     """
     at = {"b": stored, "f": "S1", "d": "S0"}
-    plan = {}
+    plan: Plan = {}
     for name, cut in {"qkv": "f", "out": "d", "up": "f", "down": "d"}.items():
         labels = axes.replace("t", cut)
         plan[name] = labels, tuple(at[label] for label in labels), kept
