@@ -110,6 +110,12 @@ wrong("all-to-all-with-own-part", same_as="own-part-too").replace(
 wrong(
     "scatter-of-nothing", sentence='the right number with a name too many: where nothing is sent, return "", 0'
 ).replace('return "", 0', 'return "scatter" if src == "R" and dst != "R" else "", 0')
+wrong("cuts-are-alike", sentence="nothing, but S0 and S1 are different placements").replace(
+    "src == dst or", "src[0] == dst[0] or"
+)
+wrong(
+    "exchange-of-an-nth", sentence="an n-th of that: nbytes is what a rank has, its part, and it keeps an n-th of it"
+).replace('("all_to_all", nbytes // n * (n - 1))', '("all_to_all", nbytes // n * (n - 1) // n)')
 right("table").body("""
     known = {"PR": ("all_reduce", 2), "PS": ("reduce_scatter", 1), "SR": ("all_gather", n), "SS": ("all_to_all", 1)}
     op, share = known.get(src[0] + dst[0] if src != dst else "", ("", 0))
@@ -163,6 +169,7 @@ wrong("sends-for-nothing", "has its part already", caught_by="traffic").replace(
 wrong("adds-in-place", "after the call").replace(
     'all_reduce(x_local, group) if src == "P"', '(dist.all_reduce(x_local, group=group), x_local)[1] if src == "P"'
 )
+wrong("rank-in-the-world", "counts within the group", hidden=True).replace("dist.get_rank(group)", "dist.get_rank()")
 right("all-to-all-single").replace(
     "arrived = [torch.empty_like(piece) for piece in pieces]\ndist.all_to_all(arrived, pieces, group=group)",
     "together = torch.stack(pieces)\nout = torch.empty_like(together)\ndist.all_to_all_single(out, together, "
@@ -226,6 +233,14 @@ wrong("fewer-pieces", "always gives n").replace(
 wrong("floor", "negative dimension").replace("each = math.ceil(shape[before] / n)", "each = max(1, shape[before] // n)")
 wrong("empty-returns-early", "rank", varies=True).replace(
     'if src == "R":', 'if not x_local.numel():\n    return x_local.new_empty(0)\nif src == "R":'
+)
+wrong("length-below-zero", "is empty, not negative").replace(
+    "mine = chunks(torch.empty(shape[after]), n, 0)[me].numel()",
+    "mine = min(math.ceil(shape[after] / n), shape[after] - me * math.ceil(shape[after] / n))",
+)
+wrong("joins-along-dst", "along the dimension that `src` cuts").replace("sizes)], before)", "sizes)], after)")
+wrong("equal-counts", "one count for each rank").replace(
+    "counts = [math.prod(size) for size in sizes]", "counts = [sum(x.numel() for x in pieces) // n] * n"
 )
 right("by-torch").replace(
     "flat = all_to_all(torch.cat([x.flatten() for x in pieces]), [x.numel() for x in pieces], counts, group)",
@@ -313,6 +328,16 @@ wrong(
     "own-axis-too",
     sentence="more than is needed: what the ranks of an axis have together isn't divided by their own number",
 ).replace("if k != axis and cut_dim(layout[k]) is not None", "if cut_dim(layout[k]) is not None")
+wrong(
+    "final-when-pushed", sentence="more than is needed: a layout is final when it comes off the heap, not before"
+).replace("if layout in done:\n    continue\ndone.add(layout)", "pass").replace(
+    "heapq.heappush(",
+    "after = layout[:axis] + (new,) + layout[axis + 1 :]\n"
+    "if after in done:\n    continue\ndone.add(after)\nheapq.heappush(",
+)
+wrong("last-step-alone", sentence="more than is needed: order the heap by the cost of all steps so far").replace(
+    "cost + more", "more"
+)
 right("all-distances").body("""
     best = {src: (0, [])}
     changed = True
@@ -388,6 +413,12 @@ wrong(
 wrong(
     "summed-label-converts", sentence='"convert", but what each rank computes is a summand: that has a placement'
 ).replace('if label in output else "P"', 'if label in output else "convert"')
+wrong(
+    "third-not-compared", sentence="a placement, but an input that has the label isn't cut by it", hidden=True
+).replace(
+    'if list(placements) != [f"S{term.index(label)}" if label in term else "R" for term in terms]:',
+    'if list(placements)[:2] != [f"S{term.index(label)}" if label in term else "R" for term in terms][:2]:',
+)
 right("by-cases").body("""
     cut = [(k, term[int(p[1:])]) for k, (term, p) in enumerate(zip(terms, placements)) if p[0] == "S"]
     summands = sum(p == "P" for p in placements)
@@ -420,6 +451,12 @@ wrong("p-stays", sentence='with "P" as the dual of "P": each summand needs the w
 )
 wrong("r-stays", sentence='with "R" as the dual of "R": each rank has only what its own use contributes').replace(
     'dual = {"R": "P", "P": "R"}', 'dual = {"P": "R"}'
+)
+wrong(
+    "i-for-p", sentence='with "I" as the dual of "P": what becomes of a summand is the whole gradient, an "R"'
+).replace('"P": "R"', '"P": "I"')
+wrong("cuts-become-sums", sentence='with "P" as the dual of a cut: a part has the matching part of the gradient').body(
+    'return "P" if dst[0] in "RS" else dst.replace("P", "R"), "P" if src[0] in "RS" else src.replace("P", "R")'
 )
 right("conditions").body("""
     turned = ["P" if p == "R" else "R" if p == "P" else p for p in (dst, src)]
@@ -470,6 +507,12 @@ wrong("all-whole", "once on the way back", caught_by="traffic").body("""
     return to(y, "S0", stored["x"])
 """)
 wrong("detached", "no gradient").replace("to(w, stored[name], use_w)", "to(w.detach(), stored[name], use_w)")
+wrong("always-back-to-s0", sentence="cut by rows: the result lies as x does, and that may be whole").replace(
+    'return to(x, now, stored["x"])', 'return to(x, now, "S0")'
+)
+wrong("relu-at-the-end", sentence="with relu behind the second product: it belongs between the two").replace(
+    'if name == "w2":\n    x = x.relu()', "pass"
+).replace("return to(x, now, ", "return to(x.relu(), now, ")
 right("written-out").body("""
     (a, b, c), (d, e, f) = USES[labels[0]], USES[labels[1]]
     h = to(x_local, stored["x"], a) @ to(w1_local, stored["w1"], b)
@@ -511,6 +554,9 @@ wrong("weights-only", sentence="what the weight alone takes: x and y are convert
 wrong("y-stays", sentence="without what y takes to become S0 again").replace(', (y, made, "S0")', "")
 wrong("x-stays", sentence="without what x takes to become what the label uses").replace('(x, "S0", use_x), ', "")
 wrong("i-as-r", same_as="same-backward").replace('"I": "I"', '"I": "P"')
+wrong("weight-not-gathered", sentence="without the weight's conversion in the forward pass").replace(
+    "forward += moved(size, old, new, n)", "forward += size != w and moved(size, old, new, n)"
+)
 right("by-hand").body("""
     turn = lambda p: {"R": "P", "P": "R"}.get(p, p)
     use_x, use_w, made = USES[label]
@@ -568,6 +614,29 @@ wrong("budget-for-each-layer", sentence="more weights than a rank has room for",
     'held += rows * columns // (1 if stored == "I" else n)',
     'held = max(held, rows * columns // (1 if stored == "I" else n))',
 )
+wrong(
+    "end-without-backward",
+    sentence="more than is needed: the last y's conversion has a backward pass, too",
+    hidden=True,
+).replace('both_passes(tokens * widths[-1], now, "S0", n)', 'moved(tokens * widths[-1], now, "S0", n)')
+wrong(
+    "best-for-each-placement",
+    sentence="more than is needed: among ways to the same placement, one may send more and leave more room",
+    hidden=True,
+).body("""
+    best = {"S0": (0, 0, [])}
+    for rows, columns in zip(widths, widths[1:]):
+        after = {}
+        for (now, (sent, held, chosen)), label, stored in product(best.items(), "bfd", ("I", "S0", "S1")):
+            use_x, use_w, made = USES[label]
+            here = held + rows * columns // (1 if stored == "I" else n)
+            more = both_passes(tokens * rows, now, use_x, n) + both_passes(rows * columns, stored, use_w, n)
+            if here <= budget and (made not in after or sent + more < after[made][0]):
+                after[made] = sent + more, here, chosen + [(label, stored)]
+        best = after
+    ends = [(s + both_passes(tokens * widths[-1], now, "S0", n), way) for now, (s, _, way) in best.items()]
+    return min(ends)[1]
+""")
 right("never-whole").replace('("I", "S0", "S1")', '("S0", "S1")')
 right("last-of-equals").replace("sent < least", "sent <= least")
 right("layer-after-layer").body("""
@@ -680,6 +749,12 @@ wrong("listed-only", "IndexError").replace(
 wrong("one-comma-less", sentence="with groups that lack a device: n numbers have n - 1 commas between them").replace(
     'count(",") + 1', 'count(",")'
 )
+wrong("all-groups-as-one", sentence="the devices of all groups: count those of the first").replace(
+    'groups.split("}")[0].count(",")', 'groups.split("}}")[0].count(",")'
+)
+wrong("one-of-each-kind", sentence="one collective of each kind: a program may have several").replace(
+    "found.append(", "if call[2] not in [one[0] for one in found]:\n    found.append("
+)
 right("one-by-one").body(r"""
     for line in text.split("\n"):
         for op in ("all-gather", "all-reduce", "reduce-scatter", "all-to-all"):
@@ -711,53 +786,81 @@ right("one-by-one").body(r"""
             found.append((op, total, n))
 """)
 
-wrong, right = ANSWERS.to("any-to-any")
-wrong("nothing-moves", "expected", caught_by="score").replace(
-    "x_local = placements.convert(x_local, old, new, together, groups[axis])", "pass"
-)
-wrong("through-whole", "times par", caught_by="score").body("""
-    from utils.kit.placements import convert, part
-
-    for axis in reversed(range(len(mesh))):
-        if src[axis] != "R":
-            layout = ["R" if k >= axis else p for k, p in enumerate(src)]
-            together = local_shape(shape, layout, mesh, coordinates)
-            x_local = convert(x_local, src[axis], "R", together, groups[axis])
-    return part(x_local, dst, mesh, coordinates).clone()
+wrong, right = ANSWERS.to("block-plan")
+wrong("ignores-the-budget", "at most", caught_by="score").replace("held <= budget", "held <= 10 * budget")
+wrong("weights-whole", "at most", caught_by="score").body('return uniform_plan("bt", "I", "")')
+wrong("cuts-attention-by-d", "partial sums", caught_by="score").body("""
+    plan = uniform_plan("bt", "S0", "")
+    return plan | {"qkv": ("bd", ("S1", "S0"), "")}
 """)
-wrong("one-step-less", "expected", caught_by="score").replace("in steps:", "in steps[:-1]:")
-right("direct").body("""
-    from utils.kit.placements import part
+wrong("half-a-plan", "how up is computed", caught_by="score").body("""
+    plan = uniform_plan("bt", "S0", "")
+    return {"qkv": plan["qkv"], "out": plan["out"]}
+""")
+wrong("fsdp-everywhere", "times par", caught_by="score").body('return uniform_plan("b" * len(mesh), "S0", "")')
+right("stored-across").body("""
+    plans = [
+        {
+            name: (labels, ("S0", "S1") if labels == "bf" else ("S1", "S0"), kept)
+            for name, labels, kept in zip(("qkv", "out", "up", "down"), ("bf", "bd", "bf", "bd"), keeps)
+        }
+        for keeps in product(("", "x", "w", "xw"), repeat=4)
+    ]
+    costs = [cost_of_plan(plan, tokens, sequences, width, hidden, mesh) for plan in plans]
+    fitting = [(sent, number) for number, (sent, held) in enumerate(costs) if held <= budget]
+    return plans[min(fitting)[1]]
+""")
+right("by-halves").body("""
+    from utils.kit.block_plans import VALUE, WEIGHT, expect_attention, layouts_of, price, share, weights_of_block
 
-    places = list(product(*map(range, mesh)))
-    me = places.index(tuple(coordinates))
-    positions = torch.arange(math.prod(shape)).view(shape)
-    had = [part(positions, src, mesh, place).flatten() for place in places]
-    wanted = [part(positions, dst, mesh, place).flatten() for place in places]
-    owners = torch.stack([torch.isin(positions.flatten(), numbers) for numbers in had])
+    cut, weights = ("S0",) * len(mesh), weights_of_block(width, hidden)
+    every = ["".join(labels) for labels in product("bfd", repeat=len(mesh))]
 
-    def to_send(receiver):
-        numbers = wanted[receiver][~torch.isin(wanted[receiver], had[receiver])]
-        chosen = [owners[:, n].nonzero().flatten() for n in numbers]
-        senders = torch.tensor([int(o[(i + receiver) % len(o)]) for i, o in enumerate(chosen)], dtype=torch.long)
-        return numbers, senders
+    def front(ways):
+        best = []
+        for way in sorted(ways, key=lambda way: (way[1], way[0])):
+            if not best or way[0] < best[-1][0]:
+                best.append(way)
+        return best
 
-    whole = torch.zeros(math.prod(shape), dtype=x_local.dtype)
-    whole[had[me]] = x_local.flatten()
-    calls, arriving = [], []
-    for other in range(len(places)):
-        numbers, senders = to_send(other)
-        leaving = numbers[senders == me]
-        if other != me and len(leaving):
-            calls.append(dist.isend(whole[leaving], dst=other))
-    numbers, senders = to_send(me)
-    for other in senders.unique().tolist():
-        buffer = torch.empty(int((senders == other).sum()), dtype=x_local.dtype)
-        calls.append(dist.irecv(buffer, src=other))
-        arriving.append((numbers[senders == other], buffer))
-    for call in calls:
-        call.wait()
-    for where, buffer in arriving:
-        whole[where] = buffer
-    return whole[wanted[me]].view(local_shape(shape, dst, mesh, coordinates))
+    def ways_of_weight(size, used):
+        for stored in product(("I", "S0", "S1"), repeat=len(mesh)):
+            forward, both = price(size, stored, used, mesh)
+            state = WEIGHT * share(size, stored, mesh)
+            yield both + forward, state, stored, ""
+            yield both, state + VALUE * share(size, used, mesh) * (forward > 0), stored, "w"
+
+    def ways_of_x(size, old, used):
+        forward, both = price(size, old, used, mesh)
+        return [(both + forward, VALUE * share(size, old, mesh), ""), (both, VALUE * share(size, used, mesh), "x")]
+
+    of_weights = {
+        (name, labels): front(ways_of_weight(math.prod(weights[name]), layouts_of(labels)[1]))
+        for name in weights for labels in every
+    }
+
+    def ways_of(name, labels, before):
+        xs = ways_of_x(tokens * weights[name][0], before, layouts_of(labels)[0])
+        return front(
+            (a + b, c + d, {name: (labels, stored, x + w)})
+            for a, c, x in xs for b, d, stored, w in of_weights[name, labels]
+        )
+
+    def half(first, second):
+        found = []
+        for one, two in product(every, repeat=2):
+            between = layouts_of(one)[2]
+            if first == "qkv":
+                try:
+                    expect_attention(between, sequences, mesh)
+                except ValueError:
+                    continue
+            back = price(tokens * width, layouts_of(two)[2], cut, mesh)[1]
+            for a, b in product(ways_of(first, one, cut), ways_of(second, two, between)):
+                found.append((a[0] + b[0] + back, a[1] + b[1], a[2] | b[2]))
+        return front(found)
+
+    pairs = product(half("qkv", "out"), half("up", "down"))
+    fitting = [(a[0] + b[0], a[2] | b[2]) for a, b in pairs if a[1] + b[1] <= budget]
+    return min(fitting, key=lambda pair: pair[0])[1]
 """)

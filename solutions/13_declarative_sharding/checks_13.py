@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -23,10 +24,12 @@ from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, every, oracle, vary
 from utils.checks.scores import Measure
 from utils.checks.traffic import in_turn
+from utils.kit.block_plans import VALUE, cost_of_plan, layouts_of, price, uniform_plan, weights_of_block
 from utils.kit.drivers.on_a_mesh import (
     count_model,
     cut_out,
     each_conversion,
+    each_on_mesh,
     on_device_mesh,
     on_mesh,
     places,
@@ -35,7 +38,6 @@ from utils.kit.drivers.on_a_mesh import (
 )
 from utils.kit.placements import USES, Layout, both_passes, cut_dim, local_shape, moved, part, turned
 from utils.kit.placements import convert as any_conversion
-from utils.report.traffic import Traffic
 
 ROOM = Path(__file__).parent
 DOUBLE = torch.float64
@@ -102,7 +104,7 @@ conversion_bytes = frozen_cases(ROOM, "conversion-bytes")
 PAIRS = [(a, b) for a in ("P", "S0", "S1", "R") for b in ("R", "S0", "S1")]
 
 
-@oracle(values=[(64, src, dst, n) for n in (2, 8) for src, dst in PAIRS] + [(100, "P", "R", 1)])
+@oracle(values=[(64, src, dst, n) for n in (2, 8) for src, dst in PAIRS])
 def hidden_conversion_bytes(_: Draws, nbytes: int, src: str, dst: str, n: int) -> Case:
     op, share = {
         "PR": ("all_reduce", 2 * (n - 1) / n),
@@ -161,16 +163,21 @@ def words_of(calls: Sequence[tuple[str, int]]) -> str:
 ONE_PIECE = (
     "A rank sends one piece to each rank: cut along the dimension in `dst`. If `src` is `dst`, there is nothing to do."
 )
+IN_GROUP = "`dist.get_rank(group)` counts within the group; without an argument, it counts among all ranks."
 FEWER = "If some parts are empty, `x.chunk(n, dim)` gives fewer than n; the kit's `chunks(x, n, dim)` always gives n."
 
 
-def all_pairs(draws: Draws, n: int, whole_shape: Shape, pairs: Sequence[tuple[str, str]] = (), **more: Any) -> Case:
-    """The case of all conversions of a tensor of this shape along one axis, or of these."""
+def all_pairs(
+    draws: Draws, n: int, whole_shape: Shape, pairs: Sequence[tuple[str, str]] = (), times: int = 1, **more: Any
+) -> Case:
+    """The case of all conversions of a tensor of this shape along one axis, or of these; in as many groups at once."""
     cuts = [f"S{dim}" for dim in range(len(whole_shape))]
     those = pairs or [(src, dst) for src in ("P", *cuts, "R") for dst in ("R", *cuts)]
     named = {f"{src} to {dst}": (src, dst) for src, dst in those}
     xs: list[dict[str, Tensor]] = [{} for _ in range(n)]
     right = {}
+    if times > 1:
+        more["members"] = [list(range(first, first + n)) for first in range(0, times * n, n)]
     for number, (name, (src, dst)) in enumerate(named.items()):
         # In grading each pair has numbers of its own, or what one of them leads to is what another one starts from.
         whole, held = spread(draws, whole_shape, (src,), (n,), number if draws.salt else 0)
@@ -178,9 +185,9 @@ def all_pairs(draws: Draws, n: int, whole_shape: Shape, pairs: Sequence[tuple[st
         for rank, x in enumerate(held):
             xs[rank][name] = x
     return Case(
-        [xs],
+        [xs * times],
         for_all={"pairs": named, **more},
-        right=right,
+        right={name: whole * times for name, whole in right.items()},
         seen=f"shape {whole_shape} from {{part}}: rank {{rank}} has",
         driver=each_conversion,
         values_first=True,
@@ -198,14 +205,16 @@ EACH = [("P", "S0"), ("S1", "S0"), ("S1", "R"), ("R", "S1"), ("P", "R"), ("S1", 
     traffic=[(4, (8, 4), [pair]) for pair in EACH],
     if_stuck=STUCK,
 )
-def convert(draws: Draws, n: int, shape: Shape, pairs: Sequence[tuple[str, str]] = ()) -> Case:
-    return replace(all_pairs(draws, n, shape, pairs), advice={"tensor list size": ONE_PIECE})
+def convert(draws: Draws, n: int, shape: Shape, pairs: Sequence[tuple[str, str]] = (), times: int = 1) -> Case:
+    return replace(
+        all_pairs(draws, n, shape, pairs, times), advice={"tensor list size": ONE_PIECE, "out of range": IN_GROUP}
+    )
 
 
 ### BEGIN HIDDEN TESTS
 hidden_convert = vary(
     convert,
-    values=[(1, (2, 3)), (4, (8, 4, 4)), (5, (5, 10))],
+    values=[(1, (2, 3)), (4, (8, 4, 4)), (5, (5, 10)), (2, (2, 4), (), 2)],
     traffic=[(3, (3, 6, 9), [pair]) for pair in [("S2", "S0"), ("P", "S1")]] + [(2, (4, 2), [("R", "S0")])],
 )
 ### END HIDDEN TESTS
@@ -218,7 +227,15 @@ hidden_convert = vary(
 )
 def convert_uneven(draws: Draws, n: int, shape: Shape, pairs: Sequence[tuple[str, str]] = ()) -> Case:
     case = all_pairs(draws, n, shape, pairs, shape=shape)
-    return replace(case, advice={"out of range|splits not equal": FEWER})
+    return replace(case, advice=UNEVEN)
+
+
+UNEVEN = {
+    "out of range|splits not equal": FEWER,
+    "must be non-negative": "A part that would begin behind the end is empty, not negative.",
+    "must match except in dimension": "What arrives are parts along the dimension that `src` cuts: join them there.",
+    "LengthPerRank": "Rank k sends its own rows of this rank's columns: all_to_all needs one count for each rank.",
+}
 
 
 ### BEGIN HIDDEN TESTS
@@ -248,7 +265,12 @@ WRONG_SHAPE = (
     if_stuck="each step is a conversion along one axis: all ranks of that axis' group make it together.",
 )
 def redistribute(draws: Draws, shape: Shape, src: Layout, steps: list[tuple[int, str, str]], mesh: Shape) -> Case:
-    """Steps that are possible one by one: at each of them no later axis cuts a dimension that changes."""
+    """Steps that are possible one by one: at each of them no later axis cuts a dimension that changes.
+
+    src: () for all pairs of layouts, one after the other
+    """
+    if not src:
+        return all_layouts(draws, shape, mesh)
     whole, xs = spread(draws, shape, src, mesh)
     dst = list(src)
     for axis, _, new in steps:
@@ -263,10 +285,37 @@ def redistribute(draws: Draws, shape: Shape, src: Layout, steps: list[tuple[int,
     )
 
 
+def all_layouts(draws: Draws, shape: Shape, mesh: Shape) -> Case:
+    """The case of all pairs of layouts: steps undo the later axes, convert the first one, and cut the later ones."""
+    cuts, later = ("R", *(f"S{dim}" for dim in range(len(shape)))), range(1, len(mesh))
+    xs: list[dict[str, Tensor]] = [{} for _ in places(mesh)]
+    ways: dict[str, Any] = {}
+    right: dict[str, Any] = {}
+    pairs = product(product((*cuts, "P"), repeat=len(mesh)), product(cuts, repeat=len(mesh)))
+    for number, (src, dst) in enumerate(pairs):
+        name = f"{' '.join(src)} to {' '.join(dst)}"
+        whole, held = spread(draws, shape, src, mesh, number)
+        steps = [(axis, src[axis], "R") for axis in reversed(later) if src[axis] != "R"]
+        steps += [(0, src[0], dst[0])] * (src[0] != dst[0])
+        ways[name] = src, steps + [(axis, "R", dst[axis]) for axis in later if dst[axis] != "R"]
+        right[name] = parts(whole, dst, mesh)
+        for x, here in zip(xs, held, strict=True):
+            x[name] = here
+    return Case(
+        [xs],
+        for_all={"ways": ways, "shape": shape, "mesh": mesh, "convert": any_conversion},
+        right=right,
+        seen=f"{{part}}, shape {shape} on a mesh {mesh}: rank {{rank}} has",
+        driver=each_on_mesh,
+        advice={"inLengthPerRank|must match|size": WRONG_SHAPE},
+    )
+
+
 ### BEGIN HIDDEN TESTS
 hidden_redistribute = vary(
     redistribute,
     values=[
+        ((5, 3), (), [], (2, 2)),
         ((5, 3), ("S0",), [(0, "S0", "S1")], (4,)),
         ((7, 10), ("S1", "P"), [(1, "P", "S0"), (0, "S1", "R")], (2, 3)),
         ((5, 3, 2), ("S2", "S0", "S1"), [(1, "S0", "R"), (2, "S1", "S0"), (0, "S2", "S1")], (1, 2, 3)),
@@ -384,6 +433,7 @@ hidden_einsum_rule = vary(
         ("bf,bd->df", "S1", "R"),
         ("ab,bc,cd->ad", "R", "S1", "S0"),
         ("ab,bc,cd->ad", "P", "R", "P"),
+        ("ab,bc,bd->acd", "S1", "S0", "R"),
         ("bshd,bthd->bhst", "S1", "R"),
     ],
 )
@@ -536,6 +586,8 @@ def hidden_layer_bytes(_: Draws, tokens: int, rows: int, columns: int, label: st
         ([16, 16, 64, 16], 32, 4, 1000),
         ([16, 64, 16, 64, 16], 64, 4, 1024),
         ([32, 8], 64, 2, 256),
+        ([32, 16, 32], 8, 4, 768),
+        ([64, 8, 64], 32, 4, 512),
     ]
 )
 def hidden_shard_model(_: Draws, widths: list[int], tokens: int, n: int, budget: int) -> Case:
@@ -626,6 +678,7 @@ def read_hlo(draws: Draws, groups: str) -> Case:
             hlo_line("all-reduce.1", "all-reduce", [("bf16", (rows, 8)), ("f32", (rows,)), ("f32", ())], groups),
             hlo_line("reduce-scatter", "reduce-scatter", [("f64", (rows, 8))], groups),
             hlo_line("swapped", "all-to-all", [("f32", (rows, 2))] * n, groups),
+            hlo_line("all-reduce.2", "all-reduce", [("f32", (rows, 8))], groups),
             "  ROOT %y = f32[8,4]{1,0} fusion(%all-reduce.1), calls=%computation",
             "}",
         ]
@@ -635,6 +688,7 @@ def read_hlo(draws: Draws, groups: str) -> Case:
         ("all-reduce", 20 * rows + 4, n),
         ("reduce-scatter", 64 * rows * n, n),
         ("all-to-all", 8 * rows * n, n),
+        ("all-reduce", 32 * rows, n),
     ]
     words = groups.replace("{", "{{").replace("}", "}}")
     return Case([[text]], right=every(right), seen=f"replica_groups={words}: you returned")
@@ -648,59 +702,67 @@ hidden_read_hlo = vary(read_hlo, values=[(groups,) for groups in list(GROUPS)[3:
 # ---- the challenge
 
 
-def bytes_of(answer: Answer) -> float:
-    """What the busiest rank sends. An all-to-all counts with all that it is handed, since its parts may be uneven."""
-    traffic, ranks = answer.run.traffic(), range(answer.run.world_size)
-    handed = [sum(e.bytes for e in answer.events if (e.rank, e.op) == (rank, "all_to_all")) for rank in ranks]
-    without = [event for event in answer.events if event.op != "all_to_all"]
-    implied = Traffic(answer.run.world_size, without)
-    return max(traffic.sent(rank)[1] + implied.implied(rank) + handed[rank] for rank in ranks)
+Block = tuple[int, int, int, int, Shape]  # tokens, sequences, width, hidden, mesh
 
 
-SWAP = [(1, "S1", "R"), (0, "S0", "S1"), (1, "R", "S0")]  # of those with the fewest bytes
+def bytes_of_plan(plan: Any, block: Block, budget: int) -> float:
+    try:
+        sent, held = cost_of_plan(plan, *block)
+    except ValueError as error:
+        raise CheckFailed(f"the plan doesn't work: {error}", mistake="cost_of_plan says so beforehand.") from None
+    if held > budget:
+        raise CheckFailed(
+            f"each rank would hold {held / 1e6:,.0f} MB",
+            f"at most {budget / 1e6:,.0f} MB",
+            "Cut what is stored along every axis, and keep fewer operands: those are converted again instead.",
+        )
+    return float(sent)
 
 
-@oracle(score=[((12, 12), ("S0", "S1"), ("S1", "S0"), SWAP, (3, 2))], par=frozen_par(ROOM, "any-to-any"))
-def any_to_any(
-    draws: Draws, shape: Shape, src: Layout, dst: Layout, steps: list[tuple[int, str, str]], mesh: Shape
-) -> Case:
-    whole, xs = spread(draws, shape, src, mesh)
-    right = parts(whole, dst, mesh)
-    positions = torch.arange(whole.numel()).view(shape)
-    had, wanted = parts(positions, src, mesh), parts(positions, dst, mesh)
-    lacking = [int((~torch.isin(new, old)).sum()) * whole.element_size() for old, new in zip(had, wanted, strict=True)]
+@oracle(score=[(65536, 32, 8192, 28672, (4, 8), 1_000_000_000)], par=frozen_par(ROOM, "block-plan"))
+def block_plan(_: Draws, tokens: int, sequences: int, width: int, hidden: int, mesh: Shape, budget: int) -> Case:
+    block = tokens, sequences, width, hidden, mesh
     return Case(
-        [xs],
-        for_all={"shape": shape, "src": src, "dst": dst, "steps": steps, "mesh": mesh},
-        right=right,
-        seen=f"{src} to {dst} of shape {shape} on a mesh {mesh}: rank {{rank}} has",
-        driver=on_mesh,
-        score=Measure(bytes_of, "B", "sent by the busiest rank"),
-        limit=sum(lacking) / len(xs),
+        [[tokens], [sequences], [width], [hidden], [mesh], [budget]],
+        score=Measure(lambda answer: bytes_of_plan(answer.results[0], block, budget), "B", "sent by each rank"),
+        limit=fewest(block),
     )
+
+
+def fewest(block: Block) -> float:
+    """Each product's fewest bytes if it is alone, with x or y cut by tokens, and everything kept."""
+    tokens, _, width, hidden, mesh = block
+    total, cut = 0, ("S0",) * len(mesh)
+    for name, (rows, columns) in weights_of_block(width, hidden).items():
+        ways = []
+        for labels, stored in product(product(USES, repeat=len(mesh)), product(("I", "S0", "S1"), repeat=len(mesh))):
+            x, w, y = layouts_of("".join(labels))
+            first = name in ("qkv", "up")
+            ends = price(tokens * rows, cut, x, mesh) if first else price(tokens * columns, y, cut, mesh)
+            ways.append(ends[1] + price(rows * columns, stored, w, mesh)[1])
+        total += min(ways)
+    return float(VALUE * total)
 
 
 ### BEGIN HIDDEN TESTS
 
 
-def par_of_steps(shape: Shape, src: Layout, dst: Layout, steps: list[tuple[int, str, str]], mesh: Shape) -> float:
-    """What the steps send; of an all-to-all, all that is handed in."""
-    layout, total = list(src), 0
-    for axis, old, new in steps:
-        layout[axis] = "R"
-        together = 8 * math.prod(local_shape(shape, layout, mesh, [0] * len(mesh)))
-        is_exchange = old[0] == new[0] == "S"
-        total += together // mesh[axis] if is_exchange else moved(together, old, new, mesh[axis])
-        layout[axis] = new
-    return float(total)
+def par_of_block_plan(tokens: int, sequences: int, width: int, hidden: int, mesh: Shape, budget: int) -> float:
+    """The same choice for all products: FSDP or Megatron along each axis, weights cut, the same operands kept."""
+    found = []
+    for axes, kept in product(product("bt", repeat=len(mesh)), ("", "x", "w", "xw")):
+        with suppress(ValueError):
+            plan = uniform_plan("".join(axes), "S0", kept)
+            found.append(cost_of_plan(plan, tokens, sequences, width, hidden, mesh))
+    return float(min(sent for sent, held in found if held <= budget))
 
 
-hidden_any_to_any = vary(
-    any_to_any,
-    par=par_of_steps,
+hidden_block_plan = vary(
+    block_plan,
+    par=par_of_block_plan,
     score=[
-        ((8, 16), ("S0", "S0"), ("R", "S1"), [(1, "S0", "S1"), (0, "S0", "R")], (2, 2)),
-        ((8, 8), ("S1", "R"), ("R", "S1"), [(1, "R", "S0"), (0, "S1", "R"), (1, "S0", "S1")], (2, 2)),
+        (16384, 8, 8192, 28672, (4, 8), 600_000_000),
+        (131072, 8, 4096, 16384, (8, 8), 325_000_000),
     ],
 )
 ### END HIDDEN TESTS
@@ -708,7 +770,7 @@ hidden_any_to_any = vary(
 
 ### BEGIN HIDDEN TESTS
 FROZEN = (
-    vary(any_to_any, par=par_of_steps),
+    vary(block_plan, par=par_of_block_plan),
     vary(hidden_conversion_bytes, values=[(240, src, dst, 4) for src, dst in PAIRS]),
     vary(
         hidden_cheapest_steps,

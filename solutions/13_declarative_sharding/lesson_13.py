@@ -38,6 +38,7 @@ from torch.distributed.tensor.parallel import (
 
 from utils import figures, region, simulate, spawn
 from utils.checks import checks_for
+from utils.kit.block_plans import cost_of_plan, uniform_plan
 from utils.kit.functional_collectives import (
     all_gather,
     all_reduce,
@@ -1402,12 +1403,14 @@ def words_of(action):
 def stumbles(rank, world_size):
     mesh = init_device_mesh("cpu", (world_size,))
     x = distribute_tensor(torch.ones(8, 8), mesh, [Shard(1)])
+    rows = distribute_tensor(torch.ones(7, 8), mesh, [Shard(0)])
     bias = nn.Parameter(torch.ones(4))
     weight = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))
     weight.grad, bias.grad = weight.detach().clone(), bias.detach().clone()
     return {
         "a mask that is a plain tensor": words_of(lambda: x * torch.ones(8, 8)),
         "2 heads on 4 ranks": words_of(lambda: x.view(8, 2, 4)),
+        "7 rows on 4 ranks, flattened": words_of(lambda: rows.view(56)),
         "asking for a partial sum": words_of(
             lambda: x.redistribute(placements=[Partial()])
         ),
@@ -1447,8 +1450,9 @@ for rank, (plain, said) in enumerate(spawn(local_trap, 2).results):
 #   chooses need not be the least.
 # - On a CPU, `scaled_dot_product_attention` of DTensors cut by heads ran for more than 300 s without a result (torch
 #   2.13): it searches for a placement of everything inside. Use products and softmax, or `local_map`.
-# - `use_min_cost_redistribution_plan`, `ExplicitRedistributionContext` (an error for each conversion that you haven't
-#   asked for) and `DebugMode` (prints them) are useful, and in private modules of torch.
+# - `use_min_cost_redistribution_plan`, `ExplicitRedistributionContext` and `DebugMode` are useful, and in torch's
+#   private modules. The second raises an error for each conversion that you haven't asked for: `Implicit redistribution
+#   occurred for aten.mm.default while ExplicitRedistributionContext was active`. The third prints all of them.
 
 # %% [markdown]
 # ## Two libraries on one mesh
@@ -1791,7 +1795,7 @@ for name, words in from_jax(types_and_errors).items():
 #   says it.
 # - There are no uneven parts: sizes must be multiples of the axis.
 # - In auto mode, XLA may choose something other than you meant. If it warns of "involuntary full rematerialization", it
-# has gathered everything to get from one layout to another: part 3's expensive way.
+#   has gathered everything to get from one layout to another: part 3's expensive way.
 # - A loop's collectives appear once in the text, but run in each iteration.
 # - A donated buffer is only reused if the result has the same sharding. If XLA has inferred a different one, it isn't.
 # - Counts of calls mean little, as XLA combines collectives. Compare bytes.
@@ -1822,73 +1826,92 @@ how_predictions_went()
 #
 # **The papers.** Xu and others: *GSPMD: General and Scalable Parallelization for ML Computation Graphs* (2021). Zheng
 # and others: *Alpa* (2022), for the search. Shazeer and others: *Mesh-TensorFlow* (2018). Rink and others:
-# *Memory-efficient array redistribution through portable collective communication* (2021), for part 3 and the
-# challenge.
+# *Memory-efficient array redistribution through portable collective communication* (2021), for part 3.
 
 # %% [markdown]
 # # Challenge
 # An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
 
 # %% [markdown]
-# ## From any layout to any other
-# Part 3 asked for the fewest bytes if a tensor may only be converted along one axis at a time, by one collective.
-# It doesn't have to be done that way. A rank lacks certain numbers, others have them. Any way of getting them is fine.
+# ## A block, a mesh, a limit
+# Part 6 chose one label for each layer, along one axis. Now a transformer block on 4 x 8 GPUs: the products `qkv` (for
+# queries, keys and values together), `out`, `up` and `down`. For each of them, a **plan** says three things: the label
+# that each axis cuts, the layout of the stored weight, and which operands are kept for the backward pass. Whatever is
+# converted and not kept must be converted again there: that is FSDP's second gather, and Megatron's of activations.
 #
-# You get the cheapest steps, ready-made. Carry them out, and you reach par. The score is the bytes that the busiest
-# rank sends: those of its messages, and those that its collectives imply. An all-to-all counts with everything that is
-# handed in, what stays on the rank included. The limit is what an average rank lacks.
+# `cost_of_plan` from the kit says what a GPU sends in both passes, and what it holds in between. Attention needs whole
+# heads or whole sequences, so `qkv` can be cut by `f` or `b`, and by `b` no more often than there are sequences. In
+# front of `qkv` and `up`, and behind `out` and `down`, activations are cut by tokens. Three plans:
+
+# %%
+BLOCK = (65536, 32, 8192, 28672, (4, 8))  # tokens, sequences, width, hidden, mesh
+BUDGET = 1_000_000_000
+
+for what, way in {
+    "data parallel x Megatron": ("bt", "I", "x"),
+    "FSDP on both axes": ("bb", "S0", "x"),
+    "FSDP x Megatron": ("bt", "S0", "x"),
+}.items():
+    gone, held = cost_of_plan(uniform_plan(*way), *BLOCK)
+    print(f"{what:25} sends {gone / 1e6:6,.0f} MB, holds {held / 1e6:6,.0f} MB")
+
+# %% [markdown]
+# With 1,000 MB for a block, only one of these fits, and it sends the most. Which plan sends the fewest bytes of those
+# that fit? Par tries all that `uniform_plan` can make. The limit is the sum of what each product would take by itself,
+# with nothing to convert in between and any amount of memory.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
-# From `("S0", "S1")` to `("S1", "S0")` on 2 x 2 ranks, who has what rank (0, 1) lacks? How many numbers is that, and
-# how many do the steps send?
+# A plan doesn't have to be uniform. An operand that fits can be kept, and another one not. And look at where each
+# weight is stored: does it get to its use in one step (part 3)?
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# `part(x, layout, mesh, place)`, which you import from `utils.kit.placements` in your function, also works for a tensor
-# of positions, `torch.arange(...).view(shape)`. So each rank can find out by itself what all others have and want.
+# Start from par, and change a single entry of a single product, as long as that helps. That gets stuck before it is
+# done: some changes pay only in pairs.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# The kit's `all_to_all` takes a different count for each rank, and without a group it is among all ranks: one call can
-# exchange everything. In some layouts, several ranks have the same numbers. If it is always the first one that sends
-# them, it is the busiest rank, and the others have nothing to do: let them share.
+# All plans are too many. But `qkv` and `out` don't see what `up` and `down` do, except through the budget. For each
+# half, list all plans, and keep those for which no other sends less and holds less. Then combine the two lists.
 # </details>
 
-# %% exercise="any-to-any" difficulty=5 minutes=20
+# %% exercise="block-plan" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
-def any_to_any(
-    x_local: Tensor,
-    shape: tuple[int, ...],
-    src: tuple[str, ...],
-    dst: tuple[str, ...],
-    steps: list[tuple[int, str, str]],
-    mesh: tuple[int, ...],
-    coordinates: tuple[int, ...],
-    groups: list[dist.ProcessGroup],
-) -> Tensor:
-    """What this rank has of a tensor once it lies as dst. Neither src nor dst has "P".
+def block_plan(
+    tokens: int, sequences: int, width: int, hidden: int, mesh: tuple, budget: int
+) -> dict:
+    """{"qkv": (labels, stored, kept), "out": ..., "up": ..., "down": ...}: the fewest
+    bytes, with at most `budget` bytes held.
 
-    steps: the cheapest ones with one conversion each. groups: this rank's group along
-    each axis; rank numbers ascend along the last axis first. All parts are even.
+    labels: "b", "f" or "d" for each axis of the mesh, such as "bf". stored: a tuple of
+    "I", "S0" and "S1". kept: "", "x", "w" or "xw". Judged for the block above, and for
+    others on two axes; a uniform plan fits. Sizes divide evenly.
     """
     ### BEGIN SOLUTION
-    from utils.kit import placements
-
-    layout = list(src)
-    for axis, old, new in steps:
-        layout[axis] = "R"
-        together = local_shape(shape, layout, mesh, coordinates)
-        x_local = placements.convert(x_local, old, new, together, groups[axis])
-        layout[axis] = new
-    return x_local
+    block, fitting = (tokens, sequences, width, hidden, mesh), []
+    for axes, kept in product(product("bt", repeat=len(mesh)), ("", "x", "w", "xw")):
+        plan = uniform_plan("".join(axes), "S0", kept)
+        try:
+            gone, held = cost_of_plan(plan, *block)
+        except ValueError:
+            continue  # attention has less than a sequence on a rank
+        if held <= budget:
+            fitting.append((gone, plan))
+    return min(fitting, key=lambda pair: pair[0])[1]
     ### END SOLUTION
 
-# %% check="any-to-any" judges="score" points=3
-check(any_to_any, judges="score", extra_credit=3)
+# %% tags=["notebook-only"]
+plan = block_plan(*BLOCK, BUDGET)
+gone, held = cost_of_plan(plan, *BLOCK)
+print(f"sends {gone / 1e6:,.0f} MB, holds {held / 1e6:,.0f} of {BUDGET / 1e6:,.0f} MB")
+print(plan)
+
+# %% check="block-plan" judges="score" points=3
+check(block_plan, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress

@@ -37,10 +37,21 @@ def cut_out(function: Callable[..., Any], x: Tensor, layout: Layout, mesh: Seque
 
 
 def each_conversion(
-    function: Callable[..., Any], xs: Mapping[str, Tensor], pairs: Mapping[str, tuple[str, str]], **for_all: Any
+    function: Callable[..., Any],
+    xs: Mapping[str, Tensor],
+    pairs: Mapping[str, tuple[str, str]],
+    members: Sequence[Sequence[int]] = (),
+    **for_all: Any,
 ) -> dict[str, Any] | None:
-    """{name: what `function` makes of that tensor, from one placement to the other}, along the only axis."""
-    made = {name: function(xs[name], *pair, group=None, **for_all) for name, pair in pairs.items()}
+    """{name: what `function` makes of that tensor, from one placement to the other}, along the only axis.
+
+    members: the ranks of each group that has a tensor of its own; by default, all ranks are one
+    """
+    group = None
+    for ranks in members:
+        one = dist.new_group(list(ranks))
+        group = one if dist.get_rank() in ranks else group
+    made = {name: function(xs[name], *pair, group=group, **for_all) for name, pair in pairs.items()}
     return made if any(value is not None for value in made.values()) else None
 
 
@@ -54,6 +65,23 @@ def on_mesh(
             group = dist.new_group(members)
             groups += [group] * (rank in members)
     return function(*given, **for_all, mesh=tuple(mesh), coordinates=places(mesh)[rank], groups=groups)
+
+
+def each_on_mesh(
+    function: Callable[..., Any],
+    xs: Mapping[str, Tensor],
+    ways: Mapping[str, tuple[Layout, list[Step]]],
+    rank: int,
+    world_size: int,
+    **for_all: Any,
+) -> Any:
+    """{name: what `function` makes of that tensor}, as `on_mesh`; for each name the layout at first, and the steps."""
+
+    def each(**given: Any) -> dict[str, Any] | None:
+        made = {name: function(xs[name], src=src, steps=steps, **given) for name, (src, steps) in ways.items()}
+        return made if any(value is not None for value in made.values()) else None
+
+    return on_mesh(each, rank=rank, world_size=world_size, **for_all)
 
 
 def walk(
