@@ -24,6 +24,7 @@ NEOX = {
     "ffn": "intermediate_size",
 }
 MIXTRAL = NEOX | {"experts": "num_local_experts", "top": "num_experts_per_tok"}
+QWEN_MOE = {**NEOX, "ffn": "moe_intermediate_size", "experts": "num_experts", "top": "num_experts_per_tok"}
 DEEPSEEK = {name: field for name, field in NEOX.items() if name != "ffn"} | {
     "ffn": "moe_intermediate_size",
     "experts": "n_routed_experts",
@@ -33,13 +34,15 @@ DEEPSEEK = {name: field for name, field in NEOX.items() if name != "ffn"} | {
 NEEDED = {
     "gpt2": GPT_2,
     "gpt_neox": NEOX,
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), NEOX),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi", "phi3"), NEOX),
     "mixtral": MIXTRAL,
+    "qwen3_moe": QWEN_MOE,
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), DEEPSEEK),
 }
 MAY_BE_MISSING = {"key_heads": "num_key_value_heads", "head_width": "head_dim"}
-TWO_MATRICES = ("gpt2", "gpt_neox")
-LATENT = ("deepseek_v2", "deepseek_v3")
+TWO_MATRICES = ("gpt2", "gpt_neox", "phi")
+TIED = ("gpt2", "gemma", "gemma2")  # unless the config says otherwise
+LATENT, PLAIN = ("deepseek_v2", "deepseek_v3"), "first_k_dense_replace"
 
 
 def find_model(model: str | Path | Model, sequence: int | None = None) -> tuple[str, Model]:
@@ -82,7 +85,7 @@ def model_from_config(config: Mapping[str, Any]) -> Model:
 
     Known model types are those of NEEDED. Vocabularies are padded to a multiple of 128. Biases, and windows of
     attention, are left out. Multi-head latent attention becomes heads that share one head of keys and values, and
-    layers without experts become like the others, as in published.py.
+    layers without experts get an MLP as wide as the experts of one token, as in published.py.
 
     Raises ValueError for another model type, and for a field that is missing or not a number.
     """
@@ -95,11 +98,12 @@ def model_from_config(config: Mapping[str, Any]) -> Model:
     sizes["vocabulary"] = -(-number(config, "vocab_size", kind) // PADDED) * PADDED
     if kind in LATENT:
         sizes |= {"key_heads": 1, "head_width": number(config, "v_head_dim", kind)}
+        sizes |= {"plain": number(config, PLAIN, kind)} if config.get(PLAIN) else {}
     else:
         sizes |= {name: number(config, field, kind) for name, field in MAY_BE_MISSING.items() if config.get(field)}
     if kind == "gpt2" and config.get("n_inner"):
         sizes["ffn"] = number(config, "n_inner", kind)
-    tied = bool(config.get("tie_word_embeddings", kind == "gpt2"))
+    tied = bool(config.get("tie_word_embeddings", kind in TIED))
     return Model(**sizes, gated=kind not in TWO_MATRICES, tied=tied)
 
 

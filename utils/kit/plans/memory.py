@@ -25,8 +25,12 @@ def parameters_of(plan: Plan, model: Model, stage: int) -> tuple[int, int]:
     first, last = stage == 0, stage == plan.pp - 1
     tables = table * (first + (last and not (first and model.tied)))
     final_norm = 2 * model.width * (last and model.vocabulary > 0)
-    of_experts = layers * model.experts // plan.ep * model.expert_parameters // plan.tp
-    return layers * dense_parameters(model, plan.tp) + tables + final_norm, of_experts
+    plain = plan.plain_layers(model, stage)
+    of_experts = (layers - plain) * model.experts // plan.ep * model.expert_parameters // plan.tp
+    dense = (layers - plain) * dense_parameters(model, plan.tp)
+    if plain:
+        dense += plain * dense_parameters(model.plain_layer, plan.tp)
+    return dense + tables + final_norm, of_experts
 
 
 @cache

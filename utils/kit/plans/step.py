@@ -92,6 +92,8 @@ class Stage:
             for number in plan.chunk_layers(model, self.stage)
         ]
         table = Embeddings(model, plan, talk, data) if model.vocabulary and self.stage == 0 else None
+        for number in range(plan.plain_layers(model, self.stage)):
+            chunks[0][number] = Layer(model.plain_layer, plan, talk, data, same_experts)
         if table is not None:
             chunks[0].insert(0, table)
         if model.vocabulary and self.stage == plan.pp - 1:
