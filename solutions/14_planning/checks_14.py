@@ -179,7 +179,7 @@ def all_plans(_: Draws, name: str, sizes: Sizes, batch: int, site: Site) -> Case
             raise CheckFailed(
                 f"{where}: {len(listed):,} plans, and {missing[0]} isn't one of them",
                 f"{len(all_there_are):,} plans",
-                missing_because(missing, set(listed), model),
+                missing_because(missing, set(listed), model, batch),
             )
         return f"{where}: all {len(all_there_are):,} plans."
 
@@ -203,11 +203,17 @@ def expect_possible_plans(
         raise CheckFailed(f"{where}: your list has ({twice}) twice", "each plan once")
 
 
-def missing_because(missing: list[Plan], listed: set[Plan], model: Model) -> str:
+def missing_because(missing: list[Plan], listed: set[Plan], model: Model, batch: int) -> str:
     """What all missing plans have in common, and no plan of the list has."""
     traits = {
         f"All that is missing has more tensor ranks than heads of keys ({model.key_heads}). Keys can be repeated.": (
             lambda plan: plan.tp > model.key_heads
+        ),
+        "All that is missing has an ep that doesn't divide dp. It need only divide dp x cp.": (
+            lambda plan: plan.dp % plan.ep > 0
+        ),
+        "All that is missing has fewer microbatches than stages. Such a pipeline is slow, but it works.": (
+            lambda plan: plan.microbatches(batch) < plan.pp
         ),
         "All that is missing has several ranks for the experts. ep divides dp x cp, and takes no GPUs of its own.": (
             lambda plan: plan.ep > 1
@@ -433,6 +439,7 @@ def search(_: Draws, name: str, batch: int, gpus: int, within: float, n: int) ->
     left = sorted(
         (plan for plan in fitting if table[plan][1] <= most), key=lambda plan: (table[plan][2], table[plan][0])
     )
+    memory = max(table[plan][0] for plan in left)  # one of them needs all of it
     rows = [(asdict(plan), *numbers) for plan, numbers in table.items()]
     return Case(
         [[rows], [memory], [within], [n]],

@@ -50,6 +50,8 @@ def find_model(model: str | Path | Model, sequence: int | None = None) -> tuple[
 
     sequence   tokens per sequence; by default as published, and for a config what the model can read, 8,192 at most
 
+    Of a model that also reads images, it is the part for text.
+
     Raises ValueError for an unknown name, and as model_from_config does; FileNotFoundError for a path without a file.
     """
     if isinstance(model, Model):
@@ -70,14 +72,20 @@ def find_model(model: str | Path | Model, sequence: int | None = None) -> tuple[
 
 def read(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}: give the path of a model's config.json, from Hugging Face.")
+        what = f"the folder {path.parent} has no {path.name}" if path.parent.is_dir() else f"there is no file {path}"
+        raise FileNotFoundError(
+            f"{what}. Nothing is downloaded: save a model's config.json from Hugging Face, and give its path."
+        )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+        raise ValueError(
+            f"{path} is not JSON ({error}): is it all of the file, and not the web page about it?"
+        ) from None
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds a {type(config).__name__}; a config.json of transformers holds an object.")
-    return config
+    text: dict[str, Any] = config.get("text_config") or config  # beside a part for images
+    return text
 
 
 def model_from_config(config: Mapping[str, Any]) -> Model:
@@ -111,5 +119,6 @@ def number(config: Mapping[str, Any], field: str, kind: str) -> int:
     value = config.get(field)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         has = f"has {field}: {value!r}" if field in config else f"lacks {field!r}"
-        raise ValueError(f"the config {has}; for model_type {kind!r} it must be a whole number, 1 or more.")
+        default = "" if field in config else " transformers leaves out a class's defaults: write it into the file."
+        raise ValueError(f"the config {has}; for model_type {kind!r} it must be a whole number, 1 or more.{default}")
     return value

@@ -54,7 +54,9 @@ class Model:
                 "number; without, all three are 0"
             )
         if self.plain and not (self.experts and self.plain <= self.layers):
-            raise ValueError(f"plain={self.plain}: with experts, it is at most the {self.layers} layers; without, it is 0")
+            raise ValueError(
+                f"plain={self.plain}: with experts, it is at most the {self.layers} layers; without, it is 0"
+            )
 
     def __hash__(self) -> int:  # short, since every look-up of a cost needs it
         return hash((self.layers, self.width, self.length, self.vocabulary, self.ffn))

@@ -113,7 +113,7 @@ def rule_broken(plan: Plan, model: Model, batch: int, cluster: Cluster) -> str:
     sizes = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name != "recompute"}
     wrong = [name for name, size in sizes.items() if type(size) is not int or size < 1]
     if wrong:
-        return f"{' and '.join(wrong)} must be whole numbers, 1 or more"
+        return f"{' and '.join(wrong)} must be {'a whole number' if len(wrong) == 1 else 'whole numbers'}, 1 or more"
     if plan.recompute not in RECOMPUTE:
         return f"recompute is {plan.recompute!r}; it must be one of {', '.join(RECOMPUTE)}"
     if plan.gpus != cluster.size:
