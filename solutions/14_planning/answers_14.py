@@ -614,6 +614,20 @@ wrong(
 wrong("last-rank-only", sentence="the newest step of the last rank alone: all ranks must have finished theirs").replace(
     "if ranks >= set(range(world_size))", "if world_size - 1 in ranks"
 )
+wrong(
+    "oldest-of-the-newest",
+    sentence="the smallest of the ranks' newest steps: other ranks may have no file of that step",
+).body("""
+    newest = [0] * world_size
+    for name in files:
+        match = re.fullmatch(r"step-(\\d+)-rank-(\\d+)\\.pt", name)
+        if match and int(match[2]) < world_size:
+            newest[int(match[2])] = max(newest[int(match[2])], int(match[1]))
+    return min(newest)
+""")
+wrong("one-digit", sentence="what follows if ranks of two digits are overlooked", hidden=True).replace(
+    r"rank-(\d+)", r"rank-(\d)"
+)
 wrong("next-step", sentence="one step more than was saved: the number in the name counts steps that are done").replace(
     "return max((step for", "return max((step + 1 for"
 )

@@ -633,6 +633,7 @@ def files_of(steps: dict[int, list[int]], unfinished: Sequence[tuple[int, int]] 
         ({8: [0, 1, 2, 3]}, [], 2),
         ({4: [0]}, [(4, 1)], 2),
         ({90: [0, 1], 100: [0, 11]}, [], 2),
+        ({5: list(range(12)), 10: list(range(11))}, [(10, 11)], 12),
     ]
 )
 def hidden_newest_checkpoint(

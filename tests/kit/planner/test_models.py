@@ -94,7 +94,7 @@ def test_heads_may_have_a_width_of_their_own_and_tables_are_padded():
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"model_type": "qwen3_next"}, "model_type 'qwen3_next': did you mean 'qwen3'"),
+        ({"model_type": "qwen3_next"}, "model_type 'qwen3_next': did you mean 'qwen3_moe'"),
         ({"model_type": None}, "has no model_type"),
         ({"num_hidden_layers": None}, "has num_hidden_layers: None"),
         ({"hidden_size": "5120"}, "has hidden_size: '5120'"),
