@@ -480,7 +480,7 @@ class Piece(NamedTuple):
 
 def measurer(model, cluster):
     endless = replace(cluster, gpu=replace(cluster.gpu, memory=math.inf))
-    one = replace(model, layers=1)
+    one = replace(model, layers=1, plain=0)
 
     def measure(plan):
         run = simulate(
