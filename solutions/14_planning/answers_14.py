@@ -143,7 +143,8 @@ wrong("besides-forgotten", sentence="the recomputed layer alone: its backward ne
     "besides + again * (kept - entering)", "kept - entering if again else besides"
 )
 wrong(
-    "more-pieces-than-there-are", sentence="of more pieces of work than there are: a stage has count x chunks in all"
+    "more-pieces-than-there-are",
+    sentence="what more pieces of work would keep than there are: a stage has count x chunks in all",
 ).replace(
     "min(count * plan.chunks, 2 * behind + (plan.chunks - 1) * plan.pp + 1)",
     "2 * behind + (plan.chunks - 1) * plan.pp + 1",
@@ -299,9 +300,6 @@ wrong(
     most = (1 + within) * min(seconds.values(), default=0)
     return sorted((plan for plan in seconds if seconds[plan] <= most), key=lambda plan: (seconds[plan], need(plan)))[:n]
 """)
-wrong(
-    "not-to-the-last-byte", sentence="without a plan that needs all of the memory: it fits, too", hidden=True
-).replace("<= memory", "< memory")
 wrong("measured-twice", "the number of plans measured again").replace(
     "left = [", "[measured(plan) for plan in fitting if guesses[plan] <= most]\nleft = ["
 )

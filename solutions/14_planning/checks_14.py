@@ -439,7 +439,6 @@ def search(_: Draws, name: str, batch: int, gpus: int, within: float, n: int) ->
     left = sorted(
         (plan for plan in fitting if table[plan][1] <= most), key=lambda plan: (table[plan][2], table[plan][0])
     )
-    memory = max(table[plan][0] for plan in left)  # one of them needs all of it
     rows = [(asdict(plan), *numbers) for plan, numbers in table.items()]
     return Case(
         [[rows], [memory], [within], [n]],
