@@ -87,10 +87,10 @@ class Stage:
         start = place - place % plan.ep
         talk = Place(group_of(range(row, row + plan.tp)), group_of(every[start : start + plan.ep]), before, after)
         data, same_experts = group_of(every), group_of(every[place % plan.ep :: plan.ep])
-        kinds = [[model] * number for number in plan.chunk_layers(model, self.stage)]
-        for number in range(plan.plain_layers(model, self.stage)):
-            kinds[0][number] = model.plain_layer
-        chunks: list[list[Piece]] = [[Layer(kind, plan, talk, data, same_experts) for kind in each] for each in kinds]
+        chunks: list[list[Piece]] = [
+            [Layer(model, plan, talk, data, same_experts) for _ in range(number)]
+            for number in plan.chunk_layers(model, self.stage)
+        ]
         table = Embeddings(model, plan, talk, data) if model.vocabulary and self.stage == 0 else None
         if table is not None:
             chunks[0].insert(0, table)
