@@ -58,6 +58,12 @@ wrong("over-the-node", "a node has 8 GPUs").replace("tp > cluster.gpus_per_node 
 wrong("no-recomputing", "All that is missing recomputes").replace('("none", "full")', '("none",)')
 wrong("micro-power-of-two", "has 3 sequences in a microbatch").replace("range(1, 5)", "(1, 2, 4)")
 wrong("micro-1", "several sequences in a microbatch").replace("range(1, 5)", "[1]")
+wrong("ep-within-dp", "an ep that doesn't divide dp").replace(
+    "if chunks == 1 or", "if (gpus // ways) % ep:\n    continue\nif chunks == 1 or"
+)
+wrong("full-pipelines", "fewer microbatches than stages").replace(
+    "if chunks == 1 or", "if plan.microbatches(batch) < pp:\n    continue\nif chunks == 1 or"
+)
 wrong("one-rank-for-experts", "several ranks for the experts").replace("divisors(max(1, model.experts))", "[1]")
 right("filters-later").body("""
     for tp, cp, pp, dp in product(range(1, cluster.gpus_per_node + 1), range(1, 5), divisors(gpus), divisors(gpus)):
@@ -130,6 +136,22 @@ wrong("divided-by-tp-again", sentence="divided by tp once more: `of_layer` says 
     "alive * (entering if again else kept)", "alive * (entering if again else kept) / plan.tp"
 )
 wrong("no-messages", sentence="without the two messages of a pipeline").replace("working += 2 * entering", "pass")
+wrong(
+    "one-message", sentence="with a single message of the pipeline: there are two, one that comes and one that goes"
+).replace("working += 2 * entering", "working += entering")
+wrong("besides-forgotten", sentence="the recomputed layer alone: its backward needs `besides` on top").replace(
+    "besides + again * (kept - entering)", "kept - entering if again else besides"
+)
+wrong(
+    "more-pieces-than-there-are",
+    sentence="what more pieces of work would keep than there are: a stage has count x chunks in all",
+).replace(
+    "min(count * plan.chunks, 2 * behind + (plan.chunks - 1) * plan.pp + 1)",
+    "2 * behind + (plan.chunks - 1) * plan.pp + 1",
+)
+wrong(
+    "chunks-as-on-the-first", sentence="what the first stage keeps: a later one has begun fewer pieces of work"
+).replace("2 * behind + (plan", "2 * (plan.pp - 1) + (plan")
 right("one-formula").replace(
     "alive = layers * min(count, behind + 1)", "alive = sum(layers for _ in range(min(count, plan.pp - stage)))"
 )
@@ -202,6 +224,9 @@ wrong(
     "m-in-the-denominator",
     sentence="(pp - 1) / m of one microbatch's work: one chunk of one microbatch fills each stage, whatever m is",
 ).replace("(plan.pp - 1) * layers / chunks * both", "(plan.pp - 1) / count * layers * both")
+wrong(
+    "busiest-in-the-bubble", sentence="a bubble of the busiest stage, with embeddings or output: count layers only"
+).replace("(plan.pp - 1) * layers / chunks * both", "(plan.pp - 1) * max(stages) / chunks")
 wrong("pp-stages", sentence="filled pp times: the busiest stage waits for the other pp - 1").replace(
     "(plan.pp - 1) * layers / chunks * both", "plan.pp * layers / chunks * both"
 )
@@ -260,6 +285,21 @@ wrong("worst-first", sentence="in reverse order: the best come first").replace(
 wrong("most-memory", sentence="with the one that needs most memory first, of equally fast ones").replace(
     "need(plan)))[:n]", "-need(plan)))[:n]"
 )
+wrong(
+    "ties-by-formula",
+    sentence="in the formula's order where plans are equally fast: the one that needs less memory comes first",
+).replace("(measured(plan), need(plan))", "(measured(plan), guesses[plan])")
+wrong("least-memory", sentence="in order of memory: that decides only between plans that are equally fast").replace(
+    "(measured(plan), need(plan))", "(need(plan), measured(plan))"
+)
+wrong(
+    "within-of-measured",
+    sentence="what is within reach of the best measured plan: `within` is about guesses",
+).body("""
+    seconds = {plan: measured(plan) for plan in plans if need(plan) <= memory}
+    most = (1 + within) * min(seconds.values(), default=0)
+    return sorted((plan for plan in seconds if seconds[plan] <= most), key=lambda plan: (seconds[plan], need(plan)))[:n]
+""")
 wrong("measured-twice", "the number of plans measured again").replace(
     "left = [", "[measured(plan) for plan in fitting if guesses[plan] <= most]\nleft = ["
 )
@@ -401,6 +441,7 @@ wrong, right = ANSWERS.to("tokens-per-tier")
 wrong(
     "own-tokens-sent", sentence="with rows that a rank would send to itself: where a token is already, nothing is sent"
 ).replace("len(owners - doors)", "len(owners)")
+wrong("sent-where-it-arrives", same_as="own-tokens-sent").replace("len(owners - doors)", "len(owners - {rank})")
 wrong(
     "home-node-crossed", sentence="with a row to its own node among those between nodes: a token is there already"
 ).replace("len(reached - {rank // gpus_per_node})", "len(reached)")
@@ -570,6 +611,20 @@ wrong(
 ).replace("ranks >= set", "ranks == set")
 wrong("last-rank-only", sentence="the newest step of the last rank alone: all ranks must have finished theirs").replace(
     "if ranks >= set(range(world_size))", "if world_size - 1 in ranks"
+)
+wrong(
+    "oldest-of-the-newest",
+    sentence="the smallest of the ranks' newest steps: other ranks may have no file of that step",
+).body("""
+    newest = [0] * world_size
+    for name in files:
+        match = re.fullmatch(r"step-(\\d+)-rank-(\\d+)\\.pt", name)
+        if match and int(match[2]) < world_size:
+            newest[int(match[2])] = max(newest[int(match[2])], int(match[1]))
+    return min(newest)
+""")
+wrong("one-digit", sentence="what follows if ranks of two digits are overlooked", hidden=True).replace(
+    r"rank-(\d+)", r"rank-(\d)"
 )
 wrong("next-step", sentence="one step more than was saved: the number in the name counts steps that are done").replace(
     "return max((step for", "return max((step + 1 for"

@@ -179,7 +179,7 @@ def all_plans(_: Draws, name: str, sizes: Sizes, batch: int, site: Site) -> Case
             raise CheckFailed(
                 f"{where}: {len(listed):,} plans, and {missing[0]} isn't one of them",
                 f"{len(all_there_are):,} plans",
-                missing_because(missing, set(listed), model),
+                missing_because(missing, set(listed), model, batch),
             )
         return f"{where}: all {len(all_there_are):,} plans."
 
@@ -203,11 +203,17 @@ def expect_possible_plans(
         raise CheckFailed(f"{where}: your list has ({twice}) twice", "each plan once")
 
 
-def missing_because(missing: list[Plan], listed: set[Plan], model: Model) -> str:
+def missing_because(missing: list[Plan], listed: set[Plan], model: Model, batch: int) -> str:
     """What all missing plans have in common, and no plan of the list has."""
     traits = {
         f"All that is missing has more tensor ranks than heads of keys ({model.key_heads}). Keys can be repeated.": (
             lambda plan: plan.tp > model.key_heads
+        ),
+        "All that is missing has an ep that doesn't divide dp. It need only divide dp x cp.": (
+            lambda plan: plan.dp % plan.ep > 0
+        ),
+        "All that is missing has fewer microbatches than stages. Such a pipeline is slow, but it works.": (
+            lambda plan: plan.microbatches(batch) < plan.pp
         ),
         "All that is missing has several ranks for the experts. ep divides dp x cp, and takes no GPUs of its own.": (
             lambda plan: plan.ep > 1
@@ -626,6 +632,7 @@ def files_of(steps: dict[int, list[int]], unfinished: Sequence[tuple[int, int]] 
         ({8: [0, 1, 2, 3]}, [], 2),
         ({4: [0]}, [(4, 1)], 2),
         ({90: [0, 1], 100: [0, 11]}, [], 2),
+        ({5: list(range(12)), 10: list(range(11))}, [(10, 11)], 12),
     ]
 )
 def hidden_newest_checkpoint(

@@ -138,7 +138,7 @@ predict("GPT-3: tree's plan over the best, less 1", ...)
 
 # %% exercise="first-guess" difficulty=2 minutes=15
 def first_guess(model, batch, cluster):
-    """The Plan that the tree leads to, on all GPUs of the cluster.
+    """The Plan that the tree leads to, on all GPUs of the cluster. In the checks, one fits.
 
     batch: sequences per step. cluster.size: GPUs; cluster.gpus_per_node: of a node.
     """
@@ -480,7 +480,7 @@ class Piece(NamedTuple):
 
 def measurer(model, cluster):
     endless = replace(cluster, gpu=replace(cluster.gpu, memory=math.inf))
-    one = replace(model, layers=1)
+    one = replace(model, layers=1, plain=0)
 
     def measure(plan):
         run = simulate(
@@ -915,7 +915,7 @@ figures.intervals(
 # ## A margin for memory
 #
 # A wrong prediction of seconds costs money. A wrong prediction of bytes ends the run. A margin on the prediction
-# prevents that. But a margin that is too careful costs plans, and good ones: in Part 5, by the kit's count, three plans
+# prevents that. But a margin that is too careful costs plans, and good ones: in Part 5, by the kit's count, some plans
 # that people ran need up to 3 % more than a GPU has.
 #
 # So take the margin from data. For some configurations you know both the predicted peak and the measured one. By which
@@ -1137,11 +1137,11 @@ for name, each in ways.items():
 # ### LLaMA 1, 2 and 3
 # **Published** for LLaMA 65B: 2,048 A100s, 380 tokens/s per GPU, 1.4 trillion tokens, "approximately 21 days". For
 # Llama 3 405B: tp 8, pp 16, dp 128, 400 TFLOP/s per GPU; whether it has 16 chunks or 8 is not in the paper.
-# **Guesswork**: a table of "TP 1, 2, 4, 8" for LLaMA 7B to 65B, with "about 1,000 A100s" for the smaller ones. These
-# are the numbers of files into which the released weights were split, for inference. The plans in our own table are
-# guesses as well, and for Llama 2 70B the number of GPUs, too. They were chosen to suit the seconds, so it is no
-# success that these are inside the range. The paper names 2,048 GPUs for 65B, and GPU hours for every size. If all
-# sizes used as many GPUs, the days follow:
+# **Guesswork**: a table of "TP 1, 2, 4, 8" for LLaMA 7B to 65B, with "about 1,000 A100s" and 21, 29 and 53 days for the
+# smaller ones. TP is the number of files into which the released weights were split, for inference. The plans in our
+# own table are guesses as well, and for Llama 2 70B the number of GPUs, too. They were chosen to suit the seconds, so
+# it is no success that these are inside the range. The paper names 2,048 GPUs for 65B, and GPU hours for every size.
+# The days follow, for as many GPUs and for 1,000:
 
 # %%
 days = 1.4e12 / (2048 * 380) / 86400
@@ -1150,8 +1150,10 @@ print(
     f"{1_022_362 / 2048 / 24:.1f} days"
 )
 for name, hours in {"7B": 82_432, "13B": 135_168, "33B": 530_432}.items():
+    many, fewer = (hours / gpus / 24 for gpus in (2048, 1000))
     print(
-        f"LLaMA {name}: {hours:,} GPU hours, {hours / 2048 / 24:.1f} days on 2,048 GPUs"
+        f"LLaMA {name}: {hours:,} GPU hours, {many:.1f} days on 2,048 GPUs, "
+        f"{fewer:.1f} on 1,000"
     )
 for name in ("llama-3-405b", "llama-3-405b-128k"):
     [case] = [c for c in cases if c.run.model == name and c.run.plan.gpus == 16_384]
@@ -1160,6 +1162,8 @@ for name in ("llama-3-405b", "llama-3-405b-128k"):
     print(f"{name}: {case.run.plan}: bubble {bubble:.0%}, cp {ring:.1%}")
 
 # %% [markdown]
+# None of those three sizes took as long as that table says, on 2,048 GPUs or on 1,000.
+#
 # At 128k tokens a step has 16 times fewer sequences, so dp shrinks from 128 to 8, and cp 16 takes over those GPUs: tp
 # and pp, which share out the weights, can stay as they are. Both have 16 microbatches on 16 stages. That is few: even
 # with 8 chunks, the bubble takes 9 % of the step, ten times its share in GPT-3's recipe.
@@ -1359,16 +1363,41 @@ reveal(
 #
 # N parameters, L layers, m microbatches of T tokens, width h, `top` experts per token. And "DP 8 x PP 8 x TP 8 x EP 8 =
 # 4,096 GPUs" is the other convention of Part 2: here, and in Megatron-LM, it is dp 64, pp 8, tp 8, and ep 8 needs no
-# GPUs.
+# GPUs. For two dense plans, in numbers:
+
+# %%
+for name in ("gpt-3-175b", "llama-3-70b"):
+    run = next(case.run for case in cases if case.run.model == name)
+    its, its_model = run.plan, MODELS[name]
+    row = 2 * its.tokens(its_model) * its_model.width  # bytes of a microbatch
+    rows, ranks = its.microbatches(run.batch) * row, its.replicas
+    of_axis = {
+        "dp": 6 * its_model.parameters / (its.tp * its.pp) * (ranks - 1) / ranks,
+        "tp": 8 * its_model.layers / its.pp * rows * (its.tp - 1) / its.tp,
+        "pp": 2 * rows / its.tp * its.chunks,
+    }
+    print(
+        f"{name:12}",
+        ", ".join(f"{axis} {nbytes / 1e9:.0f} GB" for axis, nbytes in of_axis.items()),
+        f"per step; a microbatch {row / 1e6:.0f} MB",
+    )
+
+# %% [markdown]
+# Versions that circulate have 44 GB for GPT-3's dp: gradients of 16 bits, divided by 8 stages and not by tp. And 50 MB
+# for a message of two sequences, which are those of one.
 #
-# A summary that circulates calls tensor parallelism "not overlappable", and data parallelism "fully overlapped". How
-# close is that? Here is what the formulas leave exposed in three published plans:
+# A summary calls tensor parallelism "not overlappable", and data parallelism "fully overlapped". It also says that an
+# MFU above 40 % is good, one above 50 % excellent, and that a bubble should be below 10 %. How close is that? Here is
+# what the formulas leave exposed in three published plans, and the MFU that follows from their published seconds:
 
 # %%
 for name in ("gpt-3-175b", "llama-3-70b", "grok-1"):
-    here = next(case.here for case in cases if case.run.model == name)
+    case, its_model = next(c for c in cases if c.run.model == name), MODELS[name]
+    run, here = case.run, case.here
+    done = run.batch * its_model.length * its_model.flops_per_token
+    mfu = done / run.seconds / run.plan.gpus / run.on.gpu.peak("bfloat16")
     print(
-        f"{name:12}",
+        f"{name:12} MFU {mfu:.0%};",
         ", ".join(
             f"{part} {s / here.total:.1%}" for part, s in here.seconds.items() if s
         ),

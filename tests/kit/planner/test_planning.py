@@ -101,7 +101,10 @@ def test_what_is_said_to_fit_does():
 
 def test_a_batch_that_no_plan_divides():
     text = find_plans(replace(SMALL, heads=9, key_heads=9, width=2304, layers=2), 64, batch=7).text()
-    assert "There is no plan that breaks no rule: " in text and "sequences per step there are plans" in text
+    assert (
+        "There is no plan: each breaks a rule, most of them this one: " in text
+        and "sequences per step there are plans" in text
+    )
 
 
 def test_a_best_plan_at_the_edge_is_said_to_be_there():
@@ -227,11 +230,35 @@ def test_the_command_line(capsys, tmp_path):
     assert "did you mean 'llama-3-8b'" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("number", ["0", "1.5", "many"])
-def test_numbers_on_the_command_line_are_whole(number, capsys):
+@pytest.mark.parametrize(
+    "option, text, words",
+    [
+        ("--gpus", "0", "'0' must be a number above 0"),
+        ("--gpus", "-8", "'-8' must be a number above 0"),
+        ("--batch", "1.5", "'1.5' must be a whole number, 1 or more, such as 64, 1,024 or 2e3"),
+        ("--batch", "many", "'many' must be a number above 0"),
+        ("--memory", "0", "'0' must be a number above 0"),
+        ("--tokens", "15T", "'15T' must be a number above 0, such as 64, 1,024 or 15e12"),
+    ],
+)
+def test_a_number_that_cannot_be_is_told_which_can(option, text, words, capsys):
     with pytest.raises(SystemExit):
-        main(["--model", "llama-3-8b", "--gpus", number, "--batch", "64"])
-    assert "--gpus" in capsys.readouterr().err
+        main(["--model", "llama-3-8b", "--gpus", "8", "--batch", "64", option, text])
+    assert f"argument {option}: {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        (["--explain", ""], "'' is no plan"),
+        (["--explain", "tp 2, zz 3"], "a plan has no 'zz'"),
+        (["--csv", "no-such-folder/plans.csv"], "a file, in a folder that exists"),
+        (["--json", "."], ". can't be written"),
+    ],
+)
+def test_what_is_wrong_on_the_command_line_is_said_before_the_search(more, words, capsys):
+    assert main(["--model", "no-such-model", "--gpus", "8", "--batch", "64", *more]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_help_names_models_clusters_and_examples(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ...text.wrapping import wrapped
 from ..plans import MODELS
 from ..plans.plan import RECOMPUTE
 from ..plans.search import MOST_CP
+from .explaining import read_plan
 from .planning import find_plans
 
 COMMAND = f"python -m {NAME} plan"
@@ -40,6 +42,10 @@ def main(arguments: list[str]) -> int:
     """Returns the exit code."""
     options = make_parser().parse_args(arguments)
     try:
+        asked = None if options.explain is None else read_plan(options.explain, options.gpus)
+        for path in (options.csv, options.json):
+            if path is not None and (path.is_dir() or not path.parent.is_dir()):
+                raise ValueError(f"{path} can't be written: it must be a file, in a folder that exists")
         found = find_plans(
             options.model,
             options.gpus,
@@ -53,7 +59,7 @@ def main(arguments: list[str]) -> int:
             memory=options.memory * 1e9 if options.memory else None,
             progress=lambda line: print(f"{NAME}: {line}", file=sys.stderr),
         )
-        print(found.explain(options.explain) if options.explain else found.text(options.tokens))
+        print(found.explain(asked) if asked else found.text(options.tokens))
         for path, save in ((options.csv, found.save_csv), (options.json, found.save_json)):
             if path is not None:
                 save(path)
@@ -73,10 +79,21 @@ def site_of(text: str) -> str | float:
 
 def count(text: str) -> int:
     """A whole number, 1 or more, also written as 1,024 or 2e3."""
-    number = float(text.replace(",", "").replace("_", ""))
-    if number < 1 or number != int(number):
-        raise ValueError
+    number = positive(text)
+    if number != int(number):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more, such as 64, 1,024 or 2e3")
     return int(number)
+
+
+def positive(text: str) -> float:
+    """A number above 0, in the same ways."""
+    try:
+        number = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0, such as 64, 1,024 or 15e12")
+    return number
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -93,12 +110,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--batch", required=True, type=count, metavar="N", help="sequences per step, over all GPUs")
     add("--sequence", type=count, metavar="N", help="tokens per sequence (default: as published, 8,192 at most)")
     add("--site", default="benchmark", help="what the place adds to what the chips need (default: %(default)s)")
-    add("--tokens", type=float, metavar="N", help="of the whole training: gives days")
+    add("--tokens", type=positive, metavar="N", help="of the whole training: gives days")
     add("--top", type=count, default=10, metavar="N", help="how many plans to print (default: %(default)s)")
     add("--explain", metavar="PLAN", help='one plan beside the best: "tp 4, pp 8, chunks 12"')
     add("--recompute", action="append", choices=RECOMPUTE, help="only this kind (may be repeated; default: all)")
     add("--most-cp", type=count, default=MOST_CP, metavar="N", help="largest cp between nodes (default: %(default)s)")
-    add("--memory", type=float, metavar="GB", help="that tensors may take on a GPU (default: the GPU's)")
+    add("--memory", type=positive, metavar="GB", help="that tensors may take on a GPU (default: the GPU's)")
     add("--csv", type=Path, metavar="FILE", help="all plans that fit, a line each")
     add("--json", type=Path, metavar="FILE", help="the best plans with everything")
     return parser

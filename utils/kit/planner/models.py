@@ -24,6 +24,7 @@ NEOX = {
     "ffn": "intermediate_size",
 }
 MIXTRAL = NEOX | {"experts": "num_local_experts", "top": "num_experts_per_tok"}
+QWEN_MOE = {**NEOX, "ffn": "moe_intermediate_size", "experts": "num_experts", "top": "num_experts_per_tok"}
 DEEPSEEK = {name: field for name, field in NEOX.items() if name != "ffn"} | {
     "ffn": "moe_intermediate_size",
     "experts": "n_routed_experts",
@@ -33,19 +34,23 @@ DEEPSEEK = {name: field for name, field in NEOX.items() if name != "ffn"} | {
 NEEDED = {
     "gpt2": GPT_2,
     "gpt_neox": NEOX,
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), NEOX),
+    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi", "phi3"), NEOX),
     "mixtral": MIXTRAL,
+    "qwen3_moe": QWEN_MOE,
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), DEEPSEEK),
 }
 MAY_BE_MISSING = {"key_heads": "num_key_value_heads", "head_width": "head_dim"}
-TWO_MATRICES = ("gpt2", "gpt_neox")
-LATENT = ("deepseek_v2", "deepseek_v3")
+TWO_MATRICES = ("gpt2", "gpt_neox", "phi")
+TIED = ("gpt2", "gemma", "gemma2")  # unless the config says otherwise
+LATENT, PLAIN = ("deepseek_v2", "deepseek_v3"), "first_k_dense_replace"
 
 
 def find_model(model: str | Path | Model, sequence: int | None = None) -> tuple[str, Model]:
     """(name, Model) of a name in MODELS, of a path to a config.json or its folder, or of a Model.
 
     sequence   tokens per sequence; by default as published, and for a config what the model can read, 8,192 at most
+
+    Of a model that also reads images, it is the part for text.
 
     Raises ValueError for an unknown name, and as model_from_config does; FileNotFoundError for a path without a file.
     """
@@ -67,14 +72,20 @@ def find_model(model: str | Path | Model, sequence: int | None = None) -> tuple[
 
 def read(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}: give the path of a model's config.json, from Hugging Face.")
+        what = f"the folder {path.parent} has no {path.name}" if path.parent.is_dir() else f"there is no file {path}"
+        raise FileNotFoundError(
+            f"{what}. Nothing is downloaded: save a model's config.json from Hugging Face, and give its path."
+        )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+        raise ValueError(
+            f"{path} is not JSON ({error}): is it all of the file, and not the web page about it?"
+        ) from None
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds a {type(config).__name__}; a config.json of transformers holds an object.")
-    return config
+    text: dict[str, Any] = config.get("text_config") or config  # beside a part for images
+    return text
 
 
 def model_from_config(config: Mapping[str, Any]) -> Model:
@@ -82,7 +93,7 @@ def model_from_config(config: Mapping[str, Any]) -> Model:
 
     Known model types are those of NEEDED. Vocabularies are padded to a multiple of 128. Biases, and windows of
     attention, are left out. Multi-head latent attention becomes heads that share one head of keys and values, and
-    layers without experts become like the others, as in published.py.
+    layers without experts get an MLP as wide as the experts of one token, as in published.py.
 
     Raises ValueError for another model type, and for a field that is missing or not a number.
     """
@@ -95,11 +106,12 @@ def model_from_config(config: Mapping[str, Any]) -> Model:
     sizes["vocabulary"] = -(-number(config, "vocab_size", kind) // PADDED) * PADDED
     if kind in LATENT:
         sizes |= {"key_heads": 1, "head_width": number(config, "v_head_dim", kind)}
+        sizes |= {"plain": number(config, PLAIN, kind)} if config.get(PLAIN) else {}
     else:
         sizes |= {name: number(config, field, kind) for name, field in MAY_BE_MISSING.items() if config.get(field)}
     if kind == "gpt2" and config.get("n_inner"):
         sizes["ffn"] = number(config, "n_inner", kind)
-    tied = bool(config.get("tie_word_embeddings", kind == "gpt2"))
+    tied = bool(config.get("tie_word_embeddings", kind in TIED))
     return Model(**sizes, gated=kind not in TWO_MATRICES, tied=tied)
 
 
@@ -107,5 +119,6 @@ def number(config: Mapping[str, Any], field: str, kind: str) -> int:
     value = config.get(field)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         has = f"has {field}: {value!r}" if field in config else f"lacks {field!r}"
-        raise ValueError(f"the config {has}; for model_type {kind!r} it must be a whole number, 1 or more.")
+        default = "" if field in config else " transformers leaves out a class's defaults: write it into the file."
+        raise ValueError(f"the config {has}; for model_type {kind!r} it must be a whole number, 1 or more.{default}")
     return value

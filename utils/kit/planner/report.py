@@ -37,7 +37,7 @@ def heading(found: Planning) -> str:
     model, cluster = found.model, found.cluster
     site = f", {cluster.site:g} times as slow as in benchmarks" if cluster.site != 1 else ""
     return (
-        f"{found.name}: {model.parameters / 1e9:.4g} billion parameters, {found.batch:,} sequences of "
+        f"{found.name}: {model.parameters / 1e9:.4g} billion parameters, {plural(found.batch, 'sequence')} of "
         f"{model.length:,} tokens per step\n"
         f"{plural(cluster.size, 'GPU')} of {cluster.name}, {cluster.gpu.memory / 1e9:g} GB each, at {cluster.rates} "
         f"rates{site}"
@@ -51,7 +51,7 @@ def fits(found: Planning) -> str:
     if found.fitting:
         return f"It fits: {len(found.fitting):,} of {plural(count, 'plan')} need {memory:g} GB or less.{tight(found)}"
     if not found.too_large:
-        return f"There is no plan that breaks no rule: {rules(found)}"
+        return f"There is no plan: each breaks a rule, most of them this one: {rules(found)}"
     assert found.nearest is not None
     kinds = found.too_large[found.nearest]
     total = sum(kinds.values()) / 1e9

@@ -25,8 +25,12 @@ def parameters_of(plan: Plan, model: Model, stage: int) -> tuple[int, int]:
     first, last = stage == 0, stage == plan.pp - 1
     tables = table * (first + (last and not (first and model.tied)))
     final_norm = 2 * model.width * (last and model.vocabulary > 0)
-    of_experts = layers * model.experts // plan.ep * model.expert_parameters // plan.tp
-    return layers * dense_parameters(model, plan.tp) + tables + final_norm, of_experts
+    plain = plan.plain_layers(model, stage)
+    of_experts = (layers - plain) * model.experts // plan.ep * model.expert_parameters // plan.tp
+    dense = (layers - plain) * dense_parameters(model, plan.tp)
+    if plain:
+        dense += plain * dense_parameters(model.plain_layer, plan.tp)
+    return dense + tables + final_norm, of_experts
 
 
 @cache
@@ -67,8 +71,8 @@ def layer_bytes(model: Model, tp: int, tokens: int, rows: int, recompute: str) -
 def bytes_of(plan: Plan, model: Model, batch: int, stage: int | None = None) -> dict[str, float]:
     """{kind: bytes} on a rank of the stage; by default, of the one that needs most."""
     if stage is None:
-        fewer = plan.stage_layers(model, 0) < plan.layers(model)
-        candidates = {0, plan.pp - 1, 1} if fewer and plan.pp > 2 else {0, plan.pp - 1}
+        less = plan.stage_layers(model, 0) < plan.layers(model) or model.plain  # on the first stage than on others
+        candidates = {0, plan.pp - 1, *range(min(plan.pp, 2 + model.plain) if less else 0)}
         return max((bytes_of(plan, model, batch, each) for each in candidates), key=lambda kinds: sum(kinds.values()))
     dense, experts = parameters_of(plan, model, stage)
     live, working = live_layers(plan, model, batch, stage), working_bytes(plan, model, stage)

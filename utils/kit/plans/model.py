@@ -7,7 +7,7 @@ published.py has those that papers describe.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Model:
     tied        whether embeddings and output are the same table
     experts     in each layer, instead of one MLP; 0: none. A token goes to `top` of them
     shared      more experts, which all tokens go to
+    plain       so many of the first layers have no experts, but an MLP as wide as those of one token: top + shared
     """
 
     layers: int
@@ -38,6 +39,7 @@ class Model:
     experts: int = 0
     top: int = 0
     shared: int = 0
+    plain: int = 0
 
     def __post_init__(self) -> None:
         """Raises ValueError for sizes that contradict each other."""
@@ -50,6 +52,10 @@ class Model:
             raise ValueError(
                 f"experts={self.experts}, top={self.top}, shared={self.shared}: with experts, top is 1 to their "
                 "number; without, all three are 0"
+            )
+        if self.plain and not (self.experts and self.plain <= self.layers):
+            raise ValueError(
+                f"plain={self.plain}: with experts, it is at most the {self.layers} layers; without, it is 0"
             )
 
     def __hash__(self) -> int:  # short, since every look-up of a cost needs it
@@ -86,11 +92,20 @@ class Model:
         return self.matrices * self.width * self.ffn if self.experts else 0
 
     @property
+    def plain_layer(self) -> Model:
+        """A model whose layers are those without experts."""
+        return replace(self, ffn=self.ffn * (self.top + self.shared), experts=0, top=0, shared=0, plain=0)
+
+    @property
     def parameters(self) -> int:
         """Of the whole model."""
         tables = self.vocabulary * self.width * (1 if self.tied else 2)
         final_norm = 2 * self.width if self.vocabulary else 0
-        return self.layers * (self.dense_parameters + self.experts * self.expert_parameters) + tables + final_norm
+        layers = self.layers * (self.dense_parameters + self.experts * self.expert_parameters)
+        if self.plain:
+            less = self.experts * self.expert_parameters + self.dense_parameters - self.plain_layer.dense_parameters
+            layers -= self.plain * less
+        return layers + tables + final_norm
 
     @property
     def active_parameters(self) -> int:

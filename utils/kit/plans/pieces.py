@@ -85,7 +85,7 @@ def measure_pieces(
         plans = [key.plan() for key in several]
         size = max(plan.gpus for plan in plans)
         kind = alike(plans[0]) if plans[0].cp > 1 else lambda rank: 0
-        run = simulate(every_piece, size, replace(model, layers=1), plans, cluster=endless, alike=kind)
+        run = simulate(every_piece, size, replace(model, layers=1, plain=0), plans, cluster=endless, alike=kind)
         for key, seconds in zip(several, run.results[0], strict=True):
             found[key] = in_parts(key, model, cluster, seconds)
         if progress is not None:

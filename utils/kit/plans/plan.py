@@ -91,6 +91,13 @@ class Plan:
         sizes[-1 if stage else 0] -= each - self.stage_layers(model, stage)
         return sizes
 
+    def plain_layers(self, model: Model, stage: int) -> int:
+        """Of a stage's first chunk: those without experts, though the model has some."""
+        if not model.plain:
+            return 0
+        before = sum(self.chunk_layers(model, each)[0] for each in range(stage))
+        return min(max(0, model.plain - before), self.chunk_layers(model, stage)[0])
+
     def __str__(self) -> str:
         """Its sizes other than 1: dp 32, tp 4, pp 8, chunks 12."""
         sizes = [f"{field.name} {getattr(self, field.name)}" for field in fields(self) if field.name != "recompute"]
@@ -106,7 +113,7 @@ def rule_broken(plan: Plan, model: Model, batch: int, cluster: Cluster) -> str:
     sizes = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name != "recompute"}
     wrong = [name for name, size in sizes.items() if type(size) is not int or size < 1]
     if wrong:
-        return f"{' and '.join(wrong)} must be whole numbers, 1 or more"
+        return f"{' and '.join(wrong)} must be {'a whole number' if len(wrong) == 1 else 'whole numbers'}, 1 or more"
     if plan.recompute not in RECOMPUTE:
         return f"recompute is {plan.recompute!r}; it must be one of {', '.join(RECOMPUTE)}"
     if plan.gpus != cluster.size:

@@ -5,7 +5,7 @@
 
 What a source leaves open is said in `note`. Multi-head latent attention can't be expressed: DeepSeek's is written as
 128 heads of 128 that share one head of keys and values, with 13 % more attention weights (V2). Its first layers, which
-have no experts, are written like the others. Vocabularies are padded to a multiple of 128, as Megatron-LM does.
+have no experts, take as long as the others. Vocabularies are padded to a multiple of 128, as Megatron-LM does.
 """
 
 from __future__ import annotations
@@ -75,12 +75,14 @@ MODELS = {
         experts=160,
         top=6,
         shared=2,
+        plain=1,
     ),
     "deepseek-v3": Model(
         *(61, 7168, 128, 4096, 129_280, 1, 128, 2048, True),  # arXiv 2412.19437, section 4.2
         experts=256,
         top=8,
         shared=1,
+        plain=3,
     ),
 }
 
