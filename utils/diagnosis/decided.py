@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..events.event import Event
 from ..events.rank_state import RankState
+from ..text import source_lines
 from ..text.decisions import Decision, Place, place_of
 from .words import op_text
 
@@ -48,10 +49,24 @@ def what_decides(one: Event, other: Event | None, states: Mapping[int, RankState
                 "middle of anything: let the handler only set a flag, all_reduce the flag in the loop, and have all "
                 "ranks act on it together."
             )
+        if caught := in_the_middle_of(event, states):
+            return caught
     forks = [*forks_of(one, other), *(forks_of(other, one) if other is not None else ())]
     if not forks:
         return ""
     return in_words(max(forks, key=lambda fork: weight(fork, states)), states)
+
+
+def in_the_middle_of(event: Event, states: Mapping[int, RankState]) -> str:
+    """A sentence with a space in front about an exception that led a rank to a call; "" if none did."""
+    for frame in states[event.rank].stack:
+        error, where = frame.caught
+        if error:
+            return (
+                f" Rank {event.rank} came there because of {error} ({source_lines.place(where)}). An `except` or a "
+                "`finally` that makes a call waits for ranks on which nothing was raised, and the error is not shown."
+            )
+    return ""
 
 
 def what_decided(one: Event, other: Event, states: Mapping[int, RankState]) -> str:

@@ -329,7 +329,7 @@ class SimulatedWorld:
 
     def stack_of(self, rank: VirtualRank) -> list[tuple[Any, ...]]:
         waits = not rank.finished and rank.failure is None and rank.number < MOST_STACKS
-        return [tuple(frame) for frame in look_at(sys._current_frames().get(rank.ident or 0))] if waits else []
+        return [tuple(frame) for frame in look_at(rank.ident or 0)] if waits else []
 
 
 def late_launches(rank: VirtualRank) -> float:
