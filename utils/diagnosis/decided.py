@@ -13,7 +13,7 @@ from ..events.event import Event
 from ..events.rank_state import RankState
 from ..text import source_lines
 from ..text.decisions import Decision, Place, place_of
-from .words import op_text
+from .words import op_text, ordinal
 
 ON_SOME_RANKS = ("rank", "main", "master")  # in the names of decorators that skip a function on other ranks
 
@@ -173,11 +173,22 @@ def in_words(fork: Fork, states: Mapping[int, RankState]) -> str:
         case "decorator" if weight(fork, states) > 0:
             said = f" The {what} is inside `{place.function}`, which `{decision.text}` may skip on some ranks."
         case "loop" if other is not None:
-            said = f" Rank {event.rank} is in the loop `{decision.text}` ({at}), and rank {other.rank} is not."
+            said = f" Rank {event.rank} is in the loop `{decision.text}` ({at}), and rank {other.rank} is not"
+            said += f"{more_often(event, states[other.rank], states[event.rank])}."
             said += f" The loop may end early, by {' or '.join(decision.exits[:2])}." if decision.exits else ""
         case _:
             return ""
     return said if decision.is_about_rank else said + values_in_words(fork, states)
+
+
+def more_often(event: Event, its: RankState, mine: RankState) -> str:
+    """ ": it makes its 3rd call of this all_reduce, and rank 1 made 2"; "" if it hasn't made it more often."""
+    made, others = (
+        sum((e.where, e.op) == (event.where, event.op) for e in state.events)
+        + sum(number for (where, op, _), number in state.forgotten.items() if (where, op) == (event.where, event.op))
+        for state in (mine, its)
+    )
+    return f": it makes its {ordinal(made)} {op_text(event)} there, and rank {its.rank} made {others}" * (made > others)
 
 
 def inside(decision: Decision) -> str:

@@ -47,7 +47,7 @@ def look_at(thread: int) -> list[StackFrame]:
 
 
 def caught_in(error: Any) -> dict[FrameType, tuple[str, str]]:
-    """{the frame whose `except` or `finally` an exception has led to: (the exception, the student's line that raised it)}."""
+    """{the frame whose `except` or `finally` this has led to: (the exception, the student's line that raised it)}."""
     error = error[1] if isinstance(error, tuple) else error  # before Python 3.12: what sys.exc_info() gives
     trace = getattr(error, "__traceback__", None)
     if trace is None:
@@ -100,6 +100,12 @@ def text_of(value: Any) -> str:
         items = [*value, *value.values()] if isinstance(value, dict) else value
         if all(type(item) in PLAIN for item in items) and len(text := repr(value)) <= LONGEST:
             return text
+        if (
+            isinstance(value, dict)
+            and all(type(key) is str for key in value)
+            and len(keys := repr([*value])) <= LONGEST
+        ):
+            return f"a dict of {keys[1:-1]}" if value else "empty"
         return "empty" if not value else f"{len(value)} item{'s' * (len(value) > 1)}"
     if type(value) is torch.Tensor and value.device.type == "cpu":
         return f"tensor({value.item()})" if value.numel() == 1 else f"a tensor of shape {list(value.shape)}"

@@ -157,7 +157,7 @@ class RealWorld(ProcessWorld):
         idle = [rank for rank in at_work if rank not in computing]
         advice = ""
         if idle and not computing:
-            advice = deadlock.what_idle_ranks_wait_for(self.states, idle)
+            advice = deadlock.what_idle_ranks_wait_for(self.states, idle, running)
         elif not at_work:
             advice = deadlock.calls_of_threads(self.states)
         stuck = {rank: ("idle", running.get(rank, "")) for rank in idle}

@@ -318,6 +318,7 @@ class SimulatedWorld:
             "strides": rank.strides,
             "unused_handles": rank.unused_handles if rank.finished else {},
             "skipped": rank.skipped,
+            "unreduced": rank.unreduced,
             "left": rank.left,
             "samplers": list(map(tuple, rank.samplers)),
             "stack": self.stack_of(rank),
@@ -455,7 +456,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
 def patch_torch(world: SimulatedWorld) -> None:
     """Make this process one of a virtual cluster: its groups are those of the running rank."""
     set_thread_isolation_mode(True)  # torch's C++ registry of groups becomes one per thread
-    register_optimizer_step_post_hook(lambda optimizer, *_: world.running.storages.count_state(optimizer))
+    register_optimizer_step_post_hook(lambda optimizer, *_: world.running.after_step(optimizer))
 
     class VirtualGloo(VirtualGroup):
         def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
