@@ -165,14 +165,14 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int], runni
         return f"{started[0].upper()}{started[1:]}. {likely_mistake(held, matching)}"
     they, are = ranks_text(idle).lower(), "is" if len(idle) == 1 else "are"
     loop = loop_around(running.get(idle[0], ""))
-    polls = f" {loop} ends only once something else changes that, and a rank that waits can't." if loop else ""
+    polls = f" {loop} ends only when something else changes its condition: ranks that wait can't." if loop else ""
     return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?{polls}"
 
 
 def loop_around(where: str) -> str:
-    """The innermost `while` around the line "file:line", with its own line; "" if there is none."""
+    """The innermost `while` around the line "file:line", as "The loop `while busy` (line 3)"; "" if there is none."""
     loops = [decision for decision in place_of(where).decisions if decision.text.startswith("while ")]
-    return f"`{loops[-1].text}` (line {loops[-1].line})" if loops else ""
+    return f"The loop `{loops[-1].text}` (line {loops[-1].line})" if loops else ""
 
 
 def calls_of_threads(states: list[RankState]) -> str:

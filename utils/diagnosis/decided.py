@@ -182,13 +182,18 @@ def in_words(fork: Fork, states: Mapping[int, RankState]) -> str:
 
 
 def more_often(event: Event, its: RankState, mine: RankState) -> str:
-    """ ": it makes its 3rd call of this all_reduce, and rank 1 made 2"; "" if it hasn't made it more often."""
-    made, others = (
-        sum((e.where, e.op) == (event.where, event.op) for e in state.events)
-        + sum(number for (where, op, _), number in state.forgotten.items() if (where, op) == (event.where, event.op))
-        for state in (mine, its)
+    """ ": rank 0 is in its 3rd all_reduce there, and rank 1 has made 2"; "" if rank 0 hasn't made it more often."""
+
+    def made(state: RankState) -> int:
+        known = sum((e.where, e.op, e.wrapper) == (event.where, event.op, event.wrapper) for e in state.events)
+        return known + state.forgotten[event.where, event.op, event.wrapper]
+
+    if made(mine) <= made(its):
+        return ""
+    return (
+        f": rank {mine.rank} is in its {ordinal(made(mine))} {op_text(event)} there, and rank {its.rank} has made "
+        f"{made(its)}"
     )
-    return f": it makes its {ordinal(made)} {op_text(event)} there, and rank {its.rank} made {others}" * (made > others)
 
 
 def inside(decision: Decision) -> str:

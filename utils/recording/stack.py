@@ -100,12 +100,8 @@ def text_of(value: Any) -> str:
         items = [*value, *value.values()] if isinstance(value, dict) else value
         if all(type(item) in PLAIN for item in items) and len(text := repr(value)) <= LONGEST:
             return text
-        if (
-            isinstance(value, dict)
-            and all(type(key) is str for key in value)
-            and len(keys := repr([*value])) <= LONGEST
-        ):
-            return f"a dict of {keys[1:-1]}" if value else "empty"
+        if value and isinstance(value, dict) and {*map(type, value)} == {str} and len(repr([*value])) <= LONGEST:
+            return f"a dict of {', '.join(map(repr, value))}"
         return "empty" if not value else f"{len(value)} item{'s' * (len(value) > 1)}"
     if type(value) is torch.Tensor and value.device.type == "cpu":
         return f"tensor({value.item()})" if value.numel() == 1 else f"a tensor of shape {list(value.shape)}"
