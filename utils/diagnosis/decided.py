@@ -49,7 +49,7 @@ def what_decides(one: Event, other: Event | None, states: Mapping[int, RankState
                 "middle of anything: let the handler only set a flag, all_reduce the flag in the loop, and have all "
                 "ranks act on it together."
             )
-        if caught := in_the_middle_of(event, states):
+        if caught := in_the_middle_of(event, other if event is one else one, states):
             return caught
     forks = [*forks_of(one, other), *(forks_of(other, one) if other is not None else ())]
     if not forks:
@@ -57,11 +57,12 @@ def what_decides(one: Event, other: Event | None, states: Mapping[int, RankState
     return in_words(max(forks, key=lambda fork: weight(fork, states)), states)
 
 
-def in_the_middle_of(event: Event, states: Mapping[int, RankState]) -> str:
-    """A sentence with a space in front about an exception that led a rank to a call; "" if none did."""
+def in_the_middle_of(event: Event, other: Event | None, states: Mapping[int, RankState]) -> str:
+    """Sentences with a space in front about an exception that led this rank alone to its call; "" if none did."""
+    its = {frame.caught[0] for frame in states[other.rank].stack} if other is not None else set()
     for frame in states[event.rank].stack:
         error, where = frame.caught
-        if error:
+        if error and error not in its:
             return (
                 f" Rank {event.rank} came there because of {error} ({source_lines.place(where)}). An `except` or a "
                 "`finally` that makes a call waits for ranks on which nothing was raised, and the error is not shown."
