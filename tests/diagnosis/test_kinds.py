@@ -153,7 +153,6 @@ def label_of(batch):
     "rank 0 sends to rank 2, rank 2 receives from rank 1, rank 1 receives from rank 0",
     "isend",
     world_size=3,
-    worlds=REAL,
 )
 def targets_sent_ahead_of_activations(rank, world_size):
     x = torch.ones(2)
