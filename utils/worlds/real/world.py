@@ -127,7 +127,7 @@ class RealWorld(ProcessWorld):
     def raise_if_stuck(self) -> None:
         self.update_states()
         if deadlock.deadlock_report(self.states) is not None:
-            self.look_at_stacks(seconds=0.5)
+            self.look_at_stacks(seconds=2)
             report = deadlock.deadlock_report(self.states, now=self.seconds())
             error = WorldStuck(f"{deadlock.who_is_stuck(self.states)}\n{report}")
             error.waiting = deadlock.waiting_in(self.states, {})
