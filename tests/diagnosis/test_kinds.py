@@ -120,6 +120,50 @@ def a_loop_that_one_rank_leaves(rank, world_size):
     dist.barrier()
 
 
+@kind(
+    "is in the loop `for name in logged`",
+    "rank 0 is in its 2nd all_gather there, and rank 1 has made 1.",
+    "`logged` is a dict of 'format', 'loss' on rank 0",
+)
+def a_gather_for_each_name_that_a_rank_has(rank, world_size):
+    for step in range(2):
+        average(torch.ones(5))
+        gather_each({"format": [1.0], "loss": [2.0]} if rank == 0 and step == 0 else {"loss": [2.0]})
+
+
+def gather_each(logged):
+    for name in logged:
+        dist.all_gather([torch.zeros(()) for _ in range(dist.get_world_size())], torch.tensor(logged[name]).mean())
+
+
+@kind("Rank 1 came there because of KeyError('label') (", 'return batch["label"]', "`finally`")
+def an_exception_that_a_barrier_keeps_back(rank, world_size):
+    try:
+        for batch in [{"label": 1}, {} if rank == 1 else {"label": 2}]:
+            average(torch.ones(3) * label_of(batch))
+    finally:
+        dist.barrier()
+
+
+def label_of(batch):
+    return batch["label"]
+
+
+@kind(
+    "rank 0 sends to rank 2, rank 2 receives from rank 1, rank 1 receives from rank 0",
+    "isend",
+    world_size=3,
+)
+def targets_sent_ahead_of_activations(rank, world_size):
+    x = torch.ones(2)
+    if rank == 0:
+        dist.send(x, dst=2)
+        dist.send(x, dst=1)
+    else:
+        dist.recv(x, src=rank - 1)
+        dist.send(x, dst=2) if rank == 1 else dist.recv(x, src=0)
+
+
 @kind("The all_reduce is inside the `try` of line", "whose `except ValueError` goes on: a rank on which an exception")
 def an_exception_that_is_swallowed(rank, world_size):
     for _ in range(2):
@@ -243,7 +287,7 @@ class Half(nn.Module):
         return self.used(x)
 
 
-@kind("DDP has not all-reduced any gradient", "did not reach `spare.weight`", worlds=REAL)
+@kind("DDP has not all-reduced any gradient", "did not reach `spare.weight`")
 def a_step_with_the_gradients_of_one_rank(rank, world_size):
     model = DDP(Half())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

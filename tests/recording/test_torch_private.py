@@ -169,6 +169,7 @@ OTHERS = {  # private names of other packages -> the package
     "_exit": "os",
     "_getframe": "sys",
     "_current_frames": "sys",
+    "_current_exceptions": "sys",
     "_shutdown": "threading",
     "_replace": "named tuples",
     "_run_exitfuncs": "atexit",

@@ -15,6 +15,7 @@ from ..events.collectives import POINT_TO_POINT
 from ..events.event import Event
 from ..events.matching import Matching, group_key
 from ..events.rank_state import RankState
+from ..text.decisions import place_of
 from ..text.rank_sets import FEW, group_alike
 from ..text.source_lines import place
 from .failure_report import students_frames
@@ -147,8 +148,11 @@ def doing_of(state: RankState, running: dict[int, str], idle: Sequence[int], now
     return Doing("waits", "wait", f"in {call_text(event)}{how_long}", where)
 
 
-def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> str:
-    """What holds up ranks that don't compute: calls in flight, perhaps of their threads, or something unknown here."""
+def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int], running: dict[int, str]) -> str:
+    """What holds up ranks that don't compute: calls in flight, perhaps of their threads, or something unknown here.
+
+    running   {rank: the line of Python that it runs, as "file:line"}
+    """
     matching = Matching(states)
     held: dict[int, Event] = {}
     for state in states:
@@ -160,7 +164,15 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> st
         started = "; ".join(f"rank {r} started {call_text(held[r])} at {place(held[r].where)}" for r in idle)
         return f"{started[0].upper()}{started[1:]}. {likely_mistake(held, matching)}"
     they, are = ranks_text(idle).lower(), "is" if len(idle) == 1 else "are"
-    return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?"
+    loop = loop_around(running.get(idle[0], ""))
+    polls = f" {loop} ends only when something else changes its condition: ranks that wait can't." if loop else ""
+    return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?{polls}"
+
+
+def loop_around(where: str) -> str:
+    """The innermost `while` around the line "file:line", as "The loop `while busy` (line 3)"; "" if there is none."""
+    loops = [decision for decision in place_of(where).decisions if decision.text.startswith("while ")]
+    return f"The loop `{loops[-1].text}` (line {loops[-1].line})" if loops else ""
 
 
 def calls_of_threads(states: list[RankState]) -> str:

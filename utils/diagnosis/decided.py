@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from ..events.event import Event
 from ..events.rank_state import RankState
+from ..text import source_lines
 from ..text.decisions import Decision, Place, place_of
-from .words import op_text
+from .words import op_text, ordinal
 
 ON_SOME_RANKS = ("rank", "main", "master")  # in the names of decorators that skip a function on other ranks
 
@@ -48,10 +49,25 @@ def what_decides(one: Event, other: Event | None, states: Mapping[int, RankState
                 "middle of anything: let the handler only set a flag, all_reduce the flag in the loop, and have all "
                 "ranks act on it together."
             )
+        if caught := in_the_middle_of(event, other if event is one else one, states):
+            return caught
     forks = [*forks_of(one, other), *(forks_of(other, one) if other is not None else ())]
     if not forks:
         return ""
     return in_words(max(forks, key=lambda fork: weight(fork, states)), states)
+
+
+def in_the_middle_of(event: Event, other: Event | None, states: Mapping[int, RankState]) -> str:
+    """Sentences with a space in front about an exception that led this rank alone to its call; "" if none did."""
+    its = {frame.caught[0] for frame in states[other.rank].stack} if other is not None else set()
+    for frame in states[event.rank].stack:
+        error, where = frame.caught
+        if error and error not in its:
+            return (
+                f" Rank {event.rank} came there because of {error} ({source_lines.place(where)}). An `except` or a "
+                "`finally` that makes a call waits for ranks on which nothing was raised, and the error is not shown."
+            )
+    return ""
 
 
 def what_decided(one: Event, other: Event, states: Mapping[int, RankState]) -> str:
@@ -158,11 +174,27 @@ def in_words(fork: Fork, states: Mapping[int, RankState]) -> str:
         case "decorator" if weight(fork, states) > 0:
             said = f" The {what} is inside `{place.function}`, which `{decision.text}` may skip on some ranks."
         case "loop" if other is not None:
-            said = f" Rank {event.rank} is in the loop `{decision.text}` ({at}), and rank {other.rank} is not."
+            said = f" Rank {event.rank} is in the loop `{decision.text}` ({at}), and rank {other.rank} is not"
+            said += f"{more_often(event, states[other.rank], states[event.rank])}."
             said += f" The loop may end early, by {' or '.join(decision.exits[:2])}." if decision.exits else ""
         case _:
             return ""
     return said if decision.is_about_rank else said + values_in_words(fork, states)
+
+
+def more_often(event: Event, its: RankState, mine: RankState) -> str:
+    """ ": rank 0 is in its 3rd all_reduce there, and rank 1 has made 2"; "" if rank 0 hasn't made it more often."""
+
+    def made(state: RankState) -> int:
+        known = sum((e.where, e.op, e.wrapper) == (event.where, event.op, event.wrapper) for e in state.events)
+        return known + state.forgotten[event.where, event.op, event.wrapper]
+
+    if made(mine) <= made(its):
+        return ""
+    return (
+        f": rank {mine.rank} is in its {ordinal(made(mine))} {op_text(event)} there, and rank {its.rank} has made "
+        f"{made(its)}"
+    )
 
 
 def inside(decision: Decision) -> str:

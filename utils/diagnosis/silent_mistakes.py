@@ -6,7 +6,6 @@ call that raised are left out, and there is no guessing about what a program doe
 
 from __future__ import annotations
 
-import linecache
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
@@ -14,7 +13,7 @@ from ..events.collectives import ALL, COLLECTIVES, fills
 from ..events.event import Event
 from ..events.matching import Matching, Rounds
 from ..events.rank_state import RankState, TensorLayout
-from ..text.source_lines import place
+from ..text.source_lines import line_of, place
 from .errors import SilentMistake
 from .meshes import dimensions_swapped
 from .mismatch import SAME_ORDER, difference, message_mismatch, mixed_gradients, unfit_splits
@@ -128,10 +127,12 @@ def find_swapped_calls(matching: Matching) -> Finding:
                 mine, its = first[span][0], other[span][0]
                 return [mine, its], met_each_other(mine, contents_text(mine), its, contents_text(its))
             if [event.where for event in first] != [event.where for event in other]:
-                span = swapped_span([line_text(event) for event in first], [line_text(event) for event in other])
+                span = swapped_span(
+                    [line_of(event.where) for event in first], [line_of(event.where) for event in other]
+                )
                 if span is not None and written_apart(first[span], other[span]):
                     mine, its = first[span][0], other[span][0]
-                    return [mine, its], met_each_other(mine, f"`{line_text(mine)}`", its, f"`{line_text(its)}`")
+                    return [mine, its], met_each_other(mine, f"`{line_of(mine.where)}`", its, f"`{line_of(its.where)}`")
     return NOTHING
 
 
@@ -229,12 +230,6 @@ def contents(event: Event) -> Hashable:
     all-to-all, so its shape says nothing: sizes of [6] and [10] on one rank may be [10] and [6] on another."""
     shape = event.shape if COLLECTIVES[event.op].same_size else ()
     return event.op, event.peer, event.reduce_op, event.dtype, shape
-
-
-def line_text(event: Event) -> str:
-    """The student's line: "dist.all_reduce(a)"."""
-    file, _, line = event.where.rpartition(":")
-    return linecache.getline(file, int(line)).strip() if file else ""
 
 
 def contents_text(event: Event) -> str:

@@ -259,7 +259,21 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
     for event in messages:
         if event.peer is not None and states[event.peer].finished:
             return left_alone(event, states[event.rank], states[event.peer]) + hint
-    return no_cause(blocked, sends) + hint
+    return mixed_cycle(messages) or no_cause(blocked, sends) + hint
+
+
+def mixed_cycle(messages: list[Event]) -> str:
+    """Sentences about ranks of which some send and some receive, each to or from the next; "" if there are none."""
+    verbs, blocked = {"send": "sends to", "recv": "receives from"}, {event.rank: event for event in messages}
+    cycle = find_cycle({event.rank: event.peer for event in messages})
+    steps = [f"rank {rank} {verbs[blocked[rank].op]} rank {blocked[rank].peer}" for rank in cycle]
+    if not steps:
+        return ""
+    shown = steps if len(steps) <= FEW else [*steps[:4], "...", steps[-1]]
+    return (
+        f"Each waits for the next: {', '.join(shown)}. Let one of them make its calls in a different order, or start "
+        "its send with isend and wait for it later. Or is a src or a dst wrong?"
+    )
 
 
 def no_cause(blocked: dict[int, Event], sends: list[Event]) -> str:

@@ -27,6 +27,7 @@ class StackFrame(NamedTuple):
 
     values    what the function's conditions read, as text: {"bar.n": "3"}
     handles   the signal, if the function is its handler; else ""
+    caught    the exception that its `except` or `finally` is in the middle of, and the line that raised it; or two ""
     """
 
     file: str
@@ -34,6 +35,7 @@ class StackFrame(NamedTuple):
     function: str
     values: dict[str, str]
     handles: str
+    caught: tuple[str, str] = ("", "")
 
 
 class SamplerUse(NamedTuple):

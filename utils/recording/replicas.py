@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from .callers import who_called
 from .gradients import fingerprint
@@ -41,23 +42,29 @@ class Steps:
         self.recorder, self.every, self.count = recorder, every, 0
         self.looked = False
 
-    def taken(self, *_: object) -> None:
-        """An optimizer has taken a step."""
+    def taken(self, optimizer: Optimizer, *_: object) -> None:
+        """The optimizer has taken a step."""
         self.count += 1
         if self.recorder.makes_ddp and not self.looked:
             self.looked = True
-            if not self.recorder.ddp_reduces:
-                self.note_missing_reduction()
+            if not self.recorder.ddp_reduces and (found := unreduced(optimizer)) is not None:
+                self.recorder.write(StepWithoutReduction(*found))
             self.recorder.write(FrozenParameters(list(frozen())))
         if self.every and self.count % self.every == 0:
             self.recorder.write(ReplicasAre(self.count, who_called().where, list(fingerprints())))
 
-    def note_missing_reduction(self) -> None:
-        for model in instances(DistributedDataParallel):
-            grads = {name: p.grad is not None for name, p in model.module.named_parameters() if p.requires_grad}
-            if any(grads.values()):
-                unused = [name for name, has_gradient in grads.items() if not has_gradient]
-                self.recorder.write(StepWithoutReduction(who_called().where, unused))
+
+def unreduced(optimizer: Optimizer) -> tuple[str, list[str]] | None:
+    """(where, the parameters without a gradient) of a step that a DDP model's parameters took; None if none did.
+
+    A virtual rank shares its process with others, so the model is found by the optimizer's parameters.
+    """
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for model in instances(DistributedDataParallel):
+        trained = [(name, p) for name, p in model.module.named_parameters() if p.requires_grad]
+        if any(p.grad is not None and id(p) in own for _, p in trained):
+            return who_called().where, [name for name, p in trained if p.grad is None]
+    return None
 
 
 def fingerprints() -> Iterator[tuple[str, int]]:

@@ -9,6 +9,7 @@ import ast
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any
@@ -25,11 +26,13 @@ LONGEST = 40  # characters of a value that are kept
 
 def look_at_main_thread() -> list[StackFrame]:
     """The student's part of this process's main thread."""
-    return look_at(sys._current_frames().get(threading.main_thread().ident or 0))
+    return look_at(threading.main_thread().ident or 0)
 
 
-def look_at(frame: FrameType | None) -> list[StackFrame]:
-    """The student's frames on this stack, innermost first."""
+def look_at(thread: int) -> list[StackFrame]:
+    """The student's frames on the stack of the thread with this identity, innermost first."""
+    frame = sys._current_frames().get(thread)
+    caught = caught_in(sys._current_exceptions().get(thread))
     handlers = handlers_of_signals()
     found = []
     while frame is not None:
@@ -37,9 +40,23 @@ def look_at(frame: FrameType | None) -> list[StackFrame]:
         if is_students(code.co_filename):
             names = names_read_in(code.co_filename, code.co_name)
             values = values_of(names, {**frame.f_globals, **frame.f_locals})
-            found.append(StackFrame(code.co_filename, frame.f_lineno, code.co_name, values, handlers.get(code, "")))
+            handles, error = handlers.get(code, ""), caught.get(frame, ("", ""))
+            found.append(StackFrame(code.co_filename, frame.f_lineno, code.co_name, values, handles, error))
         frame = frame.f_back
     return found
+
+
+def caught_in(error: Any) -> dict[FrameType, tuple[str, str]]:
+    """{the frame whose `except` or `finally` this has led to: (the exception, the student's line that raised it)}."""
+    error = error[1] if isinstance(error, tuple) else error  # before Python 3.12: what sys.exc_info() gives
+    trace = getattr(error, "__traceback__", None)
+    if trace is None:
+        return {}
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
+    file, line = next((line for line in reversed(lines) if is_students(line[0])), lines[-1])
+    said = BaseException.args.__get__(error)  # type: ignore[attr-defined]
+    message = text_of(said[0]) if len(said) == 1 else ""
+    return {trace.tb_frame: (f"{type(error).__name__}({message})", f"{file}:{line}")}
 
 
 def handlers_of_signals() -> dict[CodeType, str]:
@@ -83,6 +100,8 @@ def text_of(value: Any) -> str:
         items = [*value, *value.values()] if isinstance(value, dict) else value
         if all(type(item) in PLAIN for item in items) and len(text := repr(value)) <= LONGEST:
             return text
+        if value and isinstance(value, dict) and {*map(type, value)} == {str} and len(repr([*value])) <= LONGEST:
+            return f"a dict of {', '.join(map(repr, value))}"
         return "empty" if not value else f"{len(value)} item{'s' * (len(value) > 1)}"
     if type(value) is torch.Tensor and value.device.type == "cpu":
         return f"tensor({value.item()})" if value.numel() == 1 else f"a tensor of shape {list(value.shape)}"

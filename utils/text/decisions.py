@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from .source_lines import lines_of
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -61,7 +62,7 @@ def place_of(where: str) -> Place:
 @functools.lru_cache(maxsize=64)
 def tree_of(file: str) -> ast.Module | None:
     try:
-        return ast.parse("".join(linecache.getlines(file)))
+        return ast.parse("".join(lines_of(file)))
     except (SyntaxError, ValueError):  # a cell with an IPython magic
         return None
 

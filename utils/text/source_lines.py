@@ -6,12 +6,34 @@ import functools
 import linecache
 import os
 import re
+import stat
 import sys
 
 from .package import FOLDER, LESSONS
 
 # Packages of any environment, even one this Python does not run in: .../lib/python3.12/site-packages/...
 IN_ENVIRONMENT = re.compile(r".*[/\\](lib(32|64)?[/\\]python3(\.\d+t?)?|Lib)[/\\](site|dist)-packages[/\\]")
+
+MOST_BYTES = 8 << 20  # of a file with source
+
+
+def lines_of(file: str) -> list[str]:
+    """The lines of a file or a cell; [] if there are none to read.
+
+    Names come from dumps as well, so a device, a pipe or a huge file is left alone.
+    """
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError):  # a cell
+        return linecache.getlines(file)
+    return linecache.getlines(file) if stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES else []
+
+
+def line_of(where: str) -> str:
+    """The line "file:line", without the space around it; "" if it can't be read."""
+    file, _, line = where.rpartition(":")
+    lines, number = lines_of(file) if file else [], int(line or 0)
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
 def name_of_file(file: str) -> str:
@@ -41,7 +63,7 @@ def place(where: str) -> str:
     file, _, line = where.rpartition(":")
     if not file:
         return ""
-    source = linecache.getline(file, int(line)).strip()
+    source = line_of(where)
     return f"{name_of_file(file)}, line {line}" + (f":  {source}" if source else "")
 
 

@@ -182,11 +182,45 @@ def test_broken_bytes_are_refused(data, tmp_path):
         read_dump(path)
 
 
-def test_broken_fields_are_refused(tmp_path):
-    path = tmp_path / "rank_0"
-    path.write_bytes(pickle.dumps({"entries": [{"profiling_name": "nccl:all_reduce", "input_sizes": "no"}]}))
-    with pytest.raises(BadDump, match="can't be understood"):
-        explain(tmp_path)
+BROKEN = {
+    "entries": [entry(1, input_sizes="no")],
+    "sizes": [entry(1, input_sizes=[4])],
+    "frames": [entry(1, frames=["train.py:3"])],
+    "line": [entry(1, frames=[{"filename": "/job/train.py", "line": "x"}])],
+}
+
+
+@pytest.mark.parametrize("entries", BROKEN.values(), ids=BROKEN)
+def test_a_dump_with_broken_fields_is_left_out(entries, tmp_path):
+    with pytest.raises(BadDump, match="rank 0's dump can't be understood"):
+        explain(job(tmp_path, entries))
+    waits = [entry(1), entry(2, state="started", line=5)]
+    said = explain(job(tmp_path, entries, waits))
+    assert said.startswith("1 dump, of rank 1. Rank 0 left none.\n\nNot read: rank 0's dump can't be understood (")
+
+
+def test_numbers_may_be_text(tmp_path):
+    def as_text(value):
+        if isinstance(value, dict):
+            return {name: as_text(inner) for name, inner in value.items()}
+        return [*map(as_text, value)] if isinstance(value, list) else str(value)
+
+    job(tmp_path, [entry(1), entry(2, state="started")], [entry(1), entry(2, "nccl:barrier", "started")])
+    for path in tmp_path.iterdir():
+        path.write_text(json.dumps(as_text(pickle.loads(path.read_bytes()))))
+    assert "rank 0 called all_reduce, rank 1 called barrier." in explain(tmp_path)
+
+
+def test_a_file_that_a_dump_names_is_read_only_if_it_is_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer without end
+    frames = [{"filename": str(tmp_path / "pipe"), "line": 3}]
+    said = explain(job(tmp_path, [entry(1, state="started", frames=frames)], [entry(1, "nccl:barrier", "started")]))
+    assert f"waits in all_reduce               {tmp_path}/pipe, line 3\n" in said
+
+
+def test_calls_that_are_not_known_are_named(tmp_path):
+    ranks = [[entry(1, "nccl:all_reduce_of_tomorrow"), entry(2, name, "started")] for name in ("barrier", "reduce")]
+    assert "nothing is known of such calls: all_reduce_of_tomorrow." in explain(job(tmp_path, *ranks))
 
 
 def test_dumps_of_two_jobs_in_one_folder_are_refused(tmp_path):
@@ -203,3 +237,7 @@ def test_the_command(tmp_path, capsys):
     assert "holds no dump" in capsys.readouterr().err
     assert command.main(["explain", str(job(tmp_path, [entry(1, state="started")], [entry(1)]))]) == 0
     assert "waits in all_reduce" in capsys.readouterr().out
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(pickle.dumps({"entries": [entry(1, "\x1b[2Jnew")]}))
+    assert command.main(["explain", str(tmp_path)]) == 0
+    assert "such calls: ?[2jnew." in capsys.readouterr().out

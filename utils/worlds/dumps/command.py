@@ -29,8 +29,13 @@ def main(arguments: list[str]) -> int:
     if options.folder is None:
         parser.error("name the folder with the dumps; or --live, for how to have a job leave some.")
     try:
-        print("\n".join(wrapped(explain(options.folder))))
+        print(printable("\n".join(wrapped(explain(options.folder)))))
     except (BadDump, OSError) as error:
-        print(f"{NAME}: {error}", file=sys.stderr)
+        print(printable(f"{NAME}: {error}"), file=sys.stderr)
         return 2
     return 0
+
+
+def printable(text: str) -> str:
+    """The text without what could steer a terminal: names in it come from the dumps."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)

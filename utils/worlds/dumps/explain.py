@@ -16,7 +16,9 @@ from ...events.matching import Matching
 from ...events.rank_state import RankState
 from ...text.source_lines import place
 from .read import BadDump, read_folder
-from .states import listed, states_of
+from .states import check, listed, states_of, unknown_calls
+
+MOST_NAMES = 8
 
 NO_MORE = (
     '"Has finished" means here that the dump holds no call of the rank that had not ended: the rank may have exited, '
@@ -57,16 +59,30 @@ do the same. Then: explain /shared/job
 def explain(folder: Path) -> str:
     """The report on the dumps in this folder, one file per rank. Raises BadDump if there are none."""
     dumps, problems = read_folder(folder)
+    for rank, dump in list(dumps.items()):
+        try:
+            check(dump)
+        except Exception as error:
+            problems.append(f"rank {rank}'s dump can't be understood ({type(error).__name__}: {error})")
+            del dumps[rank]
+    if not dumps:
+        raise BadDump("\n".join(problems))
     try:
-        missing = sorted(all_ranks(dumps) - dumps.keys())
-        states = list(states_of(dumps).values())
-    except Exception as error:  # fields of kinds that no version of torch writes
+        return explain_dumps(dumps, problems)
+    except Exception as error:  # dumps that don't belong together, say
         raise BadDump(f"the dumps in {folder} can't be understood: {type(error).__name__}: {error}") from error
+
+
+def explain_dumps(dumps: dict[int, dict[str, Any]], problems: list[str]) -> str:
+    missing = sorted(all_ranks(dumps) - dumps.keys())
+    states = list(states_of(dumps).values())
     parts = [f"{len(dumps)} dump{'s' * (len(dumps) != 1)}, of {ranks_text(sorted(dumps)).lower()}."]
     if missing:
         parts[0] += f" {ranks_text(missing)} left none."
     if problems:
         parts.append("\n".join(f"Not read: {problem}." for problem in problems))
+    if unknown := sorted({name for dump in dumps.values() for name in unknown_calls(dump)}):
+        parts.append(f"Left out, since nothing is known of such calls: {', '.join(unknown[:MOST_NAMES])}.")
     parts.append(report(states, missing))
     if "The ranks parted" not in parts[-1] and (parted := first_parting(states)):
         parts.append(parted)

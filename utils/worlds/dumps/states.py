@@ -94,6 +94,22 @@ def read_entries(dump: Dump) -> list[Entry]:
     return [entry for entry in entries if entry.is_known]
 
 
+def unknown_calls(dump: Dump) -> list[str]:
+    """The names of calls that nothing is known of."""
+    entries = [Entry(fields) for fields in dump.get("entries") or [] if isinstance(fields, dict)]
+    return [entry.op for entry in entries if not entry.is_known]
+
+
+def check(dump: Dump) -> None:
+    """Raise any exception if a field of the dump is of a kind that no version of torch writes."""
+    if "watch" in dump:
+        last_calls.states_of({0: dump["watch"]})
+    else:
+        read_entries(dump), last_completed(dump)
+        for group in (dump.get("pg_config") or {}).values():
+            listed(group)
+
+
 def first_in_all(entries: dict[int, list[Entry]]) -> dict[str, int]:
     """{group: the number of its first collective that all dumps still hold}: a recorder forgets its oldest."""
     begins: dict[str, list[int]] = defaultdict(list)
@@ -191,7 +207,7 @@ def caller(frames: list[dict[str, Any]]) -> tuple[str, str]:
         here = HOME + inside if inside else file
         is_students, wrappers = kind_of(here)
         if is_students and inside is None:
-            return f"{file}:{frame.get('line', 0)}", wrapper
+            return f"{file}:{int(frame.get('line') or 0)}", wrapper
         if here == ENGINE:
             wrapper = f"{wrapper or 'DDP'} backward"
         elif wrappers and wrapper in ("", "DTensor"):

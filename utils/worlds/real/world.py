@@ -127,7 +127,7 @@ class RealWorld(ProcessWorld):
     def raise_if_stuck(self) -> None:
         self.update_states()
         if deadlock.deadlock_report(self.states) is not None:
-            self.look_at_stacks(seconds=0.5)
+            self.look_at_stacks(seconds=2)
             report = deadlock.deadlock_report(self.states, now=self.seconds())
             error = WorldStuck(f"{deadlock.who_is_stuck(self.states)}\n{report}")
             error.waiting = deadlock.waiting_in(self.states, {})
@@ -157,7 +157,7 @@ class RealWorld(ProcessWorld):
         idle = [rank for rank in at_work if rank not in computing]
         advice = ""
         if idle and not computing:
-            advice = deadlock.what_idle_ranks_wait_for(self.states, idle)
+            advice = deadlock.what_idle_ranks_wait_for(self.states, idle, running)
         elif not at_work:
             advice = deadlock.calls_of_threads(self.states)
         stuck = {rank: ("idle", running.get(rank, "")) for rank in idle}

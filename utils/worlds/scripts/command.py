@@ -87,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=float,
         default=60,
         metavar="SECONDS",
-        help="say once what each rank does, when nothing has moved for so long while some wait (default: %(default)g)",
+        help="say what each rank does, when nothing has moved for so long while some wait (default: %(default)g)",
     )
     virtual = parser.add_argument_group("on a virtual cluster")
     virtual.add_argument("--virtual", type=int, metavar="N", help="run on N virtual GPUs, in virtual time")

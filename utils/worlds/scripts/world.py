@@ -65,17 +65,21 @@ class ScriptWorld(RealWorld):
         self.next_look = now + RESTS * (now - began)
 
     def tell_if_quiet(self) -> None:
-        """Say once what the ranks do if some have waited for others for long, which may be a deadlock or slow work."""
+        """Say what the ranks do if some have waited for others for long, which may be a deadlock or slow work.
+
+        As long as a rank computes, it is said again each time that the wait has doubled; then once more, and no more.
+        """
         progress, now = self.progress(), time.monotonic()
         if progress != self.seen:
             self.seen, self.moved = progress, now
         elif now - self.moved > self.tell_after:
-            quiet, self.moved = now - self.moved, now
             self.update_states()
-            if any(state.blocked_in() is not None for state in self.states):
-                self.tell_after = math.inf
+            if all(state.blocked_in() is None for state in self.states):
+                self.moved = now
+            else:
                 found = self.what_ranks_do()
-                said = f"{NAME}: no rank has called or left torch.distributed for {quiet:.0f} s."
+                self.tell_after = math.inf if found.waiting else 2 * self.tell_after
+                said = f"{NAME}: no rank has called or left torch.distributed for {now - self.moved:.0f} s."
                 self.screen.flush()
                 print(
                     *wrapped("\n".join([said, *("  " + line for line in found.lines), found.advice])),

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 import torch.distributed as dist
 from torch.futures import Future
+from torch.optim import Optimizer
 
 from ...cluster.hardware import Cluster
 from ...cluster.jitter import Unevenness
@@ -32,6 +33,7 @@ from ...events.failure import Failure
 from ...events.rank_state import SamplerUse
 from ...recording.callers import who_called
 from ...recording.reader import making
+from ...recording.replicas import unreduced
 from ...recording.storages import COMMUNICATION, Storages
 from .calls import VirtualCall
 from .kernels import Kernel, Work
@@ -79,6 +81,8 @@ class VirtualRank(RankThread):
         self.samplers: list[SamplerUse] = []
         self.left = ""  # "file:line" where it has destroyed the default group
         self.skipped: list[tuple[str, str]] = []  # (function, "file:line") of calls for groups that it is not in
+        self.unreduced: tuple[str, list[str]] | None = None  # of its first step, if DDP had not reduced its gradients
+        self.has_stepped = False
         self.unused_handles: dict[int, str] = {}  # {index of an asynchronous call: "file:line"}
         self.beside: list[VirtualCall] = []  # asynchronous collectives that may not have ended, at achieved rates
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
@@ -93,6 +97,14 @@ class VirtualRank(RankThread):
 
     def work(self) -> None:
         self.world.perform(self)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        self.storages.count_state(optimizer)
+        if not self.has_stepped:
+            self.has_stepped = True
+            wrappers = {call.event.wrapper for call in self.calls}
+            if "DDP" in wrappers and "DDP backward" not in wrappers:
+                self.unreduced = unreduced(optimizer)
 
     def waits_for_host(self, seconds: float) -> float:
         """How long the GPU waits for an operation that the host takes so many seconds to issue."""

@@ -318,6 +318,7 @@ class SimulatedWorld:
             "strides": rank.strides,
             "unused_handles": rank.unused_handles if rank.finished else {},
             "skipped": rank.skipped,
+            "unreduced": rank.unreduced,
             "left": rank.left,
             "samplers": list(map(tuple, rank.samplers)),
             "stack": self.stack_of(rank),
@@ -329,7 +330,7 @@ class SimulatedWorld:
 
     def stack_of(self, rank: VirtualRank) -> list[tuple[Any, ...]]:
         waits = not rank.finished and rank.failure is None and rank.number < MOST_STACKS
-        return [tuple(frame) for frame in look_at(sys._current_frames().get(rank.ident or 0))] if waits else []
+        return [tuple(frame) for frame in look_at(rank.ident or 0)] if waits else []
 
 
 def late_launches(rank: VirtualRank) -> float:
@@ -455,7 +456,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
 def patch_torch(world: SimulatedWorld) -> None:
     """Make this process one of a virtual cluster: its groups are those of the running rank."""
     set_thread_isolation_mode(True)  # torch's C++ registry of groups becomes one per thread
-    register_optimizer_step_post_hook(lambda optimizer, *_: world.running.storages.count_state(optimizer))
+    register_optimizer_step_post_hook(lambda optimizer, *_: world.running.after_step(optimizer))
 
     class VirtualGloo(VirtualGroup):
         def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):

@@ -161,6 +161,7 @@ class VirtualWorld(ProcessWorld):
                 strides={index: TensorLayout(*layout) for index, layout in record["strides"].items()},
                 unused_handles=record["unused_handles"],
                 skipped=record["skipped"],
+                unreduced=record["unreduced"],
                 left=record["left"],
                 samplers=[SamplerUse(*fields) for fields in record["samplers"]],
                 stack=[StackFrame(*fields) for fields in record["stack"]],
