@@ -6,6 +6,7 @@ Each kind of attack has two forms. All of them earned full points when what they
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from grader.sandbox.bubblewrap import ROOT
 from tests.graded import judged, points
 from tests.walk import prints_of, walked
 from utils.checks.inputs import Draws
+from utils.checks.oracles import Case
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 
@@ -420,6 +422,21 @@ def test_a_walk_passes_over_what_anybody_has(value):
 def test_nothing_that_an_answer_must_find_lies_beside_it(exercise):
     judges = "score" if exercise == "shortest-benchmark" else "values"
     assert walked("03_benchmarking", [f"{exercise}-{judges}"]) == []
+
+
+def test_the_walk_finds_what_a_driver_holds(monkeypatch):
+    run = Case.run
+
+    def telling(case, runner, judges):
+        def driver(function, x, rank, world_size, root, told):
+            return function(x, root=root, rank=rank, world_size=world_size)
+
+        for_all = {**case.for_all, "told": case.right.value}
+        return run(replace(case, driver=driver, for_all=for_all), runner, judges)
+
+    monkeypatch.setattr(Case, "run", telling)
+    found = walked("01_collectives", ["reduce-by-hand-values"])
+    assert found and all(one.startswith("reduce_by_hand, values: expected ") for one in found)
 
 
 @pytest.mark.thorough
