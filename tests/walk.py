@@ -98,12 +98,12 @@ from functools import partial as functools_partial
 def watched(function):
     import functools, gc, json, sys
     calls, of_notebook = [], prints_of(dict(function.__globals__))
+    is_real = not sys.modules["grader.inside.rank"].current_world.virtual  # in virtual time, a look takes some
     @functools.wraps(function)
     def call(*args, **kwargs):
-        tracer, given = sys.gettrace(), set()
+        tracer = sys.gettrace()
         sys.settrace(None)  # a driver may count lines
-        if len(calls) < 50:
-            given = prints_of([args, kwargs])
+        given = prints_of([args, kwargs]) if not calls or is_real and len(calls) < 50 else set()
         if not calls:
             frame, values = sys._getframe(1), []
             while frame:
@@ -117,7 +117,7 @@ def watched(function):
         sys.settrace(tracer)
         result = function(*args, **kwargs)
         sys.settrace(None)
-        passed_on = given and given & prints_of(result)
+        passed_on = given & prints_of(result) if given and is_real else set()
         if passed_on:
             print("\\nPASSED" + json.dumps(sorted(passed_on)))
         sys.settrace(tracer)
