@@ -344,15 +344,20 @@ def measure_pieces(_: Draws, sizes: list[Sizes]) -> Case:
     wanted = {keys_of(plan): str(smallest(plan)) for plan in (Plan(**each) for each in sizes)}
     pieces: dict[str, str] = {}
 
+    def note(answer: Answer) -> None:
+        pieces.clear()
+        pieces.update(answer.inputs_after[0][1].pieces)
+
     def unpack(got: Any, rank: int) -> dict[str, Any]:
-        named = {key: pieces.get(str(name), name) for key, name in got.items()} if isinstance(got, dict) else got
-        return {"the pieces": named, "calls of measure": len(pieces)}
+        if isinstance(got, dict):
+            got = {key: pieces.get(str(name), "not measured") for key, name in got.items()}
+        return {"the pieces": got, "calls of measure": len(pieces)}
 
     return Case(
         [[sizes], [Measurements()]],
         right={"the pieces": every(wanted), "calls of measure": len(wanted)},
         seen="{part} is",
-        before=lambda answer: pieces.update(answer.inputs_after[0][1].pieces),
+        before=note,
         unpack=unpack,
         driver=on_measurements,
     )
