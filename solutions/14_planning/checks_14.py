@@ -6,6 +6,7 @@ The truth about a plan is what utils/kit/plans says: its rules, bytes and second
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -37,6 +38,7 @@ from utils.kit.plans.drivers import (
 from utils.kit.plans.seconds import replica_seconds
 from utils.kit.plans.work import collective_seconds, embedding_seconds, layer_seconds, output_seconds
 from utils.kit.two_tier_dispatch import draw_routing
+from utils.kit.witness import Witness
 
 ROOM = Path(__file__).parent
 NO_MESSAGES = ("tokens-per-tier",)  # a right answer needs none: grading flags those that send nothing
@@ -318,6 +320,18 @@ def smallest(plan: Plan) -> Plan:
     return Plan(math.lcm(plan.cp, plan.ep) // plan.cp, plan.tp, 1, plan.cp, plan.ep, 1, plan.micro)
 
 
+class Measurements(Witness):
+    """Measures pieces. pieces: {a name that only the witness can know: the plan that it was measured on}"""
+
+    def __init__(self) -> None:
+        self.pieces: dict[str, str] = {}
+
+    def __call__(self, plan: str) -> str:
+        name = secrets.token_hex(8)
+        self.pieces[name] = plan
+        return name
+
+
 @oracle(
     values=[
         ([{"dp": 32, "tp": 4, "pp": 8}, {"dp": 8, "tp": 4, "pp": 8, "chunks": 3, "recompute": "full"}, {"cp": 2}],),
@@ -334,10 +348,23 @@ def smallest(plan: Plan) -> Plan:
 )
 def measure_pieces(_: Draws, sizes: list[Sizes]) -> Case:
     wanted = {keys_of(plan): str(smallest(plan)) for plan in (Plan(**each) for each in sizes)}
+    pieces: dict[str, str] = {}
+
+    def note(answer: Answer) -> None:
+        pieces.clear()
+        pieces.update(answer.inputs_after[0][1].pieces)
+
+    def unpack(got: Any, rank: int) -> dict[str, Any]:
+        if isinstance(got, dict):
+            got = {key: pieces.get(str(name), "not measured") for key, name in got.items()}
+        return {"the pieces": got, "calls of measure": len(pieces)}
+
     return Case(
-        [[sizes]],
+        [[sizes], [Measurements()]],
         right={"the pieces": every(wanted), "calls of measure": len(wanted)},
         seen="{part} is",
+        before=note,
+        unpack=unpack,
         driver=on_measurements,
     )
 
@@ -423,6 +450,35 @@ def composed(
 ### END HIDDEN TESTS
 
 
+class Prices(Witness):
+    """What plans cost, by their places in a list. asked: which plans were priced, for each of the prices
+
+    prices  of each plan: bytes, seconds by formula, and seconds composed of measured pieces
+    memory, most  the bytes and the seconds by formula that a plan may take
+    """
+
+    def __init__(self, prices: list[tuple[float, float, float]], memory: float, most: float) -> None:
+        self.prices, self.memory, self.most = prices, memory, most
+        self.asked: tuple[list[int], ...] = [], [], []
+
+    def __call__(self, price: int, place: int) -> float:
+        said = self.prices[place][price]
+        self.asked[price].append(place)
+        return said
+
+    def counts(self) -> dict[str, int]:
+        _, formula, measured = self.asked
+        return {
+            "the number of plans priced that don't fit": sum(
+                self.prices[place][0] > self.memory for place in {*formula, *measured}
+            ),
+            "the number of plans measured that the formula rules out": sum(
+                self.prices[place][1] > self.most for place in {*measured}
+            ),
+            "the number of plans measured again": len(measured) - len({*measured}),
+        }
+
+
 @oracle(values=[("llama-2-13b", 96, 48, 0.05, 5), ("llama-3-8b", 96, 24, 0.2, 12)])
 def search(_: Draws, name: str, batch: int, gpus: int, within: float, n: int) -> Case:
     """Composed seconds are the formula's, off by a part that depends on the key, in steps of 2 %: so some are equal."""
@@ -439,15 +495,12 @@ def search(_: Draws, name: str, batch: int, gpus: int, within: float, n: int) ->
     left = sorted(
         (plan for plan in fitting if table[plan][1] <= most), key=lambda plan: (table[plan][2], table[plan][0])
     )
-    rows = [(asdict(plan), *numbers) for plan, numbers in table.items()]
+    prices, counts = Prices(list(table.values()), memory, most), dict[str, int]()
     return Case(
-        [[rows], [memory], [within], [n]],
-        right={
-            "the best plans": every([str(plan) for plan in left[:n]]),
-            "the number of plans priced that don't fit": 0,
-            "the number of plans measured that the formula rules out": 0,
-            "the number of plans measured again": 0,
-        },
+        [[[asdict(plan) for plan in table]], [prices], [memory], [within], [n]],
+        right={"the best plans": every([str(plan) for plan in left[:n]]), **prices.counts()},
+        before=lambda answer: counts.update(answer.inputs_after[0][1].counts()),
+        unpack=lambda got, _: {"the best plans": got, **counts},
         seen=f"{name}, batch {batch}, on {gpus} GPUs, n {n}: {{part}} is",
         driver=on_prices,
     )

@@ -45,16 +45,9 @@ def on_stages(function: Callable[..., Any], plan: Sizes, name: str, sizes: Sizes
     return None if all(each is None for each in found) else found
 
 
-def on_measurements(function: Callable[..., Any], plans: list[Sizes]) -> Any:
-    """function(plans, measure): what it returns, and the plans that it measures; the piece of a plan is its text."""
-    calls: list[str] = []
-
-    def measure(plan: Plan) -> str:
-        calls.append(str(plan))
-        return str(plan)
-
-    pieces = function([Plan(**sizes) for sizes in plans], measure)
-    return None if pieces is None else {"the pieces": pieces, "calls of measure": len(calls)}
+def on_measurements(function: Callable[..., Any], plans: list[Sizes], piece_of: Callable[[str], str]) -> Any:
+    """function(plans, measure): the pieces that it returns. piece_of: measures a plan, given as text."""
+    return function([Plan(**sizes) for sizes in plans], lambda plan: piece_of(str(plan)))
 
 
 class Piece(NamedTuple):
@@ -74,32 +67,25 @@ def on_pieces(
 
 
 def on_prices(
-    function: Callable[..., Any], rows: list[tuple[Sizes, float, float, float]], memory: float, within: float, n: int
+    function: Callable[..., Any],
+    plans: list[Sizes],
+    price_of: Callable[[int, int], float],
+    memory: float,
+    within: float,
+    n: int,
 ) -> Any:
-    """function(plans, memory, need, guess, measured, within, n): the plans that it returns, and what it asked for.
+    """function(plans, memory, need, guess, measured, within, n): the plans that it returns, as text.
 
-    rows   of each plan: its sizes, bytes, seconds by formula, and seconds composed of measured pieces
+    price_of  (which price, the plan's place in the list) -> its bytes, seconds by formula, or seconds composed of
+              measured pieces
     """
-    table = {Plan(**sizes): numbers for sizes, *numbers in rows}
-    asked: dict[str, list[Plan]] = {"bytes": [], "formula": [], "measured": []}
+    places = {Plan(**sizes): place for place, sizes in enumerate(plans)}
 
     def price(number: int, plan: Plan) -> float:
-        list(asked.values())[number].append(plan)
-        return table[plan][number]
+        return price_of(number, places[plan])
 
-    found = function(list(table), memory, *(partial(price, number) for number in range(3)), within, n)
-    if found is None:
-        return None
-    fitting = [plan for plan, (nbytes, *_) in table.items() if nbytes <= memory]
-    most = (1 + within) * min(table[plan][1] for plan in fitting)
-    return {
-        "the best plans": [str(plan) for plan in found] if isinstance(found, list) else found,
-        "the number of plans priced that don't fit": len({*asked["formula"], *asked["measured"]} - {*fitting}),
-        "the number of plans measured that the formula rules out": sum(
-            table[p][1] > most for p in {*asked["measured"]}
-        ),
-        "the number of plans measured again": len(asked["measured"]) - len({*asked["measured"]}),
-    }
+    found = function(list(places), memory, *(partial(price, number) for number in range(3)), within, n)
+    return [str(plan) for plan in found] if isinstance(found, list) else found
 
 
 def plan_as_sizes(function: Callable[..., Any], *given: Any) -> Any:
