@@ -9,7 +9,7 @@
 #
 # By the end of this lesson you will know what each of the eight leaves on every rank, and what it is built from. You
 # will have built some of them out of messages and some out of each other. And you will have broken their rules, and
-# seen which breaches stop the program and which only give wrong numbers.
+# seen which violations stop the program and which ones only give wrong numbers.
 
 # %%
 from functools import partial

@@ -396,7 +396,7 @@ print(f"mean {mean * 1e3:.2f} ms     median {middle * 1e3:.2f} ms, spread {sprea
 # %% [markdown]
 # ## Size of a collective
 #
-# The **size** $S$ of a collective is that of the **whole**:
+# The **size** $S$ of a collective is the size of the **whole**:
 #
 # | collective | the whole is | what one rank hands in |
 # |---|---|---|

@@ -94,7 +94,7 @@ def shard_the_batch(batch: Tensor, rank: int, world_size: int) -> Tensor:
     B % P ranks have one row more than the others; a shard may be empty.
     """
     ### BEGIN SOLUTION
-    # rows of everybody; so many ranks have one more
+    # rows of every rank, and how many ranks have one more
     size, larger = divmod(len(batch), world_size)
     first = rank * size + min(rank, larger)
     return batch[first : first + size + (rank < larger)]
@@ -302,8 +302,8 @@ reveal(
 # ## Weighting uneven shards
 #
 # The last batch of an epoch has 7 rows, and there are 4 ranks. Each rank's loss is the mean over **its own** rows. Is
-# the mean of the gradients still that of the batch? **Predict**, for one weight, two ranks, and a loss whose gradient
-# is the mean of the rows: rank 0 has the rows 0, 0, 0, rank 1 has the row 12.
+# the mean of the gradients still the gradient of the batch? **Predict**, for one weight, two ranks, and a loss whose
+# gradient is the mean of the rows: rank 0 has the rows 0, 0, 0, rank 1 has the row 12.
 
 # %%
 predict("the mean of the two ranks' gradients", ...)
@@ -508,7 +508,7 @@ reveal("samples that are seen twice", sum(map(len, epochs[0])) - 10, why="3 on e
 # # Part 3 · Fewer, larger messages
 # The naive version is correct. Is it fast? Let's ask a virtual cluster: 16 GPUs in 2 nodes of type `dgx-h100`, an MLP
 # of 48 layers with 1024 x 1024 weights in bfloat16, 4,096 rows on each rank. Tensors have sizes here and no values. One
-# rank has nothing to exchange, so its time is that of computing alone. What 16 ranks need beyond that is called
+# rank has nothing to exchange, so all of its time is computing. What 16 ranks need beyond that is called
 # **exposed** communication.
 #
 # All 16 do the same, so it is enough to run one of them: of the ranks for which `alike` returns the same value,
@@ -940,12 +940,12 @@ spawn(skipping_none, 2)
 reveal(
     "skipping None ends in",
     "a deadlock",
-    why="Two all-reduces pair up, with the wrong gradients in the second; nobody answers the third.",
+    why="Two all-reduces pair up, with the wrong gradients in the second; the third never finds a partner.",
 )
 
 # %% [markdown]
 # Rank 0 all-reduces three gradients, rank 1 two: rank 0's gradient of branch 0 meets rank 1's of branch 2, and the last
-# call finds nobody. With one more branch in use on rank 1, nothing would even hang.
+# call finds no partner. With one more branch in use on rank 1, nothing would even hang.
 
 # %% [markdown]
 # ## Averaging only what is used
@@ -1442,7 +1442,7 @@ print("equal to the serial batch norm:", error < 1e-9)
 # # Part 7 · Compared with PyTorch's DDP
 # `DistributedDataParallel(model)` is what you have built: broadcast, buckets, hooks. `spawn` records its calls too, so
 # we can look at what its options do. Here is a model with 8 layers of 64 kB each on 2 ranks, three steps with each
-# option. (A cap is in MiB; 0.15 of them are 157,286 bytes.)
+# option. (A cap is in MiB: 0.15 MiB is 157,286 bytes.)
 
 # %%
 def calls_of_ddp(rank, world_size, options):

@@ -2,8 +2,8 @@
 # # Pipeline parallelism
 # *you need: lesson 01 (send, receive, handles), and `backward()` in PyTorch.*
 #
-# A model that is too large for one GPU can be cut by its layers: the first GPU has the first layers, the next GPU the
-# next ones. It sounds like the simplest method of all. Then you look at the GPUs, and nearly all of them are idle.
+# A model that is too large for one GPU can be cut by its layers: the first GPU has the first layers, the next GPU has
+# the next ones. It sounds like the simplest method of all. Then you look at the GPUs, and nearly all of them are idle.
 #
 # In this lesson you cut a model into stages, send activations forward and gradients back, and get exactly the gradients
 # that one process computes. Then you write the schedules that keep the GPUs busy: GPipe, 1F1B and interleaved 1F1B.
@@ -586,7 +586,7 @@ figures.schedule(second, "second", beside=first)
 # ## GPipe
 #
 # The simplest schedule: all forward passes, then all backward passes, both in the order of the microbatches, on every
-# rank. Its name is that of the system that introduced it (GPipe, 2019).
+# rank. It is named after the system that introduced it (GPipe, 2019).
 #
 # **Predict** for $M = 8$, $P = 4$, F = 1 s and B = 2 s: how long does it take, and what share of that is the bubble?
 
@@ -1263,8 +1263,8 @@ predict("times that a message's time adds", ...)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# Wait for the receive of $m$, then start that of $m + 1$ at once, if there is one: it travels while you compute. A
-# send is started and not waited for; keep its handle, and wait for all of them at the very end.
+# Wait for the receive of $m$, then start the receive of $m + 1$ at once, if there is one: it travels while you compute.
+# A send is started and not waited for; keep its handle, and wait for all of them at the very end.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1410,7 +1410,7 @@ check(interleaved_layers, judges="values")
 # the first $v - 1$ chunks of all ranks, and for each rank further from the end, getting there and back takes two steps
 # more. So there are $2 (P - 1 - r) + (v - 1) P$ forward passes ahead, and never more than $M v$.
 #
-# **Predict** the bubble's share of the total for $P = 4$, $M = 8$ and $v = 2$. That of 1F1B was 0.27.
+# **Predict** the bubble's share of the total for $P = 4$, $M = 8$ and $v = 2$. For 1F1B it was 0.27.
 
 # %%
 predict("the bubble of interleaved 1F1B", ...)
@@ -1418,14 +1418,14 @@ predict("the bubble of interleaved 1F1B", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Write down `k`, chunk and microbatch for 2 ranks, 4 microbatches and 2 chunks, and hold them against the two
+# Write down `k`, chunk and microbatch for 2 ranks, 4 microbatches and 2 chunks, and compare them with the two
 # formulas above.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
 # The backward pass has the same microbatch and the chunk counted from the other end: `num_chunks - 1 - chunk`. With
-# both lists made, the three phases are those of 1F1B; only `ahead` is another number.
+# both lists made, the three phases are the same as in 1F1B; only `ahead` is a different number.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>

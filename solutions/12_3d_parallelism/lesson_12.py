@@ -782,7 +782,7 @@ def zigzag_block(
 check(zigzag_block, judges="values")
 
 # %% [markdown]
-# Merged over all ranks' keys, that is attention to the whole sequence, for every rank the same work:
+# Merged over all ranks' keys, that is attention to the whole sequence, and the same work for every rank:
 
 # %%
 computed = []
@@ -1020,7 +1020,7 @@ check(ulysses_attention, judges="traffic")
 # Llama 3 was trained with the all-gather, since with grouped-query attention keys and values are small.
 #
 # Memory here counts the scores as well, because our plain attention writes them out. FlashAttention doesn't; then the
-# ring's memory is that of two blocks of keys, and the all-gather's that of all keys.
+# ring holds two blocks of keys, and the all-gather holds all keys.
 
 # %%
 def gathered_attention(q, k, v, cp_group):
