@@ -957,7 +957,7 @@ reveal(
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Every rank must make the same all-reduces in the same order. So the decision which ones to make may depend only on
+# Every rank must make the same all-reduces in the same order. So the decision about which ones may depend only on
 # something that all ranks know. What could that be?
 # </details>
 #
@@ -1045,8 +1045,8 @@ predict("the users come", ..., choices=choices)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# At the beginning of a last backward, set the counts of missing gradients and the list of flights anew; in any other,
-# let the hooks do nothing. After it, start the buckets that are left: a gradient that is None contributes zeros. Count
+# At the beginning of the last backward pass, reset the counts of missing gradients and the list of flights; in any
+# other, let the hooks do nothing. After it, start the buckets that are left: a gradient that is None contributes zeros. Count
 # a rank as a user if it has a gradient **before** the zeros are filled in.
 # </details>
 #
@@ -1336,7 +1336,7 @@ check(normalise_globally, judges="traffic")
 reveal(
     "numbers to be summed, for 6 columns",
     2 * 6 + 1,
-    why="For each column the sum of its numbers and that of their squares; and once, how many rows there are.",
+    why="For each column the sum of its numbers and the sum of their squares; and once, how many rows there are.",
 )
 
 # %% [markdown]
@@ -1625,7 +1625,7 @@ for gpus in (8, 1024):
 # copy from memory to the GPU only overlaps with computing if the memory is **pinned**, that is, the system may not move
 # it: `pin_memory=True`, then `x.to(device, non_blocking=True)`. And the slowest rank sets the pace, here as everywhere.
 #
-# **Failures.** All ranks wait in every all-reduce, so one GPU that fails stops all. During 54 days of training Llama 3
+# **Failures.** All ranks wait in every all-reduce, so one GPU that fails stops them all. During 54 days of training Llama 3
 # on 16,384 GPUs, Meta counted 419 unexpected interruptions (*The Llama 3 Herd of Models*, 2024).
 
 # %%
@@ -1771,7 +1771,7 @@ def best_buckets(
 # <details><summary>Hint 3: beyond par</summary>
 #
 # Suppose you know the earliest end for the last $k$ gradients, for every smaller $k$. Then the best plan for one
-# gradient more has some last bucket, and before it one of the plans that you know already.
+# more gradient has some last bucket, and before it one of the plans that you know already.
 # </details>
 
 # %% tags=["notebook-only"]

@@ -330,7 +330,7 @@ def bubble_shares(
 # %% [markdown]
 # <details><summary>Hint for the last one</summary>
 #
-# Start with one microbatch and add one at a time until there are enough. You need no formula.
+# Start with one microbatch and add one at a time until there are enough. You don't need a formula.
 # </details>
 
 # %% check="bubble-shares" judges="values" points=2
@@ -868,8 +868,8 @@ spawn(exchange, 2).results
 # %% [markdown]
 # ## A schedule engine
 #
-# A rank may have several stages, its **chunks**; until part 7 it has one, chunk 0. Stage number, neighbours and the
-# computing are given. All communication is up to you. **Between two steps there is one call**: it hands over what the
+# A rank may have several stages, its **chunks**; until part 7 it has one, chunk 0. The stage number, the neighbours and
+# the computation are given. All communication is up to you. **Between two steps there is one call**: it hands over what the
 # step before has to send, together with what the next step needs to receive. Then wait for the receive alone: the rank
 # that you send to may have more steps to take before it receives.
 #
