@@ -1046,8 +1046,8 @@ predict("the users come", ..., choices=choices)
 # <details><summary>Hint 2: the idea</summary>
 #
 # At the beginning of the last backward pass, reset the counts of missing gradients and the list of flights; in any
-# other, let the hooks do nothing. After it, start the buckets that are left: a gradient that is None contributes zeros. Count
-# a rank as a user if it has a gradient **before** the zeros are filled in.
+# other, let the hooks do nothing. After it, start the buckets that are left: a gradient that is None contributes zeros.
+# Count a rank as a user if it has a gradient **before** the zeros are filled in.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1625,8 +1625,8 @@ for gpus in (8, 1024):
 # copy from memory to the GPU only overlaps with computing if the memory is **pinned**, that is, the system may not move
 # it: `pin_memory=True`, then `x.to(device, non_blocking=True)`. And the slowest rank sets the pace, here as everywhere.
 #
-# **Failures.** All ranks wait in every all-reduce, so one GPU that fails stops them all. During 54 days of training Llama 3
-# on 16,384 GPUs, Meta counted 419 unexpected interruptions (*The Llama 3 Herd of Models*, 2024).
+# **Failures.** All ranks wait in every all-reduce, so one GPU that fails stops them all. During 54 days of training
+# Llama 3 on 16,384 GPUs, Meta counted 419 unexpected interruptions (*The Llama 3 Herd of Models*, 2024).
 
 # %%
 between = 54 * 24 / 419  # hours between two interruptions

@@ -869,9 +869,9 @@ spawn(exchange, 2).results
 # ## A schedule engine
 #
 # A rank may have several stages, its **chunks**; until part 7 it has one, chunk 0. The stage number, the neighbours and
-# the computation are given. All communication is up to you. **Between two steps there is one call**: it hands over what the
-# step before has to send, together with what the next step needs to receive. Then wait for the receive alone: the rank
-# that you send to may have more steps to take before it receives.
+# the computation are given. All communication is up to you. **Between two steps there is one call**: it hands over what
+# the step before has to send, together with what the next step needs to receive. Then wait for the receive alone: the
+# rank that you send to may have more steps to take before it receives.
 #
 # **F of a stage.** It needs its input `x` from the rank before, and `x` must require a gradient; stage 0 has its input
 # already. Afterwards `x` and `y` are kept for the backward. `y`, without its graph, is to be sent to the rank after;
