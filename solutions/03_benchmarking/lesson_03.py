@@ -811,8 +811,8 @@ reveal(
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `rows = torch.stack([1 / t, n / t], dim=1)`, then `torch.linalg.lstsq(rows, ones).solution`, with `ones` in float64
-# too. The solution has shape (2, 1): flatten it and turn it into two plain numbers.
+# Stack `1 / t` and `n / t` as two columns, make a column of ones in float64 too, and give both to `torch.linalg.lstsq`.
+# Its solution has shape (2, 1): flatten it and turn it into two plain numbers.
 # </details>
 
 # %% exercise="fit" difficulty=3 minutes=12

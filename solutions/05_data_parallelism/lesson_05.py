@@ -338,9 +338,8 @@ reveal("the gradient of the whole batch", mean_of_all, why="12 is one row in fou
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# All-reduce `rows = torch.tensor(len(shard))`; then `rows.item()` is the sum as a plain number. (An int divided by an
-# int64 tensor is rounded to float32.) Then `parameter.grad *= len(shard) / rows.item()` and an all-reduce, for each
-# parameter.
+# All-reduce a tensor of your number of rows; `.item()` is the sum as a plain number. (An int divided by an int64 tensor
+# is rounded to float32.) Then, for each parameter, scale its gradient in place by your share, and all-reduce it.
 # </details>
 
 # %% exercise="weigh-uneven-shards" difficulty=3 minutes=10
@@ -790,9 +789,9 @@ reveal(
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `while len(flights) < len(buckets) and missing[len(flights)] == 0:` concatenate that bucket's gradients, and append
-# `(flat, dist.all_reduce(flat, async_op=True))`. At the end: wait, divide by `world_size`, `split` by the parameters'
-# `numel()`, and view each piece as its parameter.
+# While there is a next bucket and nothing of it is missing: concatenate its gradients, each of them flattened, start an
+# all-reduce with `async_op=True`, and append the flat tensor with its handle. At the end: wait, divide by `world_size`,
+# `split` by the parameters' `numel()`, and view each piece as its parameter.
 # </details>
 
 # %% exercise="overlap-by-hooks" difficulty=4 minutes=20
@@ -1303,7 +1302,7 @@ predict("numbers to be summed, for 6 columns", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `torch.cat([x.sum(0), x.square().sum(0), x.new_tensor([len(x)])])` is all of it in one tensor. After the all-reduce,
+# Concatenate the sums of `x` over the rows, those of its squares, and `x.new_tensor([len(x)])`. After the all-reduce,
 # divide all but the last number by the last, and `chunk(2)` gives the two means.
 # </details>
 

@@ -707,8 +707,9 @@ predict("the bubble of 1F1B is", ..., choices=["smaller", "the same", "larger"])
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `steps = forward[:ahead]`; `zip(forward[ahead:], backward)` gives the pairs, and stops when there are no forwards
-# left; then come the last `ahead` entries of `backward`. (If `ahead` is 0, `backward[-ahead:]` would be all of them.)
+# Three slices: the first `ahead` forwards; then pairs, a `zip` of the other forwards with the backwards, which stops
+# when there are no forwards left; then the last `ahead` backwards. (If `ahead` is 0, `backward[-ahead:]` would be all
+# of them.)
 # </details>
 
 # %% exercise="one-f-one-b" difficulty=3 minutes=15
@@ -1269,8 +1270,8 @@ predict("times that a message's time adds", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Before computing: `receives[m].wait()`, then append `dist.irecv(buffers[m + 1], src=rank - 1)` unless `m` was the
-# last. After it: append `dist.isend(y, dst=rank + 1)` to `sends`, except on the last rank.
+# Before computing: wait for receive number `m`, then start the next one, into its own buffer, unless `m` was the last.
+# After it: start the send of `y` and append its handle to `sends`, except on the last rank.
 # </details>
 
 # %% exercise="overlapped-forward" difficulty=3 minutes=15
