@@ -1737,9 +1737,7 @@ for dtype, cut, weights, updated in spawn(
 
 # %% [markdown]
 # In float64 it is the same training. In bfloat16 each weight that is used has only 3 digits, but the master weights
-# keep what the small steps add to it. (A gradient is still averaged by an all-reduce along dp, as your function does
-# it. With a reduce-scatter each rank would get its own part only, for half the bytes, and the norm would need one more
-# sum.)
+# keep what the small steps add to it.
 
 # %% [markdown]
 # ### Stopped, and resumed on another grid
@@ -2087,9 +2085,8 @@ print(
 )
 
 # %% [markdown]
-# The closed form describes a step as large runs make it: gradients in 32 bits, scattered layer by layer beside the last
-# backward pass, Adam's state spread over dp, and parameters gathered again. The program above has 16-bit gradients, one
-# all-reduce at the end, and no optimizer, so the two can't agree to the digit.
+# The two can't agree to the digit. The closed form has gradients in 32 bits, scattered beside the last backward pass,
+# and an optimizer; the program has 16-bit gradients and one all-reduce at the end.
 #
 # A model of 175 billion parameters on 1,024 GPUs, with 1,536 sequences of 2,048 tokens per step:
 
