@@ -582,7 +582,7 @@ def all_reduce_from_halves(x: Tensor, group: dist.ProcessGroup | None) -> Tensor
 
     x: same shape (1 element or more) and dtype on every rank, contiguous or not, left
         unchanged. Returns that shape and dtype.
-    Chunks have ceil(x.numel() / P) elements; the last ones are padded with zeros.
+    Chunks have ceil(x.numel() / P) elements; what is missing is filled up with zeros.
     """
     world_size = dist.get_world_size(group)
     size = -(-x.numel() // world_size)  # elements in a chunk, rounded up
