@@ -22,6 +22,12 @@ wrong("always-the-cpu", "names a GPU").replace("str(get_device())", '"cpu"')
 wrong("device-by-hand", "put together by hand").replace("str(get_device())", 'get_device().type + ":0"')
 wrong("always-the-first-gpu", "rank 0's GPU").replace("str(", '"cuda:0" if get_device().type == "cuda" else str(')
 wrong("device-index", "not what get_device() says").replace("str(get_device())", "get_device().index")
+wrong(
+    "rank-on-its-machine", sentence="its number among the ranks of one machine: `LOCAL_RANK` is not the rank"
+).replace("dist.get_rank()", 'int(os.environ["LOCAL_RANK"])')
+wrong(
+    "ranks-of-its-machine", sentence="how many ranks are on one machine: `LOCAL_WORLD_SIZE` is not the world size"
+).replace("dist.get_world_size()", 'int(os.environ["LOCAL_WORLD_SIZE"])')
 right("reads-the-environment").replace("dist.get_rank()", 'int(os.environ["RANK"])')
 
 wrong, right = ANSWERS.to("replicas-in-step")
@@ -78,6 +84,9 @@ GATHER = f"dist.all_gather(everyone, {NUMBER})"
 APPEND = "gathered.append([int(one) for one in everyone])"
 stays = wrong("never-parts", "Leave each meeting before the next one")
 stays.replace(f"{APPEND}\n{LEAVE}", APPEND)
+wrong(
+    "its-own-number-for-all", sentence="this rank's number in all places: all_gather fills the list that you give it"
+).replace(APPEND, APPEND.replace("int(one)", "int(number)"))
 wrong("parts-late", "has a process group").like(stays).replace(STORE, f"dist.is_initialized() and {LEAVE}; {STORE}")
 wrong("numbers-ranks-backwards", "give rank=").replace("rank=rank", "rank=world_size - 1 - rank")
 wrong("a-world-of-its-own", "the number who come to it", varies=True).replace("world_size=world_size", "world_size=1")

@@ -116,8 +116,12 @@ ASK = "take str(get_device())"
 
 
 def here_and_on_gpus(function: Callable[[], Any]) -> Any:
-    """What the function returns, and as one more entry the device it names where get_device() is the rank's GPU."""
-    me = function()
+    """What the function returns, and as one more entry the device it names where get_device() is the rank's GPU.
+
+    To torchrun's variables it looks as if every two ranks had a machine of their own.
+    """
+    with patch.dict(os.environ, LOCAL_RANK=str(dist.get_rank() % 2), LOCAL_WORLD_SIZE="2"):
+        me = function()
     if not isinstance(me, dict):
         return me
     on_gpus = f"cuda:{dist.get_rank()}"  # also of an answer that needs a real GPU there

@@ -1,6 +1,6 @@
 # %% [markdown] question="How do processes find each other, stay together and fail, and why train on many at all?"
 # # Processes and ranks
-# *you need: PyTorch tensors and `backward()`. You do not need: a GPU, or any experience with a second process.*
+# *you need: PyTorch tensors and `backward()`, but no GPU and no experience with more than one process.*
 #
 # A large model is trained by thousands of processes that behave like one. In this lesson you start a few, watch two of
 # them drift apart, and bring them back together. You let them find each other by hand, make them take turns, and break

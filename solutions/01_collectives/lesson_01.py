@@ -9,7 +9,7 @@
 #
 # By the end of this lesson you will know what each of the eight leaves on every rank, and what it is built from. You
 # will have built some of them out of messages and some out of each other. And you will have broken their rules, and
-# seen which breaches stop the program and which only give wrong numbers.
+# seen which violations stop the program and which ones only give wrong numbers.
 
 # %%
 from functools import partial
@@ -582,7 +582,7 @@ def all_reduce_from_halves(x: Tensor, group: dist.ProcessGroup | None) -> Tensor
 
     x: same shape (1 element or more) and dtype on every rank, contiguous or not, left
         unchanged. Returns that shape and dtype.
-    Chunks have ceil(x.numel() / P) elements; the last ones are padded with zeros.
+    Chunks have ceil(x.numel() / P) elements; what is missing is filled up with zeros.
     """
     world_size = dist.get_world_size(group)
     size = -(-x.numel() // world_size)  # elements in a chunk, rounded up

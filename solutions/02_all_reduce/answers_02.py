@@ -96,6 +96,9 @@ wrong("asks-the-world-for-a-child", "that has no partner in the team does nothin
 )
 
 wrong, right = ANSWERS.to("ring-reduce-scatter")
+wrong("adds-to-what-was-sent", "add what arrives to your chunk of that number").replace(
+    "chunks[incoming] += arrived", "chunks[outgoing] += arrived"
+)
 wrong("the-whole-sum", "return chunk `place` of it").function("return naive_all_reduce(x, team, rank)")
 wrong("everybody-sends-first", "Everyone sends first").replace(
     "exchange(chunks[outgoing], right, arrived, left)",

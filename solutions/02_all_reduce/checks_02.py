@@ -581,7 +581,8 @@ hidden_ring_reduce_scatter = vary(ring_reduce_scatter, **AROUND)
 
 def chunk_of_sum(me: Member) -> RightAndMistakes:
     right = me.chunk(me.total)
-    own = "your own chunk, and nothing was added to it: it must arrive in the last step, so send chunk place - 1 first"
+    own = "your own chunk, and nothing was added to it: add what arrives to your chunk of that number, and send chunk "
+    own += "place - 1 first, so that your own arrives last"
     return right, {
         own: me.chunk(me.x),
         MEAN: right / len(me.team),

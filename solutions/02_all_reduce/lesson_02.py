@@ -219,9 +219,9 @@ predict("message times of a tree of 8", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Up: `if place % (2 * distance) == distance:` send to `team[place - distance]`; `elif` the remainder is 0 and
-# `place + distance < size`: receive from `team[place + distance]`, then add. Down: the same two conditions, with
-# `recv` and `send` exchanged, and nothing to add.
+# Up: if the place modulo twice the distance is the distance itself, send to the place one distance below. If it is 0,
+# and there is a place one distance above, receive from there, then add. Down: the same two conditions, with `recv` and
+# `send` exchanged, and nothing to add.
 # </details>
 
 # %% exercise="tree-all-reduce" difficulty=3 minutes=15
@@ -383,9 +383,9 @@ figures.ring(size=4, step=2)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `outgoing = (place - 1 - step) % size` and `incoming = (outgoing - 1) % size`. Make `arrived` like
-# `chunks[incoming]`, call `exchange(chunks[outgoing], right, arrived, left)`, and add `arrived` to
-# `chunks[incoming]`.
+# Your own chunk must come last, so in step 0 you send the chunk before it, and in each further step the one before
+# that: the number falls by 1, modulo P. What comes in is one before what goes out. Receive it in a new tensor of that
+# chunk's size with `exchange`, then add it to your copy of the chunk.
 # </details>
 
 # %% exercise="ring-reduce-scatter" difficulty=3 minutes=20
@@ -714,9 +714,9 @@ predict("9 ranks take longer than 8, times", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# An extra rank sends `x` to `team[place - power]` and then receives `total` from there. Each of the others first
-# receives from `team[place + power]` and adds, if `place < extra`; then calls
-# `total = all_reduce(total, team[:power], rank)`; then sends `total` back, if `place < extra`.
+# An extra rank makes two calls: it sends `x` to the place P' below its own, and receives the sum from there. Each of
+# the others first receives and adds, if it is one of the first `extra`; then calls `all_reduce` with the first P' ranks
+# of the team; then sends the sum back, if it has received.
 # </details>
 
 # %% exercise="halving-doubling-any-size" difficulty=3 minutes=12
@@ -874,8 +874,9 @@ predict("times n to the other node", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `inside = team[node * local : (node + 1) * local]` and `across = team[seat::local]`. Then `reduce_scatter` inside,
-# `all_reduce` your chunk across, and `all_gather` inside; the last one needs to know how many elements `x` has.
+# Both teams are slices: the ranks of a node are `local` neighbours, and those of a seat are `local` apart. Then
+# `reduce_scatter` inside, `all_reduce` your chunk across, and `all_gather` inside; the last one needs to know how many
+# elements `x` has.
 # </details>
 
 # %% exercise="hierarchical-all-reduce" difficulty=3 minutes=12

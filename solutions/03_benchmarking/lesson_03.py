@@ -396,7 +396,7 @@ print(f"mean {mean * 1e3:.2f} ms     median {middle * 1e3:.2f} ms, spread {sprea
 # %% [markdown]
 # ## Size of a collective
 #
-# The **size** $S$ of a collective is that of the **whole**:
+# The **size** $S$ of a collective is the size of the **whole**:
 #
 # | collective | the whole is | what one rank hands in |
 # |---|---|---|
@@ -811,8 +811,8 @@ reveal(
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `rows = torch.stack([1 / t, n / t], dim=1)`, then `torch.linalg.lstsq(rows, ones).solution`, with `ones` in float64
-# too. The solution has shape (2, 1): flatten it and turn it into two plain numbers.
+# Stack `1 / t` and `n / t` as two columns, make a column of ones in float64 too, and give both to `torch.linalg.lstsq`.
+# Its solution has shape (2, 1): flatten it and turn it into two plain numbers.
 # </details>
 
 # %% exercise="fit" difficulty=3 minutes=12

@@ -130,6 +130,10 @@ wrong("floats-only", "those of whole numbers as well").replace(
 wrong("what-is-trained", "frozen parameters must be broadcast too").replace(
     "for tensor in tensors:", "for tensor in [*(p for p in model.parameters() if p.requires_grad), *model.buffers()]:"
 )
+wrong("through-float32", sentence="rank 0's, rounded to float32: broadcast each tensor in its own dtype").replace(
+    "dist.broadcast(tensor.detach(), src=0)",
+    "short = tensor.detach().float()\ndist.broadcast(short, src=0)\ntensor.detach().copy_(short)",
+)
 wrong("twice", "each tensor only once", caught_by="traffic").replace(
     "for tensor in tensors:", "for tensor in tensors * 2:"
 )
@@ -147,6 +151,9 @@ right("flat-by-dtype").body("""
 """)
 
 wrong, right = ANSWERS.to("weigh-uneven-shards")
+wrong(
+    "by-the-largest-shard", sentence="weighted by the rows of the largest shard: divide by the rows of all ranks"
+).replace("dist.all_reduce(rows)", "dist.all_reduce(rows, op=dist.ReduceOp.MAX)")
 wrong(
     "forgets-its-own-rows",
     sentence="the sum of means divided by the number of all rows: multiply each by its own rows first",

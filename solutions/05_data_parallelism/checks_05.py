@@ -352,7 +352,7 @@ def expect_broadcasts(answer: Answer, nbytes: int) -> str:
         sent = sum(call.bytes for call in calls)
         if sent != nbytes:
             too_much = f"{sent / nbytes:.3g} times as much as is needed: broadcast each tensor only once."
-            mistake = too_much if sent > nbytes else "Some tensors are left out."
+            mistake = too_much if sent > nbytes else "Some tensors are left out, or not sent in their own dtype."
             raise CheckFailed(f"rank {rank} {did} {sent} bytes", once, mistake)
     return f"each rank {did} {once}."
 
@@ -376,7 +376,7 @@ def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: 
     models, right, mistakes = replicas(norm, world_size), {}, {}
     for number, (name, tensor) in enumerate(held_by(norm).items()):
         drawn = draws.different_integers(world_size, tuple(tensor.shape), tensor.dtype, seed=number)
-        held = torch.stack(drawn) + 100 * number
+        held = torch.stack(drawn) + 100 * number + (2**-20 if tensor.is_floating_point() else 0)  # too long for float32
         for model, value in zip(models, held, strict=True):
             held_by(model)[name].detach().copy_(value)
         part, own = f"parameter {name!r}", "it was not broadcast, or not into the model's own memory"

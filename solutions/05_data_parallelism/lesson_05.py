@@ -94,7 +94,7 @@ def shard_the_batch(batch: Tensor, rank: int, world_size: int) -> Tensor:
     B % P ranks have one row more than the others; a shard may be empty.
     """
     ### BEGIN SOLUTION
-    # rows of everybody; so many ranks have one more
+    # rows of every rank, and how many ranks have one more
     size, larger = divmod(len(batch), world_size)
     first = rank * size + min(rank, larger)
     return batch[first : first + size + (rank < larger)]
@@ -302,8 +302,8 @@ reveal(
 # ## Weighting uneven shards
 #
 # The last batch of an epoch has 7 rows, and there are 4 ranks. Each rank's loss is the mean over **its own** rows. Is
-# the mean of the gradients still that of the batch? **Predict**, for one weight, two ranks, and a loss whose gradient
-# is the mean of the rows: rank 0 has the rows 0, 0, 0, rank 1 has the row 12.
+# the mean of the gradients still the gradient of the batch? **Predict**, for one weight, two ranks, and a loss whose
+# gradient is the mean of the rows: rank 0 has the rows 0, 0, 0, rank 1 has the row 12.
 
 # %%
 predict("the mean of the two ranks' gradients", ...)
@@ -338,9 +338,8 @@ reveal("the gradient of the whole batch", mean_of_all, why="12 is one row in fou
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# All-reduce `rows = torch.tensor(len(shard))`; then `rows.item()` is the sum as a plain number. (An int divided by an
-# int64 tensor is rounded to float32.) Then `parameter.grad *= len(shard) / rows.item()` and an all-reduce, for each
-# parameter.
+# All-reduce a tensor of your number of rows; `.item()` is the sum as a plain number. (An int divided by an int64 tensor
+# is rounded to float32.) Then, for each parameter, scale its gradient in place by your share, and all-reduce it.
 # </details>
 
 # %% exercise="weigh-uneven-shards" difficulty=3 minutes=10
@@ -508,7 +507,7 @@ reveal("samples that are seen twice", sum(map(len, epochs[0])) - 10, why="3 on e
 # # Part 3 · Fewer, larger messages
 # The naive version is correct. Is it fast? Let's ask a virtual cluster: 16 GPUs in 2 nodes of type `dgx-h100`, an MLP
 # of 48 layers with 1024 x 1024 weights in bfloat16, 4,096 rows on each rank. Tensors have sizes here and no values. One
-# rank has nothing to exchange, so its time is that of computing alone. What 16 ranks need beyond that is called
+# rank has nothing to exchange, so all of its time is computing. What 16 ranks need beyond that is called
 # **exposed** communication.
 #
 # All 16 do the same, so it is enough to run one of them: of the ranks for which `alike` returns the same value,
@@ -836,9 +835,9 @@ reveal(
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `while len(flights) < len(buckets) and missing[len(flights)] == 0:` concatenate that bucket's gradients, and append
-# `(flat, dist.all_reduce(flat, async_op=True))`. At the end: wait, divide by `world_size`, `split` by the parameters'
-# `numel()`, and view each piece as its parameter.
+# While there is a next bucket and nothing of it is missing: concatenate its gradients, each of them flattened, start an
+# all-reduce with `async_op=True`, and append the flat tensor with its handle. At the end: wait, divide by `world_size`,
+# `split` by the parameters' `numel()`, and view each piece as its parameter.
 # </details>
 
 # %% exercise="overlap-by-hooks" difficulty=4 minutes=20
@@ -986,12 +985,12 @@ spawn(skipping_none, 2)
 reveal(
     "skipping None ends in",
     "a deadlock",
-    why="Two all-reduces pair up, with the wrong gradients in the second; nobody answers the third.",
+    why="Two all-reduces pair up, with the wrong gradients in the second; the third never finds a partner.",
 )
 
 # %% [markdown]
 # Rank 0 all-reduces three gradients, rank 1 two: rank 0's gradient of branch 0 meets rank 1's of branch 2, and the last
-# call finds nobody. With one more branch in use on rank 1, nothing would even hang.
+# call finds no partner. With one more branch in use on rank 1, nothing would even hang.
 
 # %% [markdown]
 # ## Averaging only what is used
@@ -1003,7 +1002,7 @@ reveal(
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Every rank must make the same all-reduces in the same order. So the decision which ones to make may depend only on
+# Every rank must make the same all-reduces in the same order. So the decision about which ones may depend only on
 # something that all ranks know. What could that be?
 # </details>
 #
@@ -1091,9 +1090,9 @@ predict("the users come", ..., choices=choices)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# At the beginning of a last backward, set the counts of missing gradients and the list of flights anew; in any other,
-# let the hooks do nothing. After it, start the buckets that are left: a gradient that is None contributes zeros. Count
-# a rank as a user if it has a gradient **before** the zeros are filled in.
+# At the beginning of the last backward pass, reset the counts of missing gradients and the list of flights; in any
+# other, let the hooks do nothing. After it, start the buckets that are left: a gradient that is None contributes zeros.
+# Count a rank as a user if it has a gradient **before** the zeros are filled in.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1349,7 +1348,7 @@ predict("numbers to be summed, for 6 columns", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `torch.cat([x.sum(0), x.square().sum(0), x.new_tensor([len(x)])])` is all of it in one tensor. After the all-reduce,
+# Concatenate the sums of `x` over the rows, those of its squares, and `x.new_tensor([len(x)])`. After the all-reduce,
 # divide all but the last number by the last, and `chunk(2)` gives the two means.
 # </details>
 
@@ -1382,7 +1381,7 @@ check(normalise_globally, judges="traffic")
 reveal(
     "numbers to be summed, for 6 columns",
     2 * 6 + 1,
-    why="For each column the sum of its numbers and that of their squares; and once, how many rows there are.",
+    why="For each column the sum of its numbers and the sum of their squares; and once, how many rows there are.",
 )
 
 # %% [markdown]
@@ -1488,7 +1487,7 @@ print("equal to the serial batch norm:", error < 1e-9)
 # # Part 7 · Compared with PyTorch's DDP
 # `DistributedDataParallel(model)` is what you have built: broadcast, buckets, hooks. `spawn` records its calls too, so
 # we can look at what its options do. Here is a model with 8 layers of 64 kB each on 2 ranks, three steps with each
-# option. (A cap is in MiB; 0.15 of them are 157,286 bytes.)
+# option. (A cap is in MiB: 0.15 MiB is 157,286 bytes.)
 
 # %%
 def calls_of_ddp(rank, world_size, options):
@@ -1671,8 +1670,8 @@ for gpus in (8, 1024):
 # copy from memory to the GPU only overlaps with computing if the memory is **pinned**, that is, the system may not move
 # it: `pin_memory=True`, then `x.to(device, non_blocking=True)`. And the slowest rank sets the pace, here as everywhere.
 #
-# **Failures.** All ranks wait in every all-reduce, so one GPU that fails stops all. During 54 days of training Llama 3
-# on 16,384 GPUs, Meta counted 419 unexpected interruptions (*The Llama 3 Herd of Models*, 2024).
+# **Failures.** All ranks wait in every all-reduce, so one GPU that fails stops them all. During 54 days of training
+# Llama 3 on 16,384 GPUs, Meta counted 419 unexpected interruptions (*The Llama 3 Herd of Models*, 2024).
 
 # %%
 between = 54 * 24 / 419  # hours between two interruptions
@@ -1817,7 +1816,7 @@ def best_buckets(
 # <details><summary>Hint 3: beyond par</summary>
 #
 # Suppose you know the earliest end for the last $k$ gradients, for every smaller $k$. Then the best plan for one
-# gradient more has some last bucket, and before it one of the plans that you know already.
+# more gradient has some last bucket, and before it one of the plans that you know already.
 # </details>
 
 # %% tags=["notebook-only"]

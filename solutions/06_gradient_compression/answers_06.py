@@ -73,6 +73,10 @@ right("compares").body("""
     up = torch.rand(y.shape, generator=generator, dtype=torch.float64) < y - y.floor()
     return torch.where(up, y.floor() + 1, y.floor())
 """)
+right("at-most-and-0-is-drawn").replace("return below + (u < y", "u[5] = 0\nreturn below + (u <= y")
+wrong("at-most-in-8-bits", "What is whole must stay").replace(
+    "generator=generator)", "generator=generator, dtype=torch.bfloat16)"
+).replace("u < y", "u <= y")
 right("bernoulli").body("return y.floor() + torch.bernoulli(y - y.floor(), generator=generator)")
 wrong("rounds-twice", "rounds a second time").replace("below + (u < y - below)", "torch.round(y + u)")
 wrong("a-fair-coin", "goes up half of the time").replace("below + (u < y - below)", "torch.floor(y) + (u < 0.5)")

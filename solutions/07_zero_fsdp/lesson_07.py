@@ -729,7 +729,7 @@ def zero_3(
 # <details><summary>Hint 1: where to look</summary>
 #
 # The forward pass is a loop over `zip(weights, pieces)`: gather, `x = layer(x, weight)`, free if `reshard`, and a hook
-# on `x`. The reduction is that of `zero_2`, without microbatches.
+# on `x`. The reduction is the one in `zero_2`, without microbatches.
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
@@ -1002,7 +1002,7 @@ for stage, (measured, formula) in enumerate(zip(by_running, by_formula)):
 
 # %% [markdown]
 # To the last digit shown, these are the paper's 120, 31.4, 16.6 and 1.9 GB. With ZeRO-1 the model fits on a GPU of
-# 80 GB, with ZeRO-3 on that of a laptop, if there are 64 of them.
+# 80 GB, and with ZeRO-3 on the GPU of a laptop, if you have 64 laptops.
 
 # %% [markdown]
 # # Part 6 · In real training runs

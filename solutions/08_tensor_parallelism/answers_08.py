@@ -470,6 +470,10 @@ right("both-sums-in-one-call").body("""
 """)
 
 wrong, right = ANSWERS.to("parallel-attention")
+wrong(
+    "every-t-th-row",
+    sentence="the result with every t-th row of w_out: a rank's heads are neighbours, so their rows are too",
+).replace("w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out[tp_rank::tp_size]")
 OWN = "[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]"
 wrong(
     "blocks-of-columns",

@@ -268,8 +268,9 @@ predict("extra b in y", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `y = all_reduce(x_local @ w_local, tp_group) + bias`. The gradients are those of an ordinary linear layer: `grad @
-# w_local.T`, `x_local.T @ grad`, `grad.sum(0)`.
+# Forward: `all_reduce` the product, then add the bias. The gradients are those of an ordinary linear layer. The input's
+# is `grad` times the transposed weight, the weight's is the transposed input times `grad`, and the bias's is the sum of
+# `grad` over the rows.
 # </details>
 
 # %% exercise="row-parallel" difficulty=3 minutes=12
@@ -624,7 +625,8 @@ predict("all-reduces, forward and backward", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `h_local = gelu(f(x) @ w_up_local + b_up_local)`, then `g(h_local @ w_down_local) + b_down`.
+# Three lines: gelu of `f(x)` times the columns, plus their bias; that times the rows; and `g` of the product, plus
+# `b_down`.
 # </details>
 
 # %% exercise="megatron-mlp" difficulty=3 minutes=12
@@ -749,8 +751,8 @@ predict("rank 1's rows for its tokens", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `index = tokens - tp_rank * rows`, `mine = (index >= 0) & (index < rows)`,
-# `found = table_local[index.clamp(0, rows - 1)]`, and `y_partial = torch.where(mine.unsqueeze(-1), found, 0.0)`.
+# The index is the token minus this rank's first row. A token is this rank's if its index is at least 0 and less than
+# `rows`. Look the clamped index up in `table_local`; where the mask is False, take 0.0 instead.
 # </details>
 
 # %% exercise="parallel-embedding" difficulty=3 minutes=12
@@ -920,9 +922,9 @@ figures.qkv_columns(num_heads=4, tp_size=2)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]` are the three local weights. With `h =
-# f(x)`, take `split_heads(h @ part, heads_local)` for each of them, then `merge_heads(attend(q, k, v))`, and `g` of its
-# product with this rank's rows of `w_out`.
+# Take this rank's chunk of each of `w_qkv.chunk(3, dim=1)`: three local weights. Multiply `h = f(x)` by each of them,
+# and split each product into `heads_local` heads. Attend, merge the heads, multiply by this rank's rows of `w_out`, and
+# pass the product through `g`.
 # </details>
 
 # %% exercise="parallel-attention" difficulty=3 minutes=15
@@ -1054,9 +1056,9 @@ predict(
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `GatherSequence` returns `all_gather(x_local, tp_group, dim=1)`; its backward pass returns
-# `reduce_scatter(grad_partial, ctx.tp_group, dim=1), None`. In the other class the two verbs are swapped. The `None` is
-# for `tp_group`, which has no gradient.
+# `GatherSequence` calls the verb that gathers, along dimension 1; its backward pass calls the one that adds and
+# scatters, along the same dimension. In the other class the two verbs change places. Each backward pass also returns
+# `None`, for `tp_group`, which has no gradient.
 # </details>
 
 # %% exercise="across-sequence" difficulty=3 minutes=12
@@ -1134,8 +1136,8 @@ check(across_sequence, judges="traffic")
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `h = gather(layer_norm(x_local, f(norm_weight), f(norm_bias)))`, then the two matrices with gelu between them, and
-# `x_local + scatter(y_partial) + f(b_down)`.
+# LayerNorm of this rank's tokens, with `f` of its weight and of its bias; gather; the two matrices with gelu between
+# them; scatter. Then add `x_local` and `f(b_down)`.
 # </details>
 
 # %% exercise="sequence-parallel-mlp" difficulty=4 minutes=18

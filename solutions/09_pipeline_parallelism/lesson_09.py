@@ -2,8 +2,8 @@
 # # Pipeline parallelism
 # *you need: lesson 01 (send, receive, handles), and `backward()` in PyTorch.*
 #
-# A model that is too large for one GPU can be cut by its layers: the first GPU has the first layers, the next GPU the
-# next ones. It sounds like the simplest method of all. Then you look at the GPUs, and nearly all of them are idle.
+# A model that is too large for one GPU can be cut by its layers: the first GPU has the first layers, the next GPU has
+# the next ones. It sounds like the simplest method of all. Then you look at the GPUs, and nearly all of them are idle.
 #
 # In this lesson you cut a model into stages, send activations forward and gradients back, and get exactly the gradients
 # that one process computes. Then you write the schedules that keep the GPUs busy: GPipe, 1F1B and interleaved 1F1B.
@@ -330,7 +330,7 @@ def bubble_shares(
 # %% [markdown]
 # <details><summary>Hint for the last one</summary>
 #
-# Start with one microbatch and add one at a time until there are enough. You need no formula.
+# Start with one microbatch and add one at a time until there are enough. You don't need a formula.
 # </details>
 
 # %% check="bubble-shares" judges="values" points=2
@@ -586,7 +586,7 @@ figures.schedule(second, "second", beside=first)
 # ## GPipe
 #
 # The simplest schedule: all forward passes, then all backward passes, both in the order of the microbatches, on every
-# rank. Its name is that of the system that introduced it (GPipe, 2019).
+# rank. It is named after the system that introduced it (GPipe, 2019).
 #
 # **Predict** for $M = 8$, $P = 4$, F = 1 s and B = 2 s: how long does it take, and what share of that is the bubble?
 
@@ -707,8 +707,9 @@ predict("the bubble of 1F1B is", ..., choices=["smaller", "the same", "larger"])
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `steps = forward[:ahead]`; `zip(forward[ahead:], backward)` gives the pairs, and stops when there are no forwards
-# left; then come the last `ahead` entries of `backward`. (If `ahead` is 0, `backward[-ahead:]` would be all of them.)
+# Three slices: the first `ahead` forwards; then pairs, a `zip` of the other forwards with the backwards, which stops
+# when there are no forwards left; then the last `ahead` backwards. (If `ahead` is 0, `backward[-ahead:]` would be all
+# of them.)
 # </details>
 
 # %% exercise="one-f-one-b" difficulty=3 minutes=15
@@ -868,10 +869,10 @@ spawn(exchange, 2).results
 # %% [markdown]
 # ## A schedule engine
 #
-# A rank may have several stages, its **chunks**; until part 7 it has one, chunk 0. Stage number, neighbours and the
-# computing are given. All communication is up to you. **Between two steps there is one call**: it hands over what the
-# step before has to send, together with what the next step needs to receive. Then wait for the receive alone: the rank
-# that you send to may have more steps to take before it receives.
+# A rank may have several stages, its **chunks**; until part 7 it has one, chunk 0. The stage number, the neighbours and
+# the computation are given. All communication is up to you. **Between two steps there is one call**: it hands over what
+# the step before has to send, together with what the next step needs to receive. Then wait for the receive alone: the
+# rank that you send to may have more steps to take before it receives.
 #
 # **F of a stage.** It needs its input `x` from the rank before, and `x` must require a gradient; stage 0 has its input
 # already. Afterwards `x` and `y` are kept for the backward. `y`, without its graph, is to be sent to the rank after;
@@ -1263,14 +1264,14 @@ predict("times that a message's time adds", ...)
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# Wait for the receive of $m$, then start that of $m + 1$ at once, if there is one: it travels while you compute. A
-# send is started and not waited for; keep its handle, and wait for all of them at the very end.
+# Wait for the receive of $m$, then start the receive of $m + 1$ at once, if there is one: it travels while you compute.
+# A send is started and not waited for; keep its handle, and wait for all of them at the very end.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Before computing: `receives[m].wait()`, then append `dist.irecv(buffers[m + 1], src=rank - 1)` unless `m` was the
-# last. After it: append `dist.isend(y, dst=rank + 1)` to `sends`, except on the last rank.
+# Before computing: wait for receive number `m`, then start the next one, into its own buffer, unless `m` was the last.
+# After it: start the send of `y` and append its handle to `sends`, except on the last rank.
 # </details>
 
 # %% exercise="overlapped-forward" difficulty=3 minutes=15
@@ -1410,7 +1411,7 @@ check(interleaved_layers, judges="values")
 # the first $v - 1$ chunks of all ranks, and for each rank further from the end, getting there and back takes two steps
 # more. So there are $2 (P - 1 - r) + (v - 1) P$ forward passes ahead, and never more than $M v$.
 #
-# **Predict** the bubble's share of the total for $P = 4$, $M = 8$ and $v = 2$. That of 1F1B was 0.27.
+# **Predict** the bubble's share of the total for $P = 4$, $M = 8$ and $v = 2$. For 1F1B it was 0.27.
 
 # %%
 predict("the bubble of interleaved 1F1B", ...)
@@ -1418,14 +1419,14 @@ predict("the bubble of interleaved 1F1B", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Write down `k`, chunk and microbatch for 2 ranks, 4 microbatches and 2 chunks, and hold them against the two
+# Write down `k`, chunk and microbatch for 2 ranks, 4 microbatches and 2 chunks, and compare them with the two
 # formulas above.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
 # The backward pass has the same microbatch and the chunk counted from the other end: `num_chunks - 1 - chunk`. With
-# both lists made, the three phases are those of 1F1B; only `ahead` is another number.
+# both lists made, the three phases are the same as in 1F1B; only `ahead` is a different number.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>

@@ -571,7 +571,7 @@ reveal(
 # whatever the segments.
 #
 # Is the formula right to the byte? A layer of the MLP keeps its input and the GELU's argument, which have equal sizes.
-# Let a small one run here, and count what is alive as activations. The time is that of a large one, on the virtual
+# Run a small one here, and count the activations that are alive. The times are those of a large one, on the virtual
 # H100.
 
 # %%
@@ -611,7 +611,7 @@ for k in (1, 2, 3, 4, 6, 8, 12, 24):
     )
 
 # %% [markdown]
-# Equal to the byte, and the time is the same for every $k$: one forward pass more.
+# Equal to the byte, and the time is the same for every $k$: one extra forward pass.
 #
 # Nothing forces you to recompute **every** layer. Below, only the first 4, 8, 12 ... of the 24 layers are checkpoints,
 # one for each layer. That is the trade in full: each layer buys memory for time. Segments of several layers, the other

@@ -194,8 +194,8 @@ for scale in (0.0, 0.05, 0.2):
 # ## Buffer positions
 #
 # Which row of its expert's buffer does each token get? The first choices of **all** tokens are placed before any
-# second choice, so that nobody loses a first choice to somebody else's second. Within a choice the order is that of the
-# tokens. A place at or beyond the capacity means that the token is dropped there.
+# second choice, so that nobody loses a first choice to somebody else's second. Within a choice, tokens come in their
+# order. A place at or beyond the capacity means that the token is dropped there.
 #
 # On a GPU, a loop over tokens launches kernels for every single token. Use whole tensors: a one-hot matrix, and a
 # cumulative sum over it.
@@ -687,8 +687,9 @@ for what, counts in {
 
 # %% [markdown]
 # # Part 4 · Balance
-# Nothing so far keeps a router from sending every token to one expert. It even tends to: an expert that is chosen often
-# learns more, gets better, and is chosen more often. First the price, then two cures, then a training run with each.
+# Nothing so far keeps a router from sending every token to one expert. In fact it tends to: an expert that is chosen
+# often learns more, gets better, and is chosen more often. First the price, then two cures, then a training run with
+# each.
 
 # %% [markdown]
 # ## Time of the slowest rank
@@ -952,8 +953,8 @@ reveal(
 # with about 64 tokens for each expert, even a perfect router gives one of them more than the mean in nearly every step.
 #
 # But this is one small problem and one seed. Try others (`train_mixture` takes a `seed`): the balancing loss may leave
-# its fullest expert at twice the mean or more, and neither cure lowers the training loss every time. How much a cure
-# gains or costs in a large model, such runs can't tell.
+# its fullest expert at twice the mean or more, and neither cure lowers the training loss every time. Such runs can't
+# tell you how much a cure gains or costs in a large model.
 
 # %% [markdown]
 # # Part 5 · Who reduces which gradient
@@ -1279,8 +1280,8 @@ reveal(
 
 # %% [markdown]
 # With one row for each rank, latency is all that counts, and saving messages pays. With many rows the bytes count, and
-# those that cross between nodes are the same in both forms. A model that generates text one token at a time lives at
-# the first end, training at the second.
+# those that cross between nodes are the same in both forms. A model that generates text one token at a time is in
+# the first situation, training in the second.
 
 # %% [markdown]
 # ### How your predictions went
@@ -1363,13 +1364,13 @@ def expert_placement(routing: list[list[int]]) -> list[int]:
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
-# A list of totals, one for each node, and the experts from the most popular to the least. A node that is full is out of
-# the choice.
+# A list of totals, one for each node, and the experts from the most popular to the least. A node that is full is no
+# longer a candidate.
 # </details>
 # <details><summary>Hint 3: beyond par</summary>
 #
-# Balanced load is not all: a token whose expert is on its own node sends nothing. Write down an estimate of the time
-# with both parts, and swap pairs of experts for as long as that helps.
+# A balanced load isn't everything: a token whose expert is on its own node sends nothing. Write down an estimate of the
+# time with both parts, and swap pairs of experts for as long as that helps.
 # </details>
 
 # %% tags=["notebook-only"]

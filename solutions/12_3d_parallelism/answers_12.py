@@ -871,6 +871,53 @@ right("by-slices").body("""
     return plan
 """)
 
+wrong, right = ANSWERS.to("shard-boxes")
+wrong(
+    "qkv-as-one",
+    sentence="one box for q, k and v together: the whole has all of q first, so a shard lies in three places",
+).replace("pieces = 3 if", "pieces = 1 if")
+wrong(
+    "three-in-a-row",
+    sentence="three boxes side by side: the columns of the other ranks lie between a shard's q, k and v",
+).replace("(piece * tp_size + tp_rank)", "(tp_rank * pieces + piece)")
+wrong("rows-for-columns", sentence="cut along the other dimension: rows are the first, columns the last one").replace(
+    '0 if cut == "rows" else len(shape) - 1', 'len(shape) - 1 if cut == "rows" else 0'
+)
+wrong(
+    "shape-of-the-whole", sentence="a part of the shard's box: `shape` is that of the shard, not of the whole weight"
+).replace("shape[dim] // pieces, []", "shape[dim] // pieces // tp_size, []")
+wrong("places-in-the-shard", sentence="where it lies in the shard: boxes are places in the whole weight").replace(
+    "(piece * tp_size + tp_rank) * each", "piece * each"
+)
+wrong("cuts-what-is-whole", sentence="a part of a weight that isn't cut: each rank has all of it").replace(
+    'if cut == "no"', "if not cut"
+)
+wrong("first-and-length", sentence="(first, length) of each box: (first, end) is wanted").replace(
+    "first, first + each", "first, each"
+)
+wrong("last-place", sentence="boxes that end with the last place: `end` is the first place behind").replace(
+    "first, first + each", "first, first + each - 1"
+)
+wrong("whole-width", sentence="boxes as wide as q, k and v of the shard together: each of them is a third").replace(
+    "first, first + each", "first, first + each * pieces"
+)
+wrong("second-dimension", sentence="cut along the second dimension: columns are the last one", hidden=True).replace(
+    "len(shape) - 1", "min(1, len(shape) - 1)"
+)
+right("from-the-places").body("""
+    box = [range(n) for n in shape]
+    where = {"rows": 0, "columns": -1, "qkv": -1}.get(cut)
+    boxes = [box]
+    if where is not None:
+        places = torch.arange(shape[where] * tp_size).view(3 if cut == "qkv" else 1, tp_size, -1)
+        boxes = []
+        for piece in places[:, tp_rank].tolist():
+            copy = list(box)
+            copy[where] = piece
+            boxes.append(copy)
+    return [[(part[0], part[-1] + 1) for part in each] for each in boxes]
+""")
+
 wrong, right = ANSWERS.to("best-grid")
 wrong("data-only", "would need", caught_by="score").body("""return {"dp": gpus, "tp": 1, "pp": 1}""")
 wrong("too-few-gpus", "but there are 512 GPUs", caught_by="score").body(

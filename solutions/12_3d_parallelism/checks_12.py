@@ -773,6 +773,39 @@ def hidden_pieces_to_read(_: Draws, wanted: Box, saved: dict[str, Box]) -> Case:
 
 
 ### END HIDDEN TESTS
+shard_boxes = frozen_cases(ROOM, "shard-boxes")
+
+
+### BEGIN HIDDEN TESTS
+
+
+@oracle(
+    values=[
+        ("qkv", (7, 6), 4),
+        ("columns", (2, 3, 4), 2),
+        ("columns", (5,), 3),
+        ("rows", (3, 2), 4),
+        ("qkv", (2, 9), 1),
+        ("no", (4,), 3),
+    ]
+)
+def hidden_shard_boxes(_: Draws, cut: str, shape: tuple[int, ...], size: int) -> Case:
+    dim = 0 if cut == "rows" else len(shape) - 1
+    places = torch.arange(shape[dim] * size).view(3 if cut == "qkv" else 1, size, -1)  # in the whole weight, along dim
+    whole = [(0, n) for n in shape]
+
+    def boxes(rank: int) -> list[Box]:
+        ends = [(int(piece[0]), int(piece[-1]) + 1) for piece in places[:, rank]]
+        return [(*whole[:dim], pair, *whole[dim + 1 :]) for pair in ends]
+
+    return Case(
+        [[cut] * size, [shape] * size, list(range(size)), [size] * size],
+        right=[[tuple(whole)] if cut == "no" else boxes(rank) for rank in range(size)],
+        seen=f'"{cut}", a shard of {shape}, tp {size}: rank {{rank}} has',
+    )
+
+
+### END HIDDEN TESTS
 
 
 # ---- the challenge
@@ -835,6 +868,10 @@ FROZEN = (
             (((0, 4), (3, 6)), {"first": ((0, 2), (0, 6)), "second": ((2, 4), (0, 6)), "third": ((4, 6), (0, 6))}),
             (((2, 6), (0, 4)), {"left": ((0, 8), (0, 2)), "right": ((0, 8), (2, 4))}),
         ],
+    ),
+    vary(
+        hidden_shard_boxes,
+        values=[("rows", (2, 4), 3), ("columns", (2, 4), 3), ("qkv", (5, 12), 3), ("no", (3, 5), 2)],
     ),
     vary(
         hidden_axis_groups, values=[({"dp": 2, "pp": 2, "tp": 3}, ("pp",)), ({"dp": 2, "pp": 3, "tp": 2}, ("dp", "tp"))]
