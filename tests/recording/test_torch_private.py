@@ -175,6 +175,7 @@ OTHERS = {  # private names of other packages -> the package
     "_run_exitfuncs": "atexit",
     "_Unpickler": "pickle",
     "_repr_html_": "IPython",
+    "_repr_mimebundle_": "IPython",
     "_legacy_seeding": "numpy",
     "_data": "os",
     "_module_locks": "importlib",

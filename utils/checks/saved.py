@@ -68,6 +68,12 @@ def checks(notebook: NotebookNode) -> Iterator[tuple[NotebookNode, NotebookNode]
                 yield cell, exercises[max(names, key=len)]
 
 
+def by_hand(notebook: NotebookNode) -> float:
+    """Points that a person gives, for what is written in words."""
+    given = (about(cell) for cell in notebook.cells if cell.cell_type == "markdown")
+    return float(sum(one.get("points", 0) for one in given if one.get("solution")))
+
+
 def what_it_says(cell: NotebookNode) -> str:
     """ "passed", or the first two lines of what went wrong as one."""
     for output in cell.outputs:

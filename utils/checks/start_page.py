@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nbformat.notebooknode import NotebookNode
 
-from .saved import Line, lines_of, title
+from .saved import Line, by_hand, lines_of, title
 
 COLUMNS = 3
 FRESH = "*Made by `make lab` from the notebooks as you saved them; start it again for a new one.*"
@@ -22,7 +22,7 @@ def start_page(lessons: Mapping[Path, NotebookNode], folder: Path) -> str:
         name, lines = f"{path.stem[:2]} · {title(notebook)}", list(lines_of(notebook))
         link = Path(os.path.relpath(path, folder)).as_posix()
         all_lines += lines
-        tiles.append(tile(name, link, lines))
+        tiles.append(tile(name, link, lines, by_hand(notebook)))
         if not onward and (left := [line for line in lines if line.most and not line.passed]):
             at = f"at `{left[0].exercise}` in" if any(line.passed for line in lines) else "with"
             onward = f"**[{'Continue' if any(line.passed for line in all_lines) else 'Begin'} {at} {name}]({link})**"
@@ -30,12 +30,13 @@ def start_page(lessons: Mapping[Path, NotebookNode], folder: Path) -> str:
     return "\n\n".join(["# Distributed training", onward or "**All of it is done.**", done, table_of(tiles), FRESH, ""])
 
 
-def tile(name: str, link: str, lines: list[Line]) -> str:
+def tile(name: str, link: str, lines: list[Line], hand: float) -> str:
+    """hand: the points that a person gives, besides those of the lines."""
     exercises = {line.exercise for line in lines if line.most}
     done = len(exercises - {line.exercise for line in lines if not line.passed})
     return (
         f'<a href="{escape(link)}"><b>{escape(name)}</b></a><br>{bar_of(lines)}<br>'
-        f"{score(lines)}, {done} of {len(exercises)} exercises"
+        f"{score(lines)}, {done} of {len(exercises)} exercises" + (f", and {hand:g} points by hand" if hand else "")
     )
 
 

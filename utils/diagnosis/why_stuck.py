@@ -266,9 +266,9 @@ def mixed_cycle(messages: list[Event]) -> str:
     """Sentences about ranks of which some send and some receive, each to or from the next; "" if there are none."""
     verbs, blocked = {"send": "sends to", "recv": "receives from"}, {event.rank: event for event in messages}
     cycle = find_cycle({event.rank: event.peer for event in messages})
-    steps = [f"rank {rank} {verbs[blocked[rank].op]} rank {blocked[rank].peer}" for rank in cycle]
-    if not steps:
+    if len({blocked[rank].op for rank in cycle}) < 2:
         return ""
+    steps = [f"rank {rank} {verbs[blocked[rank].op]} rank {blocked[rank].peer}" for rank in cycle]
     shown = steps if len(steps) <= FEW else [*steps[:4], "...", steps[-1]]
     return (
         f"Each waits for the next: {', '.join(shown)}. Let one of them make its calls in a different order, or start "

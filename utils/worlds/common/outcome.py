@@ -50,6 +50,7 @@ class RankRecord(TypedDict):
     stack                 of a rank that has not finished: the fields of each StackFrame
     left                  where it has destroyed the default group; ""
     skipped               (function, where) of calls for groups that the rank is not in
+    unreduced             (where, unused parameters) of a first step before DDP had reduced
     busy                  (start, end) of each stretch of computing
     computed              the fields of its Computed
     """
@@ -62,6 +63,7 @@ class RankRecord(TypedDict):
     strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
     unused_handles: dict[int, str]
     skipped: list[tuple[str, str]]
+    unreduced: tuple[str, list[str]] | None
     left: str
     samplers: list[tuple[Any, ...]]
     stack: list[tuple[Any, ...]]
