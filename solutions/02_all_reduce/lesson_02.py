@@ -1177,7 +1177,8 @@ predict("the highest alpha at which the ring wins", ...)
 def tree_or_ring(P, nbytes, alpha, bandwidth):
     link = Link(alpha, bandwidth)
     machine = Cluster("P GPUs", 1, P, gpu=free, intra=link, inter=link)
-    layout, forms = Layout.of(machine, range(P)), {}
+    layout = Layout.of(machine, range(P))
+    forms = {}
 
     def charged(n):
         return cost("all_reduce", n, machine, layout).candidates
@@ -1191,21 +1192,22 @@ def tree_or_ring(P, nbytes, alpha, bandwidth):
         curves = {name: [(n, charged(n)[name]) for n in sizes] for name in forms}
         if right:
             curves["yours"] = [(nbytes, seconds) for seconds in right.values()]
-        title, dots = f"all-reduce among {P:,} ranks", "yours" if right else ""
-        picture = figures.time_curves(curves, title, dots)
+        title = f"all-reduce among {P:,} ranks"
+        picture = figures.time_curves(curves, title, dots="yours" if right else "")
         picture.axes[0].set_ylim(1e-6, 100)
         return picture
 
     return forms, draw
 
-alphas, axes = (
-    (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4),
-    {"P": (2, 4, 8, 64, 256, 1024)},
+alphas = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4)
+figures.explore(
+    tree_or_ring,
+    units={"nbytes": "B", "alpha": "s", "bandwidth": "B/s"},
+    P=(2, 4, 8, 64, 256, 1024),
+    nbytes=(1e3, 1e4, 1e5, 1e6, 16e6, 1e9),
+    alpha=alphas,
+    bandwidth=(1e9, 5e9, 10e9, 50e9, 100e9),
 )
-axes |= {"nbytes": (1e3, 1e4, 1e5, 1e6, 16e6, 1e9), "alpha": alphas}
-axes |= {"bandwidth": (1e9, 5e9, 10e9, 50e9, 100e9)}
-units = {"nbytes": "B", "alpha": "s", "bandwidth": "B/s"}
-figures.explore(tree_or_ring, units, **axes)
 
 # %%
 reveal(

@@ -769,7 +769,8 @@ predict("the best cap at 0.2 ms, in MiB", ...)
 
 # %%
 def with_bucket_cap(cap, latency):
-    layers, count = [2] * 48, 96 // cap  # MiB of each layer; buckets
+    layers = [2] * 48  # MiB of each
+    count = 96 // cap  # buckets
     ready, took = plan(count, 1e3 * latency)  # milliseconds
     exposed = took[0] + (count - 1) * max(0, took[0] - ready[0])
 
@@ -786,7 +787,8 @@ def with_bucket_cap(cap, latency):
     buckets = count, lambda: len(make_buckets(layers, cap)), ""
     return {"buckets": buckets, "exposed": (exposed / 1e3, yours, "s")}, draw
 
-caps, latencies = (2, 4, 6, 8, 12, 16, 24, 32, 48, 96), (1e-4, 2e-4, 4e-4, 8e-4, 16e-4)
+caps = (2, 4, 6, 8, 12, 16, 24, 32, 48, 96)
+latencies = (1e-4, 2e-4, 4e-4, 8e-4, 16e-4)
 units = {"cap": "MiB", "latency": "s"}
 figures.explore(with_bucket_cap, units, cap=caps, latency=latencies)
 

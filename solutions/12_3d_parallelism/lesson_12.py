@@ -2202,8 +2202,12 @@ predict("a step with full recomputing takes, times", ...)
 
 # %%
 hundred = Model(80, 10_240, 80, 2048, vocabulary=0)
-axes = {"tp": (2, 4, 8), "pp": (2, 4, 8, 16), "micro": (1, 2, 4)}
-axes |= {"recompute": ("none", "selective", "full")}
+axes = {
+    "tp": (2, 4, 8),
+    "pp": (2, 4, 8, 16),
+    "micro": (1, 2, 4),
+    "recompute": ("none", "selective", "full"),
+}
 try:
     best = Plan(**best_grid(80, 10_240, 80, 2048, 1024, 512))
 except Exception:  # not written yet
