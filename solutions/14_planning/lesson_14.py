@@ -138,7 +138,7 @@ predict("GPT-3: tree's plan over the best, less 1", ...)
 
 # %% exercise="first-guess" difficulty=2 minutes=15
 def first_guess(model, batch, cluster):
-    """The Plan that the tree leads to, on all GPUs of the cluster. In the checks, one fits.
+    """The Plan that the tree leads to, on all GPUs. In the checks, one fits.
 
     batch: sequences per step. cluster.size: GPUs; cluster.gpus_per_node: of a node.
     """
