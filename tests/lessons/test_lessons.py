@@ -13,7 +13,6 @@ from operator import attrgetter
 import pytest
 
 from grader.authoring.messages import has_changed, made_here, message_drift, message_of, read_messages
-from grader.authoring.rules import broken_rules
 from grader.authoring.trial import Candidate, Result, judge
 from grader.authoring.workbench import Workbench
 from tests.all_lessons import LESSONS, also_right, mutants_of
@@ -44,11 +43,6 @@ CHECKS = first_of_each(exercise_of, lambda name: LESSONS[name].checks)
 VARIANTS = first_of_each(exercise_of, also_right)
 # `make build` has judged all wrong answers, with the very code that is here, unless something has changed since then.
 MUTANTS = first_of_each(lambda one: "lesson", mutants_of, all_of=lambda name: has_changed(LESSONS[name]))
-
-
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_every_rule_is_kept(lesson):
-    assert not broken_rules(LESSONS[lesson])
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
