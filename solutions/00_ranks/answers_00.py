@@ -84,9 +84,7 @@ GATHER = f"dist.all_gather(everyone, {NUMBER})"
 APPEND = "gathered.append([int(one) for one in everyone])"
 stays = wrong("never-parts", "Leave each meeting before the next one")
 stays.replace(f"{APPEND}\n{LEAVE}", APPEND)
-wrong(
-    "its-own-number-for-all", sentence="this rank's number in all places: all_gather fills the list that you give it"
-).replace(APPEND, APPEND.replace("int(one)", "int(number)"))
+wrong("its-own-number-for-all", "rank 3 gathered").replace(APPEND, APPEND.replace("int(one)", "int(number)"))
 wrong("parts-late", "has a process group").like(stays).replace(STORE, f"dist.is_initialized() and {LEAVE}; {STORE}")
 wrong("numbers-ranks-backwards", "give rank=").replace("rank=rank", "rank=world_size - 1 - rank")
 wrong("a-world-of-its-own", "the number who come to it", varies=True).replace("world_size=world_size", "world_size=1")

@@ -130,7 +130,7 @@ wrong("sends-its-own-numbers", "that the step before added to").replace(
 wrong("all-the-way-round", "it came back after 4 steps").replace("range(size - 1)", "range(size)").replace(
     "place - 1 - step", "place - step"
 )
-wrong("begins-own-in-frame", "it must arrive in the last step").replace("place - 1 - step", "place - step")
+wrong("begins-own-in-frame", "so that your own arrives last").replace("place - 1 - step", "place - step")
 right("a-batch-in-each-step").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "calls = [dist.P2POp(dist.irecv, arrived, left), dist.P2POp(dist.isend, chunks[outgoing], right)]\n"

@@ -373,7 +373,7 @@ wrong("always-receives", "No message goes between ranks 0 and 2").replace(
 wrong("key-of-two-arguments", "is one tuple: pop((m, c))").replace("kept.pop((c, m))", "kept.pop(c, m)")
 wrong("list-in-the-key", "take its number, c").replace("kept[c, m]", "kept[m, chunk]").replace("(c, m)", "(m, chunk)")
 wrong("gradient-in-float32", "have different dtypes").replace("torch.empty_like(y)", "torch.empty(y.shape)")
-wrong("waits-for-every-handle", "Rank 0 waits for a send").replace(
+wrong("waits-for-every-handle", "Each waits for the next: rank 0 sends to rank 1").replace(
     "handles[-1].wait()", "[handle.wait() for handle in handles]"
 ).replace("sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []")
 right("receives-first-and-copies").replace("outgoing + receive", "receive + outgoing").replace(
