@@ -4,7 +4,8 @@ A training row is predicted with rates that were fitted to the rows of all other
 about a source that the rates have seen. The last column counts rows that lie inside the range which `run.range` would
 give. FILE keeps what was simulated, for the next time.
 
-Below are the all-reduces, and the steps of Llama 3 as one program each (whole_step.py), which takes a minute or two.
+Below are the all-reduces, where published plans come among all plans for their model (ranks.py), and the steps of Llama
+3 as one program each (whole_step.py), which takes a minute or two.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from tests.accuracy.fit import Times, left_out, measured
+from tests.accuracy.ranks import ranks
 from tests.accuracy.rows import ROWS, Row, nccl_tests, split
 from tests.accuracy.sources import TRAINING
 from tests.accuracy.step import carried_out, simulated
@@ -62,6 +64,7 @@ def main() -> None:
     print(checked([*TRAINING, *ROWS]), end="\n\n")
     print(summary(predictions), end="\n\n")
     print(all_reduces(), end="\n\n")
+    print(ranks(), end="\n\n")
     for row in ROWS:
         if row.family == WHOLE:
             print(whole(row))

@@ -13,6 +13,7 @@ from tests.accuracy.consistency import Check
 from tests.accuracy.fit import Times, fit, left_out, times_of, width
 from tests.accuracy.programs import Head, Layer, group_of, tokens
 from tests.accuracy.published import MODELS, published
+from tests.accuracy.ranks import place_of
 from tests.accuracy.rows import ROWS, Model, Row, Setting, gpt_flops, split
 from tests.accuracy.sources import TRAINING
 from tests.accuracy.step import (
@@ -28,6 +29,7 @@ from tests.accuracy.step import (
 from tests.accuracy.whole_step import schedule, stage_of, step
 from utils import simulate
 from utils.cluster.presets import SITES
+from utils.kit.plans import RUNS
 
 SMALL = Model(layers=4, hidden=1024, heads=8, vocabulary=8192, sequence=512)
 PLAIN = Setting("dgx-a100", gpus=8, batch=8, micro=2, tensor=2, pipeline=1)
@@ -293,3 +295,10 @@ def test_a_published_step_of_llama_3_on_16384_gpus_is_inside_the_range():
     [row] = [row for row in ROWS if row.name == "405B on 16384 GPUs"]
     shortest, longest = carried_out(row, "achieved").range
     assert shortest < row.seconds < longest
+
+
+@pytest.mark.parametrize(("name", "rank", "behind"), [("gpt-3-175b", 5, 0.01), ("nemotron-4-340b", 1, 0.0)])
+def test_a_recipe_that_was_tuned_is_among_the_first(name, rank, behind):
+    """The second one needs a little more memory than there is, and would be quicker than all that fit."""
+    place = place_of(next(run for run in RUNS if run.model == name))
+    assert place.rank <= rank and place.behind <= behind and place.fit < place.plans
