@@ -260,11 +260,12 @@ def test_a_killed_zygote_is_started_again():
 def test_in_a_notebook_a_long_run_shows_its_progress_and_an_interrupt_where_the_ranks_are():
     notebook = Notebook()
     try:
-        notebook.run("from utils import simulate\nimport torch, torch.distributed as dist")
+        notebook.run("from utils import simulate\nimport time, torch, torch.distributed as dist")
         cell = notebook.send(
             "def work(rank, world_size):\n"
             "    dist.barrier()\n"
             "    while True:\n"
+            "        time.sleep(0.005)  # so that the record stays short, also on a busy machine\n"
             "        dist.all_reduce(torch.empty(1000))\n"
             "simulate(work, 3)"
         )
