@@ -54,9 +54,10 @@ def lesson_page(lesson: Lesson, released: NotebookNode, executed: NotebookNode, 
 
 
 def kind_of(cell: NotebookNode) -> str:
-    """`exercise` or `check`; nothing for a cell that is given, or answered in words."""
+    """`exercise` or `check`, also of all; nothing for a cell that is given, or answered in words."""
     graded = cell.metadata.get("nbgrader", {}) if cell.cell_type == "code" else {}
-    return "exercise" if graded.get("solution") else "check" if graded.get("grade") else ""
+    is_check = graded.get("grade") or cell.source.strip() == "check.summary()"
+    return "exercise" if graded.get("solution") else "check" if is_check else ""
 
 
 def closed_outputs(cells: list[NotebookNode]) -> dict[str, str]:
