@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 
+from tests.browser import open_browser, visit
 from tests.formgrader import address_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,6 +40,17 @@ def write_notebook(path, *cells):
     nbformat.write(nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)], metadata=about), path)
 
 
-def wait_for_kernel(page):
-    """Until the status bar names an idle kernel. The notebook's own indicator is idle before there is any."""
-    page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for()
+@contextmanager
+def open_notebook(folder, *cells):
+    """A page of JupyterLab on a notebook of these cells, in a folder. Its kernel is idle, its first cell active."""
+    write_notebook(folder / "one.ipynb", *cells)
+    with (
+        jupyterlab(folder) as (address, token),
+        open_browser() as browser,
+        visit(browser, address, viewport={"width": 1366, "height": 768}) as seen,
+    ):
+        seen.page.goto(f"{address}lab/tree/one.ipynb?token={token}")
+        seen.page.locator(".jp-CodeCell .cm-content").first.click()
+        # The notebook's own indicator is idle before there is any kernel.
+        seen.page.locator(".jp-StatusBar-TextItem", has_text="| Idle").wait_for()
+        yield seen.page

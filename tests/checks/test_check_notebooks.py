@@ -95,10 +95,13 @@ def test_the_start_page_links_to_each_lesson_and_says_where_to_go_on(tmp_path):
     said = page.read_text()
     assert "**[Begin with 07 · Sums](07_sums/07_sums.ipynb)**" in said and "0 of 8 points, 0 of 3 exercises" in said
     notebook = nbformat.read(path, as_version=4)
+    about = {"grade_id": "why", "grade": True, "solution": True, "points": 4}
+    notebook.cells.append(nbformat.v4.new_markdown_cell("YOUR ANSWER HERE", metadata={"nbgrader": about}))
     [cell] = [cell for cell in notebook.cells if "virtual time" in cell.source]
     cell.outputs = [nbformat.v4.new_output("stream", text="add · virtual time · passed\n")]
     nbformat.write(notebook, path)
     command.main(["--page", str(page), str(path)])
     said = page.read_text()
-    assert "**[Continue at `add` in 07 · Sums](07_sums/07_sums.ipynb)**" in said and "1 of 8 points" in said
+    assert "**[Continue at `add` in 07 · Sums](07_sums/07_sums.ipynb)**" in said
+    assert "1 of 8 points, 0 of 3 exercises, and 4 points by hand" in said
     assert saved_passes(path) == {("add", "virtual-time")} and saved_passes(tmp_path / "none.ipynb") == set()

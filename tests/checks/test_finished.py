@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.checks.test_progress import DONE, answer, check, progress  # noqa: F401  check is a fixture
+from tests.checks.test_progress import DONE, a_lesson, answer, progress
 from tests.figures.test_figures import call, run_of
 from utils.checks.finished import finished
 from utils.checks.scores import VIRTUAL_TIME, Score
@@ -20,6 +20,11 @@ SCORE = Score(200e-6, par=300e-6, limit=100e-6, measure=VIRTUAL_TIME, best=150e-
 @pytest.fixture(autouse=True)
 def no_predictions_yet(monkeypatch):
     monkeypatch.setattr(predictions, "made", {})
+
+
+@pytest.fixture
+def check(tmp_path):
+    return a_lesson(tmp_path)
 
 
 def words(html):
@@ -69,7 +74,7 @@ def test_the_same_lesson_gives_the_same_bytes_without_what_is_for_scripts():
     assert b"<metadata" not in b64decode(re.search(r"base64,([^\"]+)", html)[1]) and "<script" not in html
 
 
-def test_a_summary_has_it_once_all_but_the_challenge_has_passed(check):  # noqa: F811
+def test_a_summary_has_it_once_all_but_the_challenge_has_passed(check):
     check.progress = progress(*DONE[1:3])
     assert check.summary().picture == "" and "<img" not in check.summary()._repr_html_()
     check(answer(3))
@@ -81,6 +86,6 @@ def test_a_summary_has_it_once_all_but_the_challenge_has_passed(check):  # noqa:
     assert check.summary().picture == ""
 
 
-def test_nothing_is_finished_in_a_lesson_that_is_not_built(check):  # noqa: F811
+def test_nothing_is_finished_in_a_lesson_that_is_not_built(check):
     check.progress = type(check.progress)({})
     assert check.summary().picture == ""

@@ -58,16 +58,20 @@ def test_a_passed_check_is_green_in_a_notebook_and_plain_elsewhere():
     assert "points" not in Passed("x", Progress({}))._repr_html_(), "a lesson that is not built has none"
 
 
-@pytest.fixture
-def check(tmp_path):
-    (tmp_path / "77_sums").mkdir()
-    (tmp_path / "77_sums/checks_77.py").write_text(
+def a_lesson(folder) -> Checks:
+    (folder / "77_sums").mkdir()
+    (folder / "77_sums/checks_77.py").write_text(
         "from utils.checks import CheckFailed, check\n\n"
         "@check('sum')\ndef sum_values(run):\n    if run.function() != 3:\n        raise CheckFailed('wrong')\n"
     )
-    checks = Checks(tmp_path / "77_sums")
+    checks = Checks(folder / "77_sums")
     checks.progress = progress()
     return checks
+
+
+@pytest.fixture
+def check(tmp_path):
+    return a_lesson(tmp_path)
 
 
 def test_running_a_check_is_noted(check, capsys):

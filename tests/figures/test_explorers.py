@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser import open_browser, visit
-from tests.jupyterlab import jupyterlab, wait_for_kernel, write_notebook
+from tests.jupyterlab import open_notebook
 from utils.figures import explore, time_curves
 
 SOURCE = """
@@ -109,16 +108,7 @@ def test_there_are_sliders_only_if_someone_could_move_them_and_they_redraw():
 
 
 def test_a_slider_in_jupyterlab_moves_the_number_and_the_picture(tmp_path):
-    write_notebook(tmp_path / "one.ipynb", SOURCE + "one")
-    with (
-        jupyterlab(tmp_path) as (address, token),
-        open_browser() as browser,
-        visit(browser, address, viewport={"width": 1366, "height": 768}) as seen,
-    ):
-        page = seen.page
-        page.goto(f"{address}lab/tree/one.ipynb?token={token}")
-        page.locator(".jp-CodeCell .cm-content").first.click()
-        wait_for_kernel(page)
+    with open_notebook(tmp_path, SOURCE + "one") as page:
         page.keyboard.press("Shift+Enter")
         page.locator(".jp-OutputArea td", has_text="30 B").first.wait_for()
         before = page.locator(".jp-OutputArea img").get_attribute("src")

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.browser import open_browser, visit
-from tests.jupyterlab import jupyterlab, wait_for_kernel, write_notebook
+from tests.jupyterlab import open_notebook
 from utils.kit import predictions
 from utils.kit.asking import typed
 from utils.kit.front_end import someone_is_there
@@ -23,16 +22,7 @@ reveal("ranks", 4)"""
 
 
 def test_a_click_in_jupyterlab_is_what_reveal_compares_and_no_widget_is_saved(tmp_path):
-    write_notebook(tmp_path / "one.ipynb", PREDICT, REVEAL)
-    with (
-        jupyterlab(tmp_path) as (address, token),
-        open_browser() as browser,
-        visit(browser, address, viewport={"width": 1366, "height": 768}) as seen,
-    ):
-        page = seen.page
-        page.goto(f"{address}lab/tree/one.ipynb?token={token}")
-        page.locator(".jp-CodeCell .cm-content").first.click()
-        wait_for_kernel(page)
+    with open_notebook(tmp_path, PREDICT, REVEAL) as page:
         page.keyboard.press("Shift+Enter")
         page.get_by_role("button", name="a deadlock").click()
         page.get_by_text("how it ends? You say a deadlock.").wait_for()
