@@ -21,7 +21,6 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import nbformat
-from bs4 import BeautifulSoup
 from nbformat.notebooknode import NotebookNode
 from sphinx.application import Sphinx
 from sphinx.util.docutils import docutils_namespace, patch_docutils
@@ -36,6 +35,7 @@ from grader.book.lesson_page import lesson_page
 FIRST = ("environments", "debugging", "clusters", "gpu", "simulator", "instructors", "grading", "architecture")
 FIGURE = re.compile(r'src="(data:image/(?:png|svg\+xml);base64,[^"]+)"')  # an image in an output's HTML
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
+TAG = re.compile(r"<[^>]*>")
 TEXT = (".html", ".ipynb", ".js", ".json", ".txt")  # files that the proof reads
 
 
@@ -181,7 +181,7 @@ def text_of(path: Path) -> bytes:
     """A file as the proof reads it: a page without its tags, which stand between the words of highlighted code."""
     if path.suffix != ".html":
         return path.read_bytes()
-    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").get_text().encode()
+    return html.unescape(TAG.sub("", path.read_text(encoding="utf-8"))).encode()
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ about a source that the rates have seen. The last column counts rows that lie in
 give. FILE keeps what was simulated, for the next time.
 
 Below are the all-reduces, where published plans come among all plans for their model (ranks.py), and the steps of Llama
-3 as one program each (whole_step.py), which takes a minute or two.
+3 as one program each (utils/kit/plans/step.py), which takes a minute or two.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from tests.accuracy import fsdp_step
 from tests.accuracy.programs import optimizer, pieces
 from tests.accuracy.rows import Model, Row, Setting
-from tests.accuracy.whole_step import stage_of, step
 from utils import Run, simulate
 from utils.cluster import Cluster, Layout, cost, find_cluster
 from utils.cluster.presets import site_factor
+from utils.kit import plans
 
 FEW = (4, 6)  # layers of the runs from which those of an FSDP model are extended
 
@@ -68,11 +68,18 @@ def the_same(rank: int) -> int:
 
 
 def carried_out(row: Row, rates: str) -> Run:
-    """The whole step as one program, without closed forms, on all GPUs of the row (whole_step.py)."""
+    """The whole step as one program, without closed forms, on all GPUs of the row (utils/kit/plans/step.py)."""
     assert row.model is not None and row.setting is not None
-    cluster = machine(row.setting, row.setting.gpus)
-    alike = stage_of(row.setting)
-    return simulate(step, row.setting.gpus, row.model, row.setting, cluster=cluster, rates=rates, alike=alike)
+    model, setting = row.model, row.setting
+    same = plans.Model(
+        *(model.layers, model.hidden, model.heads, model.sequence, model.vocabulary, model.kv_heads),
+        ffn=model.mlp_width,
+        gated=model.gated,
+        tied=not model.gated,
+    )
+    plan = plans.Plan(setting.data, setting.tensor, setting.pipeline, chunks=setting.chunks, micro=setting.micro)
+    cluster, alike = machine(setting, setting.gpus), plans.alike(plan)
+    return simulate(plans.step, plan.gpus, same, plan, setting.batch, cluster=cluster, rates=rates, alike=alike)
 
 
 def one_all_reduce(rank: int, world_size: int, nbytes: int) -> None:

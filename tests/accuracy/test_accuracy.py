@@ -11,7 +11,7 @@ from tests.accuracy import fsdp_step
 from tests.accuracy.__main__ import Prediction, checked, summary
 from tests.accuracy.consistency import Check
 from tests.accuracy.fit import Times, fit, left_out, times_of, width
-from tests.accuracy.programs import Head, Layer, group_of, tokens
+from tests.accuracy.programs import Layer, group_of, tokens
 from tests.accuracy.published import MODELS, published
 from tests.accuracy.ranks import place_of
 from tests.accuracy.rows import ROWS, Model, Row, Setting, gpt_flops, split
@@ -26,7 +26,6 @@ from tests.accuracy.step import (
     simulated,
     step_seconds,
 )
-from tests.accuracy.whole_step import schedule, stage_of, step
 from utils import simulate
 from utils.cluster.presets import SITES
 from utils.kit.plans import RUNS
@@ -184,29 +183,6 @@ def test_a_row_is_simulated_at_both_rates():
     assert 0 < datasheet < achieved
 
 
-@pytest.mark.parametrize("stages, microbatches, chunks", [(4, 8, 1), (4, 8, 2), (2, 4, 3), (4, 4, 4)])
-def test_every_task_of_the_schedule_comes_after_those_that_it_needs(stages, microbatches, chunks):
-    """Played without a network: the first task that no stage can begin would leave some undone."""
-    lists, done = [schedule(stage, stages, microbatches, chunks) for stage in range(stages)], set()
-    depth = stages * chunks
-    for tasks in lists:
-        assert len(set(tasks)) == len(tasks) == 2 * microbatches * chunks
-    moved = True
-    while moved:
-        moved = False
-        for stage, tasks in enumerate(lists):
-            while tasks:
-                back, chunk, microbatch = tasks[0]
-                place = chunk * stages + stage
-                before = (True, place + 1) if back and place < depth - 1 else (False, place if back else place - 1)
-                if before[1] >= 0 and (*before, microbatch) not in done:
-                    break
-                done.add((back, place, microbatch))
-                del tasks[0]
-                moved = True
-    assert not any(lists)
-
-
 FSDP = Setting("dgx-a100", gpus=16, batch=64, micro=1, tensor=1, flash=True, fsdp=True)
 
 
@@ -266,27 +242,12 @@ def test_a_collective_beside_the_product_that_follows_is_hidden():
     assert 0.75 * plain < beside < 0.98 * plain
 
 
-def flops_of(part: type[Layer] | type[Head], model: Model, setting: Setting) -> int:
-    """Of one microbatch, forward and backward, on all ranks of a tensor-parallel group."""
-
-    def program(rank, world_size):
-        x = torch.empty(tokens(model, setting), model.hidden, dtype=torch.bfloat16, requires_grad=True)
-        part(model, setting)(x).sum().backward()
-
-    return sum(computed.flops for computed in simulate(program, setting.tensor, cluster=setting.cluster).computed)
-
-
-def test_a_whole_step_is_that_of_all_ranks_and_takes_what_is_derived():
+def test_a_whole_step_takes_what_is_derived():
     """On 2 x 4 x 2 GPUs: two chunks of a layer each, but for the first and the last, which are embedding and head."""
-    parts = {"sequence": True, "flash": True, "sharded": True, "overlap": True}
+    parts = {"sequence": True, "flash": True, "sharded": True, "overlap": True, "dropout": False}
     setting = Setting("dgx-h100", gpus=16, batch=16, micro=1, tensor=2, pipeline=4, chunks=2, **parts)
     model = replace(SMALL, layers=6, hidden=4096, heads=32, sequence=4096, vocabulary=32768)
     whole = carried_out(Row("", "", 1.0, "step", model, setting), "achieved")
-    every = simulate(step, 16, model, setting, cluster=machine(setting, 16), rates="achieved")
-    assert (whole.elapsed, whole.breakdown().parts) == (every.elapsed, every.breakdown().parts)
-    assert set(whole.runs_as) == {0, 2, 4, 6} and stage_of(setting)(15) == 3
-    flops = 6 * flops_of(Layer, model, setting) + flops_of(Head, model, setting)
-    assert sum(computed.flops for computed in whole.computed) == setting.batch * flops
     assert whole.elapsed == pytest.approx(step_seconds(model, setting, "achieved"), rel=0.1)
 
 
