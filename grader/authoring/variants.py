@@ -117,7 +117,8 @@ class Mutant(Variant):
     sentence: what it is, in words that follow "That is", for whoever gets the same result; "" if the check knows.
     caught_by: what that check judges.
     hidden: it passes the visible check, and only the hidden test catches it.
-    varies: its message differs from run to run, because ranks race or memory is uninitialised.
+    varies: its message differs from run to run or from one CPU to another: ranks race, memory is uninitialised, or
+            sums of drawn numbers are rounded.
     """
 
     says: str

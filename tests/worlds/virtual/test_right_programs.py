@@ -296,7 +296,11 @@ def conversions(rank, world_size, shape, mesh_shape, device):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("shape", "mesh"), [((7,), (2, 2)), ((7, 10), (2, 2)), ((5, 7), (2, 3)), ((3, 2), (4,)), ((5,), (2, 2, 2))]
+    ("shape", "mesh"),
+    [
+        *(((7,), (2, 2)), ((7, 10), (2, 2)), ((5, 7), (2, 3)), ((3, 2), (4,))),
+        pytest.param((5,), (2, 2, 2), marks=pytest.mark.thorough),  # half a minute
+    ],
 )
 def test_a_dtensor_that_does_not_divide_evenly_is_converted_as_on_real_ranks(shape, mesh):
     """torch keeps the plans of conversions per process, with the shapes of the rank that made them."""

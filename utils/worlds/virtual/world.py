@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import marshal
+import os
 import pickle
 import signal
 import time
@@ -31,7 +32,7 @@ from ..real.process_world import ProcessWorld
 from ..real.watchdog import run_world
 from .alike import Representatives, RunsAs
 
-PATIENCE = 5  # seconds for the process to say where its ranks are
+PATIENCE = 5  # seconds for the process to begin saying where its ranks are; how long it takes grows with their calls
 
 
 def run_virtually(
@@ -138,7 +139,7 @@ class VirtualWorld(ProcessWorld):
         """A line for each rank, from the process itself, if it can still answer."""
         self.signal(signal.SIGUSR1)
         path, give_up = path_in(self.folder, "where", 0), time.monotonic() + PATIENCE
-        while time.monotonic() < give_up:
+        while not self.exit_codes and (time.monotonic() < give_up or os.path.exists(path + ".part")):
             self.listen(0.02)
             try:
                 with open(path, "rb") as file:
