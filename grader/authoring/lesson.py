@@ -15,7 +15,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -254,8 +254,13 @@ def lesson_named(name: str) -> str:
 def read_lesson(path: str | Path) -> Lesson:
     """Read one lesson. Raises BuildError with every problem in the file, in the order of the lines."""
     path = Path(path).resolve()
+    return read_source(path, Reader(path).read_text())
+
+
+@lru_cache(maxsize=64)  # jupytext takes half a second for a lesson, and most commands read them more than once
+def read_source(path: Path, text: str) -> Lesson:
     reader = Reader(path)
-    cells = reader.read_cells(reader.read_text())
+    cells = reader.read_cells(text)
     exercises = reader.exercises(cells)
     checks = reader.checks(cells, exercises)
     essays = reader.essays(cells)
