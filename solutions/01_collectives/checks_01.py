@@ -804,11 +804,9 @@ def launch_then_wait(
             in_place = not equal_values(answer.inputs_after[rank][0], tensors[rank])
             if show(got) == "nan" or in_place and show(got) == "-inf":  # no number is larger than NaN
                 advice = "let the calls sum copies of `tensors`" if in_place else "look in `tensors`, not in the copies"
-                why = (
-                    "The local work read tensors that calls in flight were writing to (they hold NaN until the wait): "
-                )
+                why = "The local work read tensors that calls in flight were writing to (they hold NaN until the wait)"
                 seen = f"rank {rank}, as its largest number, returned {show(got)}"
-                raise CheckFailed(seen, show(largest[rank]), f"{why}{advice}.")
+                raise CheckFailed(seen, show(largest[rank]), f"{why}: {advice}.")
 
     return Case(
         [tensors],
