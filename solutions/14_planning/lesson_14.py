@@ -248,9 +248,9 @@ predict("share of them that fits", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# tp, cp and pp are divisors of the number of GPUs; ep is one of the number of experts, and chunks one of the layers of a
-# stage, rounded up. `itertools.product` goes through them all. Skip a tp larger than a node, and a cp above 4. Only one
-# rule is left to write for chunks.
+# tp, cp and pp are divisors of the number of GPUs; ep is one of the number of experts, and chunks one of the layers of
+# a stage, rounded up. `itertools.product` goes through them all. Skip a tp larger than a node, and a cp above 4. Only
+# one rule is left to write for chunks.
 # </details>
 
 # %% exercise="all-plans" difficulty=3 minutes=20
