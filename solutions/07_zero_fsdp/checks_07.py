@@ -344,7 +344,7 @@ def trained(
     model, count = make(draws), microbatches or 1
     parameters, together = trainable(model), not (microbatches or freed)
     dtype = parameters[0].dtype
-    of_shards = freed or dtype == HALF
+    of_shards = freed or (dtype == HALF and bool(microbatches))
     shard_dtype = wide or dtype
     sizes = [parameter.numel() for parameter in parameters]
     of_steps = rows_for(draws, 3, ranks, 2 * count, width_of(model), dtype)
@@ -451,7 +451,7 @@ def one_way(numbers: Sequence[int], ranks: int, itemsize: int) -> float:
 
 
 @oracle(
-    values=[(mlp(), 4, None), (awkward, 3, None), (mlp(2, 3, SINGLE), 2, DOUBLE)],
+    values=[(mlp(), 4, None), (awkward, 3, None), (mlp(2, 3, SINGLE), 2, DOUBLE), (mlp(2, 3, HALF), 1, SINGLE)],
     memory=[(mlp(2, 160), 4, None)],
     traffic=[(mlp(2, 3, SINGLE), 4, DOUBLE)],
     if_stuck=STUCK,
@@ -885,7 +885,7 @@ hidden_clip_shards = vary(
 
 
 @oracle(
-    values=[(2, 2, 2, (5,)), (1, 2, 3, (2, 2)), (1, 3, 1, (4,))],
+    values=[(1, 2, 3, (2, 2)), (2, 2, 2, (5,)), (1, 3, 1, (4,))],
     traffic=[(1, 2, 2, (3, 3)), (2, 1, 3, (5,))],
     if_stuck=STUCK,
 )

@@ -469,13 +469,13 @@ wrong(
     counts = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities)
     return g(num_experts * (counts / counts.sum() * probabilities.mean(0)).sum())
 """)
-wrong("own-mass", same_as="own-probabilities").replace("sums[num_experts:-1]", "probabilities.sum(0)")
 wrong("own-shares", sentence="computed from this rank's own shares: sum the counts over the ranks, too").replace(
     "counts, mass, total = sums[:num_experts], ", "mass, total = "
 )
 wrong(
     "own-probabilities", sentence="computed from this rank's own probabilities: sum them over the ranks, too"
 ).replace("mass / total", "probabilities.mean(0)")
+wrong("own-mass", same_as="own-probabilities").replace("sums[num_experts:-1]", "probabilities.sum(0)")
 wrong("first-choices", sentence="computed from the first choices alone: all k of each token count").replace(
     "chosen.flatten()", "chosen[:, 0]"
 )

@@ -1122,7 +1122,7 @@ def two_microbatches(rank, world_size, overlap):
 for program in (with_shared_expert, two_microbatches):
     # all ranks do the same, so one of them runs (lesson 05)
     alone, hidden = (
-        simulate(program, 64, overlap, alike=lambda rank: 0) for overlap in (False, True)
+        simulate(program, 64, each, alike=lambda rank: 0) for each in (False, True)
     )
     name, ratio = program.__name__.replace("_", " "), alone.elapsed / hidden.elapsed
     print(
