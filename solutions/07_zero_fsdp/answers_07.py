@@ -223,7 +223,7 @@ wrong(
     "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) + (0 if piece.grad is None else piece.grad)"
 ).replace("optimizer.zero_grad()\n", "")
 wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace("(flat, (0, padding))", "(flat, (0, 0))")
-wrong("no-master-copy", "right to two or three digits").replace(
+wrong("no-master-copy", "AdamW's result in the model's dtype").replace(
     "nn.Parameter(shard)", "nn.Parameter(shard.to(parameters[0].dtype))"
 )
 wrong("never-casts-the-gradient", "cast the reduced gradient").replace("mine.to(piece.dtype)", "mine")
