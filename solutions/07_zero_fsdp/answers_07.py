@@ -799,6 +799,9 @@ wrong("whole-files", sentence="slices up to the end of each file: the last one e
 wrong("old-cut", sentence="the numbers of the old piece: today's pieces have a size of their own").replace(
     "rank * mine", "rank * saved"
 ).replace("(rank + 1) * mine", "(rank + 1) * saved")
+wrong("old-pieces-rounded-down", sentence="slices of files that are rounded down: pieces are rounded up").replace(
+    "-(-num_params // saved_size)", "num_params // saved_size"
+)
 wrong("first-slice-only", sentence="the first slice only").replace("return slices", "return slices[:1]")
 wrong(
     "own-size", sentence="slices of files that hold as much as your pieces: they were cut for the old number of ranks"
