@@ -577,6 +577,9 @@ wrong("without-norms", sentence="without the mean and the deviation of LayerNorm
 wrong("one-norm", sentence="with half of LayerNorm's 16 s b: there are two of them").replace("16 * s * b", "8 * s * b")
 wrong("no-scores", sentence="without the scores").replace("5 * a * s * s * b", "0")
 wrong("one-head", sentence="with scores of one head: there are a of them").replace("5 * a * s * s * b", "5 * s * s * b")
+wrong("logarithms-of-one-head", sentence="with the logarithms of one head: there are a of them").replace(
+    "4 * a * s * b if flash", "4 * s * b if flash"
+)
 wrong("flash-keeps-nothing", sentence="without the logarithms that FlashAttention keeps").replace(
     "4 * a * s * b if flash", "0 if flash"
 )

@@ -1175,7 +1175,7 @@ def replica(module: nn.Module, buckets: list[list[int]]) -> Replica:
 
     module: the same shapes on every rank; it may have frozen, tied and unused
     parameters. At once, every rank gets rank 0's parameters and buffers.
-    buckets: as make_buckets returns them; indices of the trained parameters only.
+    buckets: as make_buckets returns them, index 0 being the first trained parameter.
     In each step every bucket is all-reduced once, in order; where that is possible, it
     starts during the last backward pass, which waits for nothing. Then the numbers of
     users are all-reduced, once. Earlier microbatches send nothing. A grad is the mean

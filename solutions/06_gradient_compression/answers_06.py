@@ -155,6 +155,9 @@ wrong("zero-by-zero", same_as="nan-codes").replace("torch.where(scales > 0, scal
 wrong("levels-plus-one", sentence="the codes for a largest code of levels + 1: the largest must become levels").replace(
     "/ levels", "/ (levels + 1)"
 ).replace("to_whole(blocks / divisors[:, None])", "to_whole(blocks / divisors[:, None]).clamp(-levels, levels)")
+wrong("rounds-first", sentence="rounded before the division: divide by the scale, then round").replace(
+    "to_whole(blocks / divisors[:, None])", "to_whole(blocks) / divisors[:, None]"
+)
 wrong("multiplies", sentence="x times the scale, rounded: divide by it").replace(
     "blocks / divisors", "blocks * divisors"
 )
@@ -458,6 +461,10 @@ wrong("forgets-the-old", sentence="the gradient minus what was sent: the old res
 )
 wrong("wrong-sign", sentence="what was sent minus what should have been: the sign is the wrong way round").replace(
     "corrected - sent", "sent - corrected"
+)
+wrong("averages-debts", sentence="the mean of the ranks' residuals: each rank keeps its own").replace(
+    "return mean, corrected - sent",
+    "dist.all_reduce(owed := corrected - sent)\nreturn mean, owed / world_size",
 )
 wrong("owes-twice", sentence="the old residual plus the new one: what is sent of it must not be owed twice").replace(
     "corrected - sent", "residual + corrected - sent"

@@ -223,6 +223,9 @@ wrong(
     "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) + (0 if piece.grad is None else piece.grad)"
 ).replace("optimizer.zero_grad()\n", "")
 wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace("(flat, (0, padding))", "(flat, (0, 0))")
+wrong("no-master-copy", "AdamW's result in the model's dtype").replace(
+    "nn.Parameter(shard)", "nn.Parameter(shard.to(parameters[0].dtype))"
+)
 wrong("never-casts-the-gradient", "cast the reduced gradient").replace("mine.to(piece.dtype)", "mine")
 wrong("never-casts-the-weights", "cast before you call it").replace("piece.detach().to(flat.dtype)", "piece.detach()")
 wrong("frozen-too", "is its parameter frozen").replace(" if p.requires_grad", "")
@@ -629,6 +632,9 @@ wrong("sums-both", sentence="the sum over all ranks: take the mean").replace("op
 wrong(
     "sums-over-replicas", sentence="the sum over the replicas of the shard group's means: take the mean in both"
 ).replace("dist.all_reduce(mine, op=dist.ReduceOp.AVG, ", "dist.all_reduce(mine, ")
+wrong(
+    "sums-over-shards", sentence="the mean over the replicas of the shard group's sums: take the mean in both"
+).replace("op=dist.ReduceOp.AVG, group=shard_group", "group=shard_group")
 wrong("gathers-again", sentence="the whole mean gradient: return this rank's piece").replace(
     "return mine",
     "dist.all_gather_single(flat, mine, group=shard_group)\nreturn flat[: gradient.numel()].view_as(gradient)",
@@ -793,6 +799,9 @@ wrong("whole-files", sentence="slices up to the end of each file: the last one e
 wrong("old-cut", sentence="the numbers of the old piece: today's pieces have a size of their own").replace(
     "rank * mine", "rank * saved"
 ).replace("(rank + 1) * mine", "(rank + 1) * saved")
+wrong("old-pieces-rounded-down", sentence="slices of files that are rounded down: pieces are rounded up").replace(
+    "-(-num_params // saved_size)", "num_params // saved_size"
+)
 wrong("first-slice-only", sentence="the first slice only").replace("return slices", "return slices[:1]")
 wrong(
     "own-size", sentence="slices of files that hold as much as your pieces: they were cut for the old number of ranks"

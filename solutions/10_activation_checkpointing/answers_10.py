@@ -46,6 +46,9 @@ wrong("one-input-alone", sentence="a list with the memory of a later input in it
     "for x in inputs}", "for x in inputs[:1]}"
 )
 wrong(
+    "trained-inputs-alone", sentence="a list with an input that requires no gradient in it: none of the inputs counts"
+).replace("for x in inputs}", "for x in inputs if x.requires_grad}")
+wrong(
     "sizes-once", sentence="a list in which each size stands once: pieces of memory are told apart by their address"
 ).replace("return kept", "return list(dict.fromkeys(kept))")
 wrong("in-all", sentence="the sum: return one entry for each piece of memory").replace(

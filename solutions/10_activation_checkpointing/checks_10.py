@@ -156,19 +156,20 @@ def notes(piece: Piece, x: Tensor, w: Tensor) -> dict[int, int]:
     return {place.data_ptr(): place.nbytes() for place in places}
 
 
-def call_with_grad(function: Callable[..., Any], x: Tensor, w: Tensor, piece: Piece) -> dict[str, Any]:
-    return {"the list": function(piece, x.clone().requires_grad_(), w.clone().requires_grad_())}
+def call_with_grad(function: Callable[..., Any], x: Tensor, w: Tensor, piece: Piece, trained: bool) -> dict[str, Any]:
+    return {"the list": function(piece, x.clone().requires_grad_(trained), w.clone().requires_grad_())}
 
 
-@oracle(values=[(chain, 4, 6), (result_kept, 3, 5), (slices, 4, 6), (two_sizes, 4, 6)])
-def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int) -> Case:
+@oracle(values=[(chain, 4, 6), (result_kept, 3, 5), (slices, 4, 6), (two_sizes, 4, 6), (chain, 3, 5, False)])
+def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int, trained: bool = True) -> Case:
+    """trained: whether x, too, requires a gradient."""
     x, w = normal(draws, rows, dim), normal(draws, dim, dim, seed=1)
-    leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
+    leaves = x.clone().requires_grad_(trained), w.clone().requires_grad_()
     given = [leaf.untyped_storage().data_ptr() for leaf in leaves]
     right = [nbytes for place, nbytes in notes(piece, *leaves).items() if place not in given]
     return Case(
         [[x], [w]],
-        for_all={"piece": piece},
+        for_all={"piece": piece, "trained": trained},
         driver=call_with_grad,
         right={"the list": [right]},
         mistakes={

@@ -44,6 +44,9 @@ wrong(
     "not-scattered", sentence="the gates of the chosen experts alone, (T, k): put each into its place in a row of E"
 ).replace("return torch.zeros_like(scores).scatter(1, chosen, best)", "return best")
 wrong("lowest", sentence="the gates of the experts with the lowest scores").replace("topk(k)", "topk(k, largest=False)")
+wrong("sigmoid", sentence="a sigmoid of each score by itself: a softmax over all experts is wanted").replace(
+    "scores.softmax(-1)", "scores.sigmoid()"
+)
 wrong("softmax-twice", sentence="a softmax of the softmax: with softmax_first, what is chosen stays as it is").replace(
     "return", "best = best.softmax(-1) if softmax_first else best\nreturn"
 )
@@ -303,6 +306,9 @@ wrong(
     "not-changed-back",
     sentence="the layer with results in the experts' order: before the way back, change the two dimensions back",
 ).replace("results.transpose(0, 1).reshape", "results.reshape")
+wrong(
+    "by-source", sentence="the layer with rows that go to the experts as they came: first sort them by expert"
+).replace("arrived.transpose(0, 1).flatten(1, 2)", "arrived.reshape(num_local, size * capacity, -1)")
 wrong("drops-place-0", sentence="the layer without the rows in place 0: only a position of -1 is dropped").replace(
     "positions >= 0", "positions > 0"
 )
@@ -469,6 +475,7 @@ wrong("own-shares", sentence="computed from this rank's own shares: sum the coun
 wrong(
     "own-probabilities", sentence="computed from this rank's own probabilities: sum them over the ranks, too"
 ).replace("mass / total", "probabilities.mean(0)")
+wrong("own-mass", same_as="own-probabilities").replace("sums[num_experts:-1]", "probabilities.sum(0)")
 wrong("first-choices", sentence="computed from the first choices alone: all k of each token count").replace(
     "chosen.flatten()", "chosen[:, 0]"
 )

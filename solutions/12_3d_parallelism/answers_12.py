@@ -512,6 +512,9 @@ wrong(
     q, k, v = (torch.cat(exchange(x.chunk(cp_size, dim=1)), dim=2) for x in (q, k, v))
     return torch.cat(exchange(causal_attention(q, k, v).chunk(cp_size, dim=1)), dim=2)
 """)
+wrong("cut-by-heads", sentence="some heads of some tokens: what goes back is cut along the tokens").replace(
+    "out.chunk(cp_size, dim=2)", "out.chunk(cp_size, dim=1)"
+)
 wrong("some-heads", same_as="never-back").replace("return torch.cat(exchange(parts), dim=1)", "return out.clone()")
 right("one-exchange").body("""
     stacked = torch.cat([x.unflatten(1, (cp_size, -1)) for x in (q, k, v)], dim=2).transpose(0, 1).contiguous()
@@ -589,6 +592,9 @@ wrong(
 ).replace("/ dist.get_world_size(tp_group)", "/ 1").replace("if name in elsewhere:", "if False:")
 wrong("own-norm", sentence="the norm of this rank's gradients: add up the squares over the grid").replace(
     "for group in (tp_group, pp_group):", "for group in ():"
+)
+wrong("tied-where-replicated", sentence="the norm with a tied gradient counted twice where it is cut along tp").replace(
+    "if name in elsewhere:", "if name in elsewhere and name in replicated:"
 )
 wrong("stage-norm", sentence="this stage's norm: add up the squares along pp, too").replace(
     "(tp_group, pp_group)", "(tp_group,)"
@@ -786,6 +792,9 @@ wrong(
 wrong("whole-pipelines", sentence="whole pipelines: only the first and the last stage have the table").replace(
     "ends.append(sorted({ranks[0], ranks[-1]}))", "ends.append(ranks)"
 ).replace("ends += [[rank] for rank in ranks[1:-1]]", "pass")
+wrong("pipeline-by-pipeline", sentence="right but for their order: groups go by their first rank").replace(
+    "sorted(ends)", "ends"
+)
 wrong("first-pipeline", sentence="the ends of one pipeline: each pipeline has two").replace(
     'in groups["pp"]:', 'in groups["pp"][:1]:'
 )

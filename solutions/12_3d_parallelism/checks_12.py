@@ -610,16 +610,17 @@ def grid_norm(draws: Draws, sizes: Sizes) -> Case:
     matrices = draws.different_integers(pp * tp, (2, 2), DOUBLE)
     norms = draws.different_integers(pp, 3, DOUBLE, 1)
     table = draws.integers((3, 2), DOUBLE, 2) + 7
+    heads = draws.different_integers(tp, (2, 3), DOUBLE, 3)
     given = [
         {"matrix": matrices[stage * tp + part], "norm": norms[stage]}
-        | ({"table": table} if on_stage("table", stage, pp) else {})
+        | ({"table": table, "head": heads[part]} if on_stage("table", stage, pp) else {})
         for _, stage, part in places
     ]
-    elsewhere = [["table"] if pp > 1 and stage == pp - 1 else [] for _, stage, _ in places]
+    elsewhere = [["table", "head"] if pp > 1 and stage == pp - 1 else [] for _, stage, _ in places]
     return Case(
         [given, [["norm", "table"]] * len(places), elsewhere],
         for_all={"groups": {"pp_group": groups_along(sizes, 1), "tp_group": groups_along(sizes, 2)}},
-        right=math.sqrt(sum(float(x.square().sum()) for x in [*matrices, *norms, table])),
+        right=math.sqrt(sum(float(x.square().sum()) for x in [*matrices, *norms, table, *heads])),
         rtol=CLOSE,
         driver=in_groups,
         values_first=True,

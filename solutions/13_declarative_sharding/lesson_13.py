@@ -283,8 +283,8 @@ reveal(
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `pieces = [piece.contiguous() for piece in x_local.chunk(n, to)]`, an empty tensor for each piece that arrives,
-# `dist.all_to_all`, and `torch.cat` along the dimension that `src` cuts.
+# Cut with `chunk` along the dimension of `dst`; such pieces aren't contiguous, and messages must be. What arrives from
+# each rank is as large as one piece. Join what arrived along the dimension that `src` cuts.
 # </details>
 
 # %% exercise="convert" difficulty=3 minutes=20
@@ -396,9 +396,9 @@ for src, dst in pairs:
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# From S0 to S1, this rank's part along dimension 1 has `mine` columns, and rank k sends as many rows as it has:
-# `[rows.numel() for rows in chunks(torch.empty(shape[0]), n, 0)]`. That makes a shape for each piece that arrives, and
-# `math.prod` of it is its count. Send `torch.cat` of the flattened pieces; `split` what arrives, `view` it, `cat` it.
+# From S0 to S1, what arrives from rank k has as many rows as rank k had, and as many columns as this rank gets. Cut
+# something of the length `shape[0]` into n chunks to learn the first, and something of the length `shape[1]` to learn
+# the second. The product is the count for rank k, and the two are the shape that you view its numbers in afterwards.
 # </details>
 
 # %% exercise="convert-uneven" difficulty=4 minutes=20
@@ -572,9 +572,9 @@ predict("DTensor's bytes over the fewest", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `together = math.prod(shape)`, divided by `mesh[other]` for each other axis that cuts. Push
-# `(cost + moved(together, old, new, mesh[axis]), layout[:axis] + (new,) + layout[axis + 1:], steps + [(axis, old,
-# new)])`.
+# A step's price is `moved` of what the ranks along this axis have together: all numbers of the tensor, divided by the
+# size of each **other** axis that cuts. Push the total price, the layout with `new` at this axis, and a new list of
+# steps with this one at its end. Tuples are compared from left to right, so the price comes first.
 # </details>
 
 # %% exercise="cheapest-steps" difficulty=4 minutes=20
@@ -972,8 +972,8 @@ predict("a weight, backward", ..., choices=collectives)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `x = to(x, now, use_x)`, `x @ to(w, stored[name], use_w)`, `now = made`. Where does relu go? After the first product,
-# `now` may be `"P"`, so convert first. At the end, `to(x, now, stored["x"])`.
+# Per product: convert x, convert w, multiply, note what was made. Where does relu go? After the first product x may be
+# a partial sum, and relu of a sum isn't the sum of relus; so convert first. At the end, x must lie as it came.
 # </details>
 
 # %% exercise="sharded-mlp" difficulty=3 minutes=15
@@ -1091,8 +1091,8 @@ reveal(
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Loop over `(x, "S0", use_x), (w, stored, use_w), (y, made, "S0")`. Add `moved(size, old, new, n)` to the forward sum.
-# Add the same to the backward sum, but from the dual of `new` to the dual of `old`.
+# Each of the three has a size, an old and a new placement, and its price is `moved`. Backward goes the other way: from
+# the dual of the new placement to the dual of the old one. A dictionary can hold the five duals.
 # </details>
 
 # %% exercise="layer-bytes" difficulty=3 minutes=12
@@ -1167,9 +1167,9 @@ predict("tokens from which on it changes", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `for choice in product(product("bfd", ("I", "S0", "S1")), repeat=len(widths) - 1):` skip it if it stores too much, add
-# up `both_passes(tokens * rows, now, use_x, n)` and `both_passes(rows * columns, stored, use_w, n)` for each layer, and
-# the way back to "S0" at the end. Keep the best.
+# `itertools.product` of the labels and the placements gives the nine choices; `product` of those, with `repeat=`, gives
+# the models. For each layer add up the prices of two conversions, x and the weight, and what is stored. After the last
+# layer comes the way back to "S0". Skip what is over budget, and keep the best.
 # </details>
 
 # %% exercise="shard-model" difficulty=4 minutes=20
@@ -1315,8 +1315,8 @@ for a in names:
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# For each product `x.redistribute(placements=[at(use_x)]) @ w.redistribute(placements=[at(use_w)])`; at the end
-# `redistribute` to how x lay, then `.to_local()`.
+# For each product, redistribute both factors to what the label uses, and multiply them as if they were whole. The
+# local tensor of the result counts only once it lies as x did.
 # </details>
 
 # %% exercise="dtensor-mlp" difficulty=3 minutes=12

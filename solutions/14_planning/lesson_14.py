@@ -248,8 +248,9 @@ predict("share of them that fits", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `product(divisors(gpus), repeat=3)` for tp, cp and pp, then `product(divisors(max(1, model.experts)),
-# divisors(math.ceil(model.layers / pp)), range(1, 5), ("none", "full"))`. Only one rule is left to write for chunks.
+# tp, cp and pp are divisors of the number of GPUs; ep is one of the number of experts, and chunks one of the layers of
+# a stage, rounded up. `itertools.product` goes through them all. Skip a tp larger than a node, and a cp above 4. Only
+# one rule is left to write for chunks.
 # </details>
 
 # %% exercise="all-plans" difficulty=3 minutes=20
@@ -341,9 +342,9 @@ predict("GB of logits", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `alive = min(count, pp - stage) * layers` without chunks; with chunks `min(count * chunks, 2 * (pp - stage - 1) +
-# (chunks - 1) * pp + 1) * layers / chunks`. `working = besides`, more with recomputing, and on the last stage the
-# maximum of that and the logits.
+# Live layers are microbatches in flight times the layers of each, and there are never more in flight than the step
+# has. With chunks, what is in flight are pieces of layers / chunks layers, and the step has `count * chunks` of them.
+# For `working`, take the maximum first, on the last stage; then add the messages.
 # </details>
 
 # %% exercise="plan-bytes" difficulty=4 minutes=20
@@ -543,9 +544,10 @@ predict("share of the bubble", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `[plan.stage_layers(model, stage) * (forward + backward) for stage in range(plan.pp)]`, and then add the ends. The
-# bubble is `(pp - 1) * layers / chunks * (forward + backward)` with `plan.layers(model)`. For the exchange:
-# `max(gather, n * gather - (n - 1) * forward)`, and the same with `scatter` and `backward`.
+# `plan.stage_layers` gives the layers of each stage; the embeddings are extra on the first one, the output on the last.
+# The bubble is as long as pp - 1 chunks take, forward and backward, with `plan.layers(model)` layers to a stage. The
+# last point above is a maximum of two lengths: once for the gathers, with `forward`, once for the scatters, with
+# `backward`.
 # </details>
 
 # %% exercise="compose" difficulty=4 minutes=20
@@ -690,8 +692,8 @@ def search(plans, memory, need, guess, measured, within, n):
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `sorted(left, key=lambda plan: (measured(plan), need(plan)))[:n]`: Python calls a key once for each entry, and
-# compares tuples from left to right.
+# `sorted` calls its `key` once for each entry, and compares tuples from left to right: seconds first, then bytes. `min`
+# of nothing is an error, unless it has a `default`.
 # </details>
 
 # %% check="search" judges="values" points=5
@@ -1277,8 +1279,8 @@ for name, nvlink in (("H100's NVLink", None), ("H800's, 400 GB/s", 200e9)):
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `ranks = {expert // experts_per_rank for expert in token}`, `nodes = {r // gpus_per_node for r in ranks}`, and the
-# doors `{n * gpus_per_node + rank % gpus_per_node for n in nodes}`. Dispatch, combine, and both again in backward.
+# Three sets per token: the ranks that have its experts, the nodes of these, and the ranks where it arrives on those
+# nodes. What do you take away from which? Each row is sent four times: dispatch, combine, and both again in backward.
 # </details>
 
 # %% exercise="tokens-per-tier" difficulty=3 minutes=15

@@ -22,7 +22,7 @@ def make_experts(
 
 
 def expert_mlp(x: Tensor, w_up: Tensor, w_down: Tensor) -> Tensor:
-    """One expert: (n, D) @ (D, F) @ (F, D) -> (n, D). n may be 0."""
+    """One expert: (n, D) @ (D, F) @ (F, D) -> (n, D). n may be 0. With weights of E experts: (E, n, D)."""
     return nn.functional.gelu(x @ w_up) @ w_down
 
 
@@ -31,5 +31,4 @@ def mixture(x: Tensor, gates: Tensor, w_up: Tensor, w_down: Tensor) -> Tensor:
 
     x: (T, D). gates: (T, E). w_up: (E, D, F). w_down: (E, F, D). Returns (T, D).
     """
-    outputs = torch.stack([expert_mlp(x, up, down) for up, down in zip(w_up, w_down, strict=True)])  # (E, T, D)
-    return torch.einsum("te,etd->td", gates, outputs)
+    return torch.einsum("te,etd->td", gates, expert_mlp(x, w_up, w_down))

@@ -507,6 +507,13 @@ def test_a_time_out_reports_where_each_rank_was():
     assert not ranks_alive()
 
 
+def test_ranks_that_finish_while_a_time_out_is_reported_were_late_all_the_same(monkeypatch):
+    ask = RealWorld.what_ranks_do
+    monkeypatch.setattr(RealWorld, "what_ranks_do", lambda world: ask(world)._replace(unfinished=[]))
+    with pytest.raises(RankTimeout, match="ranks 0 and 1 have not finished after 1 s"):
+        spawn(lambda rank, world_size: time.sleep(600), 2, timeout=1)
+
+
 def test_importing_torch_does_not_use_up_the_time():
     """A fresh zygote takes longer than this to be ready; the ranks themselves do not."""
     client.zygote.process.kill()

@@ -136,15 +136,17 @@ class RealWorld(ProcessWorld):
 
     def timed_out(self, timeout: float) -> RankTimeout:
         found = self.what_ranks_do()
+        # all of them, if they finished while they were being asked
+        late = found.unfinished or [state.rank for state in self.states]
         longer = max(300, round(5 * timeout))
         advice = found.advice or f"If the work needs longer, say how long: spawn(..., timeout={longer})."
         at_work = [rank for rank in found.unfinished if self.states[rank].blocked_in() is None]
         self.end()
-        verb = "has" if len(found.unfinished) == 1 else "have"
+        verb = "has" if len(late) == 1 else "have"
         error = RankTimeout(
-            f"{ranks_text(found.unfinished).lower()} {verb} not finished after {timeout:g} s.\n"
+            f"{ranks_text(late).lower()} {verb} not finished after {timeout:g} s.\n"
             + "\n".join(["  " + line for line in found.lines] + ["", advice]),
-            rank=next(iter(at_work or found.unfinished), None),
+            rank=next(iter(at_work or late)),
         )
         error.waiting = found.waiting
         return error
