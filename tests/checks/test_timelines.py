@@ -82,7 +82,7 @@ def test_a_run_is_written_down_and_read_again(check, tmp_path):
     assert [(event.op, event.rank, event.peer, event.start, event.end) for event in again.events] == [
         (event.op, event.rank, event.peer, event.start, pytest.approx(event.end)) for event in run.events
     ]
-    assert {event.where for event in again.events} == {""}, "no line of the solution"
+    assert {(event.where, event.callers) for event in again.events} == {("", ())}, "no line of the solution"
     assert again.timeline(beside=run)
     assert timelines.solutions_run(tmp_path, "another", like=run) is None
 

@@ -65,7 +65,7 @@ def solutions_run(room: Path, exercise: str, like: Run) -> Run | None:
 
 
 def as_data(run: Run) -> dict[str, Any]:
-    events = [[rounded(value) for value in astuple(replace(event, where=""))] for event in run.events]
+    events = [[rounded(value) for value in astuple(replace(event, where="", callers=()))] for event in run.events]
     regions = [[rounded(value) for value in astuple(region)] for region in run.regions]
     return {"ranks": run.world_size, "cluster": run.backend, "events": events, "regions": regions}
 
