@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
@@ -129,6 +130,59 @@ def a_gather_for_each_name_that_a_rank_has(rank, world_size):
     for step in range(2):
         average(torch.ones(5))
         gather_each({"format": [1.0], "loss": [2.0]} if rank == 0 and step == 0 else {"loss": [2.0]})
+
+
+@kind("Rank 0 has finished after 1 call of this all_reduce", "does `for name, value in logged.items()` (line")
+def a_metric_that_one_rank_has(rank, world_size):
+    logged = {"loss": 1.0, "recall": 0.5} if rank else {"loss": 1.0}
+    for _ in range(1):
+        for name, value in logged.items():
+            logged[name] = average(torch.tensor(value))
+
+
+@kind(
+    "rank 0 brought a list of 2 objects, rank 1 brought a list of 1 object", "a list of the same length on every rank"
+)
+def lists_of_different_lengths(rank, world_size):
+    if rank == 0:
+        dist.broadcast_object_list(["run", 7])
+    else:
+        dist.broadcast_object_list([None])
+
+
+@kind(
+    "rank 0 named root 1 (tests/",
+    "these calls don't belong together",
+    "`consolidate` leaves before it",
+    "must call them",
+)
+def a_state_consolidated_on_one_rank(rank, world_size):
+    model = DDP(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        consolidate(optimizer, rank)
+
+
+def consolidate(optimizer, rank):
+    if rank != 0:
+        return
+    optimizer.consolidate_state_dict(to=0)
+
+
+@kind(
+    "rank 0 brought float32 [2, 2] (tests/",
+    "rank 1 brought float32 [] (tests/",
+    "in the loop `for x in batches`",
+    worlds=REAL,
+)
+def a_batch_meets_validation(rank, world_size):
+    for _ in range(2):
+        batches = torch.ones(2 - rank, 2, 2)
+        for x in batches:
+            dist.all_reduce(x)
+        dist.all_reduce(torch.ones(()))
 
 
 def gather_each(logged):

@@ -104,6 +104,12 @@ def exit_around(event: Event) -> str:
     return named(exits[-1]) if exits else ""
 
 
+def loops_around(event: Event) -> list[str]:
+    """The innermost loops around a call whose rounds may differ between ranks, as "`for x in loader` (line 3)"."""
+    loops = [fork.decision for fork in forks_of(event, None) if fork.decision.kind == "loop"]
+    return [named(loop) for loop in reversed(loops) if loop.names or loop.exits][:2]
+
+
 def skipped_by(event: Event) -> str:
     """A sentence with a space in front on how a rank may skip the call in one round of a loop; "" if none is seen."""
     if exit_before := exit_around(event):
