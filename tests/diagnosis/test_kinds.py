@@ -319,7 +319,7 @@ def an_operator_without_its_wait(rank, world_size):
     torch.ops._c10d_functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD.group_name)
 
 
-@kind("in different orders, so their values are mixed up", worlds=REAL)
+@kind("in different orders, so their values are mixed up")
 def parameters_broadcast_in_another_order(rank, world_size):
     parameters = [nn.Parameter(torch.full((2, 2), float(i))) for i in range(3)]
     for parameter in parameters if rank == 0 else parameters[::-1]:
@@ -364,8 +364,9 @@ def test_replicas_are_compared_on_request():
     assert "differs between rank 0 and rank 1" in report
 
 
-def test_a_frozen_part_that_differs_is_remarked_upon(capsys):
-    spawn(a_frozen_part_of_each_rank, 2)
+@pytest.mark.parametrize("world, options", [(spawn, {}), (simulate, {"device": "cpu"})])
+def test_a_frozen_part_that_differs_is_remarked_upon(world, options, capsys):
+    world(a_frozen_part_of_each_rank, 2, **options)
     assert "The frozen parameter `Linear.weight` differs between rank 0 and rank 1" in capsys.readouterr().out
 
 
@@ -379,6 +380,7 @@ def test_replicas_that_are_alike_are_not_remarked_upon(capsys):
             optimizer.step()
 
     spawn(with_batch_norm, 2, check_replicas=1)
+    simulate(with_batch_norm, 2, device="cpu")
     assert capsys.readouterr().out == ""
     with pytest.raises(ValueError, match="a number of steps"):
         spawn(with_batch_norm, 2, check_replicas=-1)
@@ -471,6 +473,16 @@ def test_the_branches_of_one_if_are_no_parting():
 
     for world in (spawn, simulate):
         assert "parted" not in report_of(taking_turns, 2, world)
+
+
+def test_a_parameter_without_memory_is_no_obstacle():
+    def deferred(rank, world_size):
+        with torch.device("meta"):
+            model = nn.Linear(2, 2)
+        dist.all_reduce(torch.ones(2))
+        return model.weight.is_meta
+
+    assert spawn(deferred, 2).results == [True, True]
 
 
 def test_what_surrounds_a_line(tmp_path):

@@ -196,7 +196,7 @@ def whose(gradient: Gradient, event: Event) -> str:
     return gradient.name or f"a parameter of {tensor_text(event)}"
 
 
-def each(made: dict[int, Event], verb: str, what: Callable[[Event], object]) -> str:
+def each(made: Mapping[int, Event], verb: str, what: Callable[[Event], object]) -> str:
     """ "rank 0 called all_reduce, rank 1 called barrier"."""
     alike: dict[str, list[int]] = {}
     for rank, event in made.items():
