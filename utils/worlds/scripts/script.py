@@ -16,7 +16,7 @@ from typing import Any
 
 from ...recording import regions
 from ...text import package
-from ...text.source_lines import is_students
+from ...text.source_lines import is_students, library_prefixes
 
 
 class NoScript(ValueError):
@@ -56,6 +56,7 @@ class Script:
     def run(self) -> None:
         """Become this script: `__main__`, `sys.argv` and `sys.path` are as in a process of its own."""
         sys.path[:] = self.sys_path
+        library_prefixes.cache_clear()
         main = ModuleType("__main__")
         code = self.load_module(main) if self.is_module else self.load_file(main)
         vars(main)["__builtins__"] = builtins

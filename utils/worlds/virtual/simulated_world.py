@@ -82,7 +82,8 @@ GRACE = 0.5  # seconds that the other ranks have to get as far as they can, once
 MOST_STACKS = 32  # ranks up to this one are looked at where they wait
 PROGRESS_EVERY = 0.2  # seconds
 FLUSH = 1 << 16  # bytes
-NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # torch's errors about missing values
+# Errors of torch's, and of safetensors, about missing values.
+NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__|invalid shape, data type, or offset")
 BACKENDS = {"gloo", "nccl"}  # for the network of a virtual cluster they are the same
 
 Shared = TypeVar("Shared", bound=Hashable)
