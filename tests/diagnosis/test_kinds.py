@@ -21,6 +21,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from utils import RankError, simulate, spawn
+from utils.diagnosis.deadlock import describe_ranks, what_idle_ranks_wait_for
+from utils.events.rank_state import RankState
 from utils.text.decisions import place_of
 
 KINDS = []
@@ -473,6 +475,15 @@ def test_the_branches_of_one_if_are_no_parting():
 
     for world in (spawn, simulate):
         assert "parted" not in report_of(taking_turns, 2, world)
+
+
+def test_what_holds_up_a_rank_that_is_in_no_call(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("while path in saved:\n    path = other(path)\nstore.wait([key])\n")
+    states = [RankState(0), RankState(1)]
+    runs, _ = describe_ranks(states, {0: f"{file}:2", 1: f"{file}:3"}, idle=[1])
+    assert runs.endswith("path = other(path)  (in the loop `while path in saved` of line 1)")
+    assert "the store that nobody has set" in what_idle_ranks_wait_for(states, [1], {1: f"{file}:3"})
 
 
 def test_a_parameter_without_memory_is_no_obstacle():
