@@ -8,14 +8,14 @@ from ..events.rank_state import RankState
 
 
 def different_microbatches(states: Iterable[RankState]) -> str:
-    """A sentence about two ranks that never used schedules with the same number; "" if there are none."""
-    used = {s.rank: {e.module: e.where for e in s.events if e.module and e.wrapper == "pipeline"} for s in states}
-    known = [(rank, numbers) for rank, numbers in used.items() if numbers]
-    for rank, numbers in known[1:]:
-        first, others = known[0]
-        if not numbers.keys() & others.keys():
-            return (
-                f"The pipeline schedule has {', '.join(others)} on rank {first} and {', '.join(numbers)} on rank "
-                f"{rank}. All stages must cut the batch into the same number."
-            )
+    """A sentence about two neighbours that never used schedules with the same number; "" if there are none."""
+    calls = {s.rank: [e for e in s.events if e.module and e.wrapper == "pipeline"] for s in states}
+    numbers = {rank: dict.fromkeys(event.module for event in events) for rank, events in calls.items()}
+    for rank, events in calls.items():
+        for other in dict.fromkeys(event.peer for event in events if event.peer is not None):
+            if numbers.get(other) and not numbers[rank].keys() & numbers[other].keys():
+                return (
+                    f"The pipeline schedule has {', '.join(numbers[rank])} on rank {rank} and "
+                    f"{', '.join(numbers[other])} on rank {other}. All stages must cut the batch into the same number."
+                )
     return ""
