@@ -60,7 +60,7 @@ def what_decides(one: Event, other: Event | None, states: Mapping[int, RankState
     Of calls that a rank is no longer in, only the source is asked: what names hold now says nothing about them.
     """
     events = [event for event in (one, other) if event is not None]
-    if any(states[event.rank].blocked_in() != event for event in events):
+    if any(event not in (states[event.rank].blocked_in(), *states[event.rank].events[-1:]) for event in events):
         states = {rank: RankState(rank) for rank in states}
     for event in events:
         if signals := [frame.handles for frame in states[event.rank].stack if frame.handles]:
