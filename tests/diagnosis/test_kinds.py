@@ -16,10 +16,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from utils import RankError, simulate, spawn
+from utils.diagnosis.deadlock import describe_ranks, what_idle_ranks_wait_for
+from utils.events.rank_state import RankState
 from utils.text.decisions import place_of
 
 KINDS = []
@@ -129,6 +132,59 @@ def a_gather_for_each_name_that_a_rank_has(rank, world_size):
     for step in range(2):
         average(torch.ones(5))
         gather_each({"format": [1.0], "loss": [2.0]} if rank == 0 and step == 0 else {"loss": [2.0]})
+
+
+@kind("Rank 0 has finished after 1 call of this all_reduce", "does `for name, value in logged.items()` (line")
+def a_metric_that_one_rank_has(rank, world_size):
+    logged = {"loss": 1.0, "recall": 0.5} if rank else {"loss": 1.0}
+    for _ in range(1):
+        for name, value in logged.items():
+            logged[name] = average(torch.tensor(value))
+
+
+@kind(
+    "rank 0 brought a list of 2 objects, rank 1 brought a list of 1 object", "a list of the same length on every rank"
+)
+def lists_of_different_lengths(rank, world_size):
+    if rank == 0:
+        dist.broadcast_object_list(["run", 7])
+    else:
+        dist.broadcast_object_list([None])
+
+
+@kind(
+    "rank 0 named root 1 (tests/",
+    "these calls don't belong together",
+    "`consolidate` leaves before it",
+    "must call them",
+)
+def a_state_consolidated_on_one_rank(rank, world_size):
+    model = DDP(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        consolidate(optimizer, rank)
+
+
+def consolidate(optimizer, rank):
+    if rank != 0:
+        return
+    optimizer.consolidate_state_dict(to=0)
+
+
+@kind(
+    "rank 0 brought float32 [2, 2] (tests/",
+    "rank 1 brought float32 [] (tests/",
+    "in the loop `for x in batches`",
+    worlds=REAL,
+)
+def a_batch_meets_validation(rank, world_size):
+    for _ in range(2):
+        batches = torch.ones(2 - rank, 2, 2)
+        for x in batches:
+            dist.all_reduce(x)
+        dist.all_reduce(torch.ones(()))
 
 
 def gather_each(logged):
@@ -265,7 +321,7 @@ def an_operator_without_its_wait(rank, world_size):
     torch.ops._c10d_functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD.group_name)
 
 
-@kind("in different orders, so their values are mixed up", worlds=REAL)
+@kind("in different orders, so their values are mixed up")
 def parameters_broadcast_in_another_order(rank, world_size):
     parameters = [nn.Parameter(torch.full((2, 2), float(i))) for i in range(3)]
     for parameter in parameters if rank == 0 else parameters[::-1]:
@@ -310,8 +366,9 @@ def test_replicas_are_compared_on_request():
     assert "differs between rank 0 and rank 1" in report
 
 
-def test_a_frozen_part_that_differs_is_remarked_upon(capsys):
-    spawn(a_frozen_part_of_each_rank, 2)
+@pytest.mark.parametrize("world, options", [(spawn, {}), (simulate, {"device": "cpu"})])
+def test_a_frozen_part_that_differs_is_remarked_upon(world, options, capsys):
+    world(a_frozen_part_of_each_rank, 2, **options)
     assert "The frozen parameter `Linear.weight` differs between rank 0 and rank 1" in capsys.readouterr().out
 
 
@@ -325,6 +382,7 @@ def test_replicas_that_are_alike_are_not_remarked_upon(capsys):
             optimizer.step()
 
     spawn(with_batch_norm, 2, check_replicas=1)
+    simulate(with_batch_norm, 2, device="cpu")
     assert capsys.readouterr().out == ""
     with pytest.raises(ValueError, match="a number of steps"):
         spawn(with_batch_norm, 2, check_replicas=-1)
@@ -417,6 +475,25 @@ def test_the_branches_of_one_if_are_no_parting():
 
     for world in (spawn, simulate):
         assert "parted" not in report_of(taking_turns, 2, world)
+
+
+def test_what_holds_up_a_rank_that_is_in_no_call(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("while path in saved:\n    path = other(path)\nstore.wait([key])\n")
+    states = [RankState(0), RankState(1)]
+    runs, _ = describe_ranks(states, {0: f"{file}:2", 1: f"{file}:3"}, idle=[1])
+    assert runs.endswith("path = other(path)  (in the loop `while path in saved` of line 1)")
+    assert "the store that nobody has set" in what_idle_ranks_wait_for(states, [1], {1: f"{file}:3"})
+
+
+def test_a_parameter_without_memory_is_no_obstacle():
+    def deferred(rank, world_size):
+        with torch.device("meta"):
+            model = nn.Linear(2, 2)
+        dist.all_reduce(torch.ones(2))
+        return model.weight.is_meta
+
+    assert spawn(deferred, 2).results == [True, True]
 
 
 def test_what_surrounds_a_line(tmp_path):

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from utils.recording import callers
-from utils.text import source_lines
+from utils.text import package, source_lines
 from utils.text.source_lines import is_students
 from utils.worlds.common import unpicklable
 
+ROOT = os.path.dirname(package.FOLDER)
 STUDENTS = [
     "/home/ada/course/notebooks/my.py",
     "/home/ada/notes-on-site-packages/my.py",
@@ -54,6 +55,22 @@ def test_the_students_own_files(file):
 @pytest.mark.parametrize("file", OTHERS)
 def test_files_of_libraries_and_of_this_package(file):
     assert not is_students(file)
+
+
+def test_what_pip_has_put_into_a_folder_of_pythonpath_is_a_librarys(tmp_path):
+    for folder, installed in (("site", True), ("own", False), ("here", True)):
+        (tmp_path / folder / "package").mkdir(parents=True)
+        if installed:
+            (tmp_path / folder / "package-1.0.dist-info").mkdir()
+    paths = [str(tmp_path / folder / "package" / "core.py") for folder in ("site", "own", "here")]
+    done = subprocess.run(
+        [sys.executable, "-c", f"from utils.text.source_lines import is_students as s; print([*map(s, {paths})])"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([ROOT, *(str(tmp_path / f) for f in ("site", "own", "here"))])},
+        cwd=tmp_path / "here",
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.stdout == "[False, True, True]\n"
 
 
 @pytest.mark.parametrize(

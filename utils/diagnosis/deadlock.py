@@ -7,6 +7,7 @@ end of the message is there. A world is stuck when every rank that has not finis
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,13 +18,15 @@ from ..events.matching import Matching, group_key
 from ..events.rank_state import RankState
 from ..text.decisions import place_of
 from ..text.rank_sets import FEW, group_alike
-from ..text.source_lines import place
+from ..text.source_lines import line_of, place
 from .failure_report import students_frames
 from .mismatch import IN_THREADS, difference, message_mismatch, mixed_gradients, mixed_objects, unfit_splits
+from .pipelines import different_microbatches
 from .why_stuck import is_one_group, likely_mistake, lost_receives
 from .words import call_text, ranks_text, spoken
 from .wrappers import what_they_do
 
+WAITS_FOR_STORE = re.compile(r"store\w*(\(\))?\.(wait|get)\(")  # in a line of code
 LONG = 5  # seconds; shorter waits are not worth reporting, since they are found in every stuck world
 
 
@@ -140,7 +143,9 @@ def doing_of(state: RankState, running: dict[int, str], idle: Sequence[int], now
     if state.finished:
         return Doing("has", "have", "finished", "")
     if event is None:
-        return Doing("is", "are", "idle" if state.rank in idle else "running", place(running.get(state.rank, "")))
+        line, is_idle = running.get(state.rank, ""), state.rank in idle
+        loop = "" if is_idle else loop_around(line)
+        return Doing("is", "are", "idle" if is_idle else "running", place(line) + f"  (in {loop})" * bool(loop))
     is_wait = event.op != "new_group" and event.index in state.waits
     seconds = now - (event.start if event.waited is None else event.waited)
     where = place(state.waits[event.index] if is_wait else event.where)
@@ -164,15 +169,18 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int], runni
         started = "; ".join(f"rank {r} started {call_text(held[r])} at {place(held[r].where)}" for r in idle)
         return f"{started[0].upper()}{started[1:]}. {likely_mistake(held, matching)}"
     they, are = ranks_text(idle).lower(), "is" if len(idle) == 1 else "are"
-    loop = loop_around(running.get(idle[0], ""))
-    polls = f" {loop} ends only when something else changes its condition: ranks that wait can't." if loop else ""
+    line = running.get(idle[0], "")
+    loop = loop_around(line)
+    polls = f" T{loop[1:]} ends only when something else changes its condition: ranks that wait can't." if loop else ""
+    if WAITS_FOR_STORE.search(line_of(line)):
+        polls = " It waits for a key of the store that nobody has set, and ranks that wait can't set it."
     return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?{polls}"
 
 
 def loop_around(where: str) -> str:
-    """The innermost `while` around the line "file:line", as "The loop `while busy` (line 3)"; "" if there is none."""
+    """The innermost `while` around the line "file:line", as "the loop `while busy` of line 3"; "" if there is none."""
     loops = [decision for decision in place_of(where).decisions if decision.text.startswith("while ")]
-    return f"The loop `{loops[-1].text}` (line {loops[-1].line})" if loops else ""
+    return f"the loop `{loops[-1].text}` of line {loops[-1].line}" if loops else ""
 
 
 def calls_of_threads(states: list[RankState]) -> str:
@@ -186,8 +194,10 @@ def calls_of_threads(states: list[RankState]) -> str:
 
 
 def mixed_up_before(states: list[RankState]) -> str:
-    """What calls that were completed say about an exception, as sentences: lengths of objects taken for numbers."""
-    return mixed_objects(Matching(states))
+    """What calls that were completed say about an exception, as sentences: lengths of objects taken for numbers, or a
+    pipeline's microbatches.
+    """
+    return mixed_objects(Matching(states)) or different_microbatches(states)
 
 
 def where_others_are(states: list[RankState], rank: int) -> list[str]:

@@ -40,9 +40,29 @@ def parts_at(mine: Event, its: Event) -> int:
     return next((i for i, (one, other) in enumerate(pairs) if one != other), fallback)
 
 
+def is_one_choice(one: Event, other: Event, exits: bool = False) -> bool:
+    """Whether the two are the branches of one `if`, each rank's way to make the same call.
+
+    exits   or the one is inside an `if` that leaves, and the other is what follows
+    """
+    at = parts_at(one, other)
+    mine, its = lines_to(one)[at : at + 1], lines_to(other)[at : at + 1]
+    if one.op != other.op or not mine or not its:
+        return False
+    places = [{decision.key[:2]: decision.kind for decision in place_of(line).decisions} for line in (*mine, *its)]
+    pairs = [{places[0][key], places[1][key]} for key in places[0].keys() & places[1].keys()]
+    return {"if", "else"} in pairs or exits and {"if", "exit"} in pairs
+
+
 def what_decides(one: Event, other: Event | None, states: Mapping[int, RankState]) -> str:
-    """A sentence or two with a space in front about what decided; "" if that can't be told from the source."""
-    for event in filter(None, (one, other)):
+    """A sentence or two with a space in front about what decided; "" if that can't be told from the source.
+
+    Of calls that a rank is no longer in, only the source is asked: what names hold now says nothing about them.
+    """
+    events = [event for event in (one, other) if event is not None]
+    if any(event not in (states[event.rank].blocked_in(), *states[event.rank].events[-1:]) for event in events):
+        states = {rank: RankState(rank) for rank in states}
+    for event in events:
         if signals := [frame.handles for frame in states[event.rank].stack if frame.handles]:
             return (
                 f" Rank {event.rank} is in its handler of {signals[0]}. A signal reaches each rank by itself, in the "
@@ -70,11 +90,6 @@ def in_the_middle_of(event: Event, other: Event | None, states: Mapping[int, Ran
     return ""
 
 
-def what_decided(one: Event, other: Event, states: Mapping[int, RankState]) -> str:
-    """The same for calls that are long over: what names hold now says nothing about them."""
-    return what_decides(one, other, {rank: RankState(rank) for rank in states})
-
-
 def condition_around(event: Event, states: Mapping[int, RankState]) -> str:
     """The `if` on which the call depends, as "`if rank == 0`" or "`if done` (line 3)"; "" if there is none."""
     forks = [fork for fork in forks_of(event, None) if fork.decision.kind in ("if", "else")]
@@ -87,6 +102,12 @@ def exit_around(event: Event) -> str:
     """The last `if` that may leave before the call is reached, as "`if done` (line 3)"; "" if there is none."""
     exits = [fork.decision for fork in forks_of(event, None) if fork.decision.kind == "exit"]
     return named(exits[-1]) if exits else ""
+
+
+def loops_around(event: Event) -> list[str]:
+    """The innermost loops around a call whose rounds may differ between ranks, as "`for x in loader` (line 3)"."""
+    loops = [fork.decision for fork in forks_of(event, None) if fork.decision.kind == "loop"]
+    return [named(loop) for loop in reversed(loops) if loop.names or loop.exits][:2]
 
 
 def skipped_by(event: Event) -> str:
@@ -174,7 +195,7 @@ def in_words(fork: Fork, states: Mapping[int, RankState]) -> str:
         case "decorator" if weight(fork, states) > 0:
             said = f" The {what} is inside `{place.function}`, which `{decision.text}` may skip on some ranks."
         case "loop" if other is not None:
-            said = f" Rank {event.rank} is in the loop `{decision.text}` ({at}), and rank {other.rank} is not"
+            said = f" Rank {event.rank}'s call is in the loop `{decision.text}` ({at}), and rank {other.rank}'s is not"
             said += f"{more_often(event, states[other.rank], states[event.rank])}."
             said += f" The loop may end early, by {' or '.join(decision.exits[:2])}." if decision.exits else ""
         case _:

@@ -14,7 +14,7 @@ EQUALLY_OFTEN = (
 
 def skipped_module(blocked: dict[int, Event], matching: Matching) -> str:
     """Sentences about a module that one rank has called and another has not; "" if that is not what they wait for."""
-    calls = [event for event in blocked.values() if event.module]
+    calls = [event for event in blocked.values() if event.module and event.wrapper != "pipeline"]
     for mine in calls:
         for its in calls:
             if mine.rank == its.rank or mine.members != its.members:

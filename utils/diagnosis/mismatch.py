@@ -11,8 +11,9 @@ from ..events.event import Event
 from ..events.matching import Matching
 from ..events.rank_state import Gradient, RankState
 from ..text.rank_sets import FEW
+from ..text.source_lines import place
 from ..text.units import plural
-from .decided import lines_to, what_decides
+from .decided import is_one_choice, lines_to, parts_at, what_decides
 from .words import op_text, ranks_text, spoken, tensor_text
 
 ORDER_MAY_NOT_MATTER = ("min", "max")  # a program may want the largest of all gradients, and no more
@@ -24,6 +25,7 @@ IN_ONE_TENSOR = (
     "Both ranks put several gradients into one tensor, so they must put them there in the same order: a set, for "
     "example, has no order."
 )
+LIST_OF_OBJECTS = "broadcast_object_list"
 OF_OBJECTS = (
     "{} first tells the other ranks how long the pickled object is, as a tensor of one number. A rank that meets it "
     "with a different call takes that call's numbers for lengths, and these for its own result."
@@ -44,28 +46,69 @@ def difference(partners: Mapping[int, Event | None], states: Mapping[int, RankSt
     made = {rank: event for rank, event in partners.items() if event is not None}
     op = next(iter(made.values())).op
     if len({op_text(e) for e in made.values()}) > 1:
-        decided = who_decided(made, states, op_text) if states else ""
+        first, *others = made.values()
+        other = next(event for event in others if op_text(event) != op_text(first))
+        decided = what_decides(first, other, states) if states and lines_to(first) != lines_to(other) else ""
         return f"{each(made, 'called', spoken)}. {SAME_ORDER}{IN_THREADS if in_threads(made) else decided}"
     if len({e.peer for e in made.values()}) > 1:
-        return f"{each(made, 'named root', lambda e: e.peer)}. All ranks must name the same root."
+        return told(made, "named root", root_text, "All ranks must name the same root.", states)
     if len({e.reduce_op for e in made.values()}) > 1:
-        return f"{each(made, 'asked for', lambda e: e.reduce_op)}. {op} needs the same reduce op on every rank."
+        return told(made, "asked for", reduce_op_text, f"{op} needs the same reduce op on every rank.", states)
     if COLLECTIVES[op].same_size and len({(e.dtype, math.prod(e.shape)) for e in made.values()}) > 1:
-        rule = f"{op} needs the same shape and dtype on every rank."
-        decided = who_decided(made, states, tensor_text) if states else ""
-        return f"{each(made, 'brought', tensor_text)}. {rule}{new_tensors(*made.values())}{decided}"
+        if all(op_text(e) == LIST_OF_OBJECTS for e in made.values()):
+            rule = f"{LIST_OF_OBJECTS} needs a list of the same length on every rank."
+            return told(made, "brought", length_text, rule, states)
+        rule = f"{op} needs the same shape and dtype on every rank.{new_tensors(*made.values())}"
+        return told(made, "brought", tensor_text, rule, states)
     return ""
+
+
+def told(
+    made: Mapping[int, Event],
+    verb: str,
+    text: Callable[[Event], str],
+    rule: str,
+    states: Mapping[int, RankState] | None,
+) -> str:
+    """How calls of one collective differ in `text`, and the rule for that; if they come from different lines, and not
+    from the branches of one `if`, their lines and what decided between them.
+    """
+    first, *others = made.values()
+    other = next((event for event in others if text(event) != text(first)), others[0])
+    if lines_to(first) == lines_to(other) or is_one_choice(first, other, exits=True):
+        return f"{each(made, verb, text)}. {rule}"
+    line = where_it_parts(first, other)
+    different = each(made, verb, lambda event: f"{text(event)} ({line(event)})")
+    decided = what_decides(first, other, states) if states else ""
+    return f"{different}: these calls don't belong together. {SAME_ORDER}{decided}"
+
+
+def where_it_parts(one: Event, other: Event) -> Callable[[Event], str]:
+    """A function that gives the line of a call, or if these two are from the same line, the one that led to it."""
+    at = None if one.where != other.where else parts_at(one, other)
+
+    def line(event: Event) -> str:
+        lines = lines_to(event)
+        return place(lines[-1 if at is None or at >= len(lines) else at]).partition(":  ")[0]
+
+    return line
+
+
+def root_text(event: Event) -> str:
+    return f"{event.peer}"
+
+
+def reduce_op_text(event: Event) -> str:
+    return event.reduce_op
+
+
+def length_text(event: Event) -> str:
+    """Of a call that tells how long the pickled objects of a list are."""
+    return f"a list of {plural(math.prod(event.shape), 'object')}"
 
 
 def in_threads(made: Mapping[int, Event]) -> bool:
     return any(event.thread for event in made.values())
-
-
-def who_decided(made: Mapping[int, Event], states: Mapping[int, RankState], text: Callable[[Event], str]) -> str:
-    """What decided between two calls from different lines: the first rank's, and the first that differs in `text`."""
-    first, *others = made.values()
-    other = next(event for event in others if text(event) != text(first))
-    return what_decides(first, other, states) if lines_to(first) != lines_to(other) else ""
 
 
 def mixed_objects(matching: Matching) -> str:
@@ -153,7 +196,7 @@ def whose(gradient: Gradient, event: Event) -> str:
     return gradient.name or f"a parameter of {tensor_text(event)}"
 
 
-def each(made: dict[int, Event], verb: str, what: Callable[[Event], object]) -> str:
+def each(made: Mapping[int, Event], verb: str, what: Callable[[Event], object]) -> str:
     """ "rank 0 called all_reduce, rank 1 called barrier"."""
     alike: dict[str, list[int]] = {}
     for rank, event in made.items():

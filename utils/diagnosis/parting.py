@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from ..events.event import Event
 from ..events.matching import Matching, Rounds
-from ..text.decisions import place_of
 from ..text.source_lines import place
-from .decided import lines_to, parts_at, what_decided
+from .decided import is_one_choice, lines_to, parts_at, what_decides
 from .words import call_text, group_text, op_text, ordinal, ranks_text
 
 MOST_EXTRA = 64  # calls that one rank may have made where another made none, and still be seen to go on alike
@@ -84,16 +83,6 @@ def is_alike(one: Event, other: Event) -> bool:
     return (one.where, one.op, one.module, one.callers) == (other.where, other.op, other.module, other.callers)
 
 
-def is_one_choice(one: Event, other: Event) -> bool:
-    """Whether the two are the branches of one `if`, each rank's way to make the same call."""
-    at = parts_at(one, other)
-    mine, its = lines_to(one)[at : at + 1], lines_to(other)[at : at + 1]
-    if one.op != other.op or not mine or not its:
-        return False
-    places = [{decision.key[:2]: decision.kind for decision in place_of(line).decisions} for line in (*mine, *its)]
-    return any({places[0][key], places[1][key]} == {"if", "else"} for key in places[0].keys() & places[1].keys())
-
-
 def made_in_addition(ahead: list[Event], behind: list[Event]) -> list[Event]:
     """The first calls of `ahead`, without which it goes on as `behind` does to the end; [] if there are none."""
     for count in range(1, min(MOST_EXTRA, len(ahead) - ALIKE) + 1):
@@ -110,7 +99,7 @@ def in_words(parting: Parting, blocked: dict[int, Event], matching: Matching) ->
     told = f"The ranks parted earlier, at the {ordinal(number + 1)} collective of {group}:"
     one, other = sorted((mine[0], its[0]), key=lambda event: event.rank)
     lines = [*rows(one, other), *rows(other, one)]
-    decided = what_decided(mine[0], its[0], matching.states)
+    decided = what_decides(mine[0], its[0], matching.states)
     if extra:
         this = f"this {op_text(mine[0])}"
         what = this if len(extra) == 1 else f"{len(extra)} calls, from {this} on,"

@@ -9,11 +9,12 @@ from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
 from ..text.source_lines import place
 from ..text.units import plural
-from .decided import condition_around, exit_around, skipped_by, what_decides
+from .decided import condition_around, exit_around, loops_around, skipped_by, what_decides
 from .fsdp import skipped_module
 from .meshes import dimensions_swapped
 from .mismatch import difference, mixed_gradients, mixed_objects
 from .parting import earlier_parting
+from .pipelines import different_microbatches
 from .words import call_text, group_text, op_text, ordinal, ranks_text
 from .wrappers import what_it_does, what_they_do
 
@@ -45,9 +46,10 @@ def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
 def why(blocked: dict[int, Event], matching: Matching) -> str:
     if any(event.op == "new_group" or not is_one_group(event, matching.states) for event in blocked.values()):
         return unmade_group(blocked, matching.states)
-    if sentence := dimensions_swapped(matching.states.values())[1] or mixed_gradients(matching)[1]:
+    states = matching.states.values()
+    if sentence := dimensions_swapped(states)[1] or mixed_gradients(matching)[1]:
         return sentence
-    if sentence := mixed_objects(matching):
+    if sentence := mixed_objects(matching) or different_microbatches(states):
         return sentence
     collectives = [event for event in blocked.values() if event.op not in POINT_TO_POINT]
     for event in collectives:
@@ -174,8 +176,8 @@ def more_rounds(event: Event, finished: list[int]) -> str:
     """What to look at where a rank has made a call more often than others."""
     if event.wrapper:
         return f"{MORE_ROUNDS}{skipped_by(event)}"
-    them = ranks_text(finished).lower()
-    return f"does the loop have more rounds on rank {event.rank}, or does an `if` skip the call on {them}?"
+    them, loops = ranks_text(finished).lower(), " or ".join(loops_around(event)) or "the loop"
+    return f"does {loops} have more rounds on rank {event.rank}, or does an `if` skip the call on {them}?"
 
 
 def skipped(event: Event, is_world: bool, states: dict[int, RankState]) -> str:

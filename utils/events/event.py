@@ -25,7 +25,8 @@ class Event:
            (recording/callers.py); "" if the line made it itself
     callers the student's lines that led to `where`, innermost first, as "file:line"; () if `where` is the outermost
     thread  the name of the thread that made the call, if it is not the rank's main thread
-    module  of a call that FSDP made: the module whose parameters or gradients it moves; "" for others
+    module  of a call that FSDP made: the module whose parameters or gradients it moves; that a pipeline schedule made:
+           "4 microbatches"; "" for others
     """
 
     rank: int

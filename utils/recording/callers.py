@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from ..events.event import DTENSORS_EXCHANGE
 from ..text import source_lines
 from ..text.package import FOLDER
-from .torch_private import module_of_fsdp
+from .torch_private import microbatches_of, module_of_fsdp
 
 ENTRANCES = (c10d.__file__, c10d_logger.__file__)  # where a call of `dist.something` arrives
 # What of torch calls the network on its own: {its file or folder: {the function to look for, "" for any: its name}}.
@@ -34,6 +34,7 @@ WRAPPERS = {
     "distributed/pipelining/": {"": "pipeline"},
     "distributed/optim/zero_redundancy_optimizer.py": {"": "ZeroRedundancyOptimizer"},
 }
+PARTS_OF_MODELS = {"FSDP": module_of_fsdp, "pipeline": microbatches_of}  # what to note of a wrapper's call
 OBJECTS = ("_object", "_object_list")  # how the names of functions end that pickle objects, and make several calls
 ENGINE = os.path.join(os.path.dirname(torch.__file__), "autograd", "graph.py")  # calls C++, which runs backward passes
 HOME = os.path.join(os.path.dirname(torch.__file__), "")
@@ -52,7 +53,7 @@ class Caller(NamedTuple):
                us in the middle of one, with no Python in between. A function for objects counts as one, by its name,
                and so does an operator (OPERATOR)
     callers    the student's lines that led to `where`, innermost first; looked for only on request
-    module     the module for which FSDP made the call; likewise
+    module     the module for which FSDP made the call, or a pipeline's number of microbatches; likewise
     """
 
     where: str
@@ -97,8 +98,8 @@ def who_called(in_full: bool = False) -> Caller:
             function = code.co_name
         elif wrappers and wrapper in ("", "DTensor"):  # which others are made of
             wrapper = wrappers.get(code.co_name) or wrappers.get("") or wrapper
-        if in_full and wrappers and wrapper == "FSDP" and not module:
-            module = module_of_fsdp(frame)
+        if in_full and wrappers and wrapper in PARTS_OF_MODELS and not module:
+            module = PARTS_OF_MODELS[wrapper](frame)
         frame = frame.f_back
     return Caller("", function, False, "")
 

@@ -129,7 +129,7 @@ class Gradients:
 
 def has_values(tensor: torch.Tensor) -> bool:
     """Whether it is trained and has memory: FSDP takes a weight's away while nobody computes with it."""
-    return tensor.requires_grad and (tensor.is_meta or tensor.untyped_storage().nbytes() > 0)
+    return tensor.requires_grad and not tensor.is_meta and tensor.untyped_storage().nbytes() > 0
 
 
 def fingerprint(parameter: torch.Tensor) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -87,8 +87,11 @@ def fingerprints() -> Iterator[tuple[str, int]]:
         yield name, zlib.crc32(f"{tuple(tensor.shape)}".encode() + data.numpy().tobytes())
 
 
-def frozen() -> Iterator[tuple[str, int]]:
-    """(name, fingerprint) of the parameters that are not trained; from a sample of their values, so this is quick."""
+def frozen(is_own: Callable[[torch.Tensor], bool] = lambda _: True) -> Iterator[tuple[str, int]]:
+    """(name, fingerprint) of the parameters that are not trained; from a sample of their values, so this is quick.
+
+    is_own   whether a parameter is this rank's, where several share a process
+    """
     names: dict[int, tuple[str, torch.Tensor]] = {}
     for module in instances(nn.Module):
         for name, tensor in module.named_parameters():
@@ -96,7 +99,8 @@ def frozen() -> Iterator[tuple[str, int]]:
                 known = names.get(id(tensor), ("", tensor))[0]
                 names[id(tensor)] = max(known, f"{type(module).__name__}.{name}", key=len), tensor
     for name, tensor in names.values():
-        yield name, fingerprint(tensor)
+        if is_own(tensor):
+            yield name, fingerprint(tensor)
 
 
 def replicated_buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

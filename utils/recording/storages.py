@@ -84,6 +84,9 @@ class Storages:
             if address_of(part.untyped_storage()) in self.known:
                 self.see(part.untyped_storage(), kind)
 
+    def has_seen(self, tensor: Tensor) -> bool:
+        return address_of(tensor.untyped_storage()) in self.known
+
     def see(self, storage: torch.UntypedStorage, kind: str = OTHER) -> torch.UntypedStorage:
         if self.ended is not None or storage.device.type not in self.devices:
             return storage

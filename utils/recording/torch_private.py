@@ -98,6 +98,7 @@ __all__ = [
     "let_fsdp_take_meta_parameters",
     "let_fused_optimizers_take",
     "local_scalar_dense",
+    "microbatches_of",
     "module_of_fsdp",
     "next_sequence_number",
     "parts_of_sparse",
@@ -497,6 +498,12 @@ def module_of_fsdp(frame: FrameType) -> str:
         return ""
     group = frame.f_locals.get("self")
     return getattr(group, "_module_fqn", None) or "the outermost module" if group is not None else ""
+
+
+def microbatches_of(frame: FrameType) -> str:
+    """ "4 microbatches", if this frame is a pipeline schedule's; else ""."""
+    number = getattr(frame.f_locals.get("self"), "_n_microbatches", 0)
+    return f"{number} microbatch{'es' * (number > 1)}" if number else ""
 
 
 def groups_of_process() -> list[dist.ProcessGroup]:

@@ -122,7 +122,7 @@ def decision_of(node: ast.stmt, arm: str, file: str) -> Decision | None:
     if isinstance(node, ast.While) and arm == "body":
         return Decision("loop", f"while {shown(node.test)}", node.lineno, names_in(node.test), key, exits_of(node.body))
     if isinstance(node, ast.For) and arm == "body":
-        text = f"for {ast.unparse(node.target)} in {shown(node.iter)}"
+        text = f"for {ast.unparse(node.target).strip('()')} in {shown(node.iter)}"
         return Decision("loop", text, node.lineno, names_in(node.iter), key, exits_of(node.body))
     if isinstance(node, ast.Try) and arm == "body":
         swallow = [caught_by(handler) for handler in node.handlers if goes_on(handler)]

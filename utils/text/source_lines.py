@@ -77,7 +77,11 @@ def is_students(file: str) -> bool:
 
 @functools.cache
 def library_prefixes() -> tuple[str, ...]:
-    """How the paths of files that no student wrote begin: of Python itself, installed packages, torch, this package."""
+    """How the paths of files that no student wrote begin: of Python itself, installed packages, torch, this package.
+
+    A folder of PYTHONPATH with packages that pip has put there (`pip install --target`) counts as well, unless the
+    script is in it, whose folder Python puts first.
+    """
     import importlib.util  # only here, so that importing the package is quick
     import site
     import sysconfig
@@ -87,5 +91,16 @@ def library_prefixes() -> tuple[str, ...]:
     folders |= {*site.getsitepackages(), site.getusersitepackages(), FOLDER, LESSONS}
     torch = importlib.util.find_spec("torch")  # doesn't import it; it may be a build outside site-packages
     folders |= {*((torch and torch.submodule_search_locations) or ())}
+    own = os.path.join(os.path.realpath(sys.path[0]), "")
+    others = {folder for folder in sys.path[1:] if not own.startswith(os.path.join(os.path.realpath(folder), ""))}
+    folders |= set(filter(holds_packages, others))
     real = {os.path.realpath(folder) for folder in folders}
     return (*sorted(os.path.join(folder, "") for folder in folders | real), "<frozen ")
+
+
+def holds_packages(folder: str) -> bool:
+    """Whether pip has installed packages there."""
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:
+        return False

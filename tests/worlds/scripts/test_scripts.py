@@ -110,10 +110,11 @@ while True:
 ON_GPUS = """\
 import os
 import __main__
+import asks
 import torch
 import torch.distributed as dist
 
-if not torch.accelerator.is_available() or torch.accelerator.device_count() < 2:
+if not asks.gpus() or not torch.accelerator.is_available() or torch.accelerator.device_count() < 2:
     raise SystemExit("no GPUs")
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
@@ -288,9 +289,13 @@ def test_a_line_is_shown_as_soon_as_it_has_ended():
 # --- virtual ranks
 
 
-def test_a_script_for_gpus_runs_on_a_virtual_cluster(run, tmp_path):
+def test_a_script_for_gpus_runs_on_a_virtual_cluster(run, root, tmp_path):
     (tmp_path / "train.py").write_text(ON_GPUS)
-    done = run("utils", "--virtual", 16, "--cluster", "dgx-a100", "--memory", "train.py")
+    (site := tmp_path / "site").mkdir()
+    (site / "asks.py").write_text("import torch\ndef gpus():\n    return torch.cuda.is_available()\n")
+    (site / "asks-1.0.dist-info").mkdir()
+    path = os.pathsep.join([str(root), str(site)])
+    done = run("utils", "--virtual", 16, "--cluster", "dgx-a100", "--memory", "train.py", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     said, took, header, row, *_ = done.stdout.splitlines()
     assert said == "[rank 9] x of (1000,) 16 ranks"

@@ -98,6 +98,22 @@ def test_each_rank_has_its_own_copy_of_the_programs_modules(world, project):
         assert result == ([(rank, [rank], 1, True), (rank, [rank, rank], 1, True)], rank, rank)
 
 
+def test_a_library_that_keeps_its_rank_in_a_class_is_each_ranks_own(tmp_path, monkeypatch):
+    for name in ("accelerate", "other_library"):
+        (tmp_path / f"{name}.py").write_text("class State:\n    shared = {}\n")
+    (tmp_path / "accelerate-1.15.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+
+    def program(rank, world_size):
+        import accelerate
+        import other_library
+
+        dist.barrier()
+        return [library.State.shared.setdefault("rank", rank) for library in (accelerate, other_library)]
+
+    assert virtual(program, 2).results in ([[0, 0], [1, 0]], [[0, 1], [1, 1]])
+
+
 @both
 def test_a_module_may_communicate_while_it_is_imported(world, project):
     def program(rank, world_size):

@@ -51,6 +51,8 @@ class RankRecord(TypedDict):
     left                  where it has destroyed the default group; ""
     skipped               (function, where) of calls for groups that the rank is not in
     unreduced             (where, unused parameters) of a first step before DDP had reduced
+    frozen                (name, fingerprint) of parameters that are not trained, beside a DDP model
+    moved                 {index: (fingerprint, name)} of broadcasts of parameters
     busy                  (start, end) of each stretch of computing
     computed              the fields of its Computed
     """
@@ -64,6 +66,8 @@ class RankRecord(TypedDict):
     unused_handles: dict[int, str]
     skipped: list[tuple[str, str]]
     unreduced: tuple[str, list[str]] | None
+    frozen: list[tuple[str, int]]
+    moved: dict[int, tuple[int, str]]
     left: str
     samplers: list[tuple[Any, ...]]
     stack: list[tuple[Any, ...]]

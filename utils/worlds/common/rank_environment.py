@@ -24,6 +24,7 @@ import torch
 from ...events.failure import Failure, Frame
 from ...recording.torch_private import set_pickler_of_objects
 from ...text.package import FOLDER, LESSONS
+from ...text.source_lines import library_prefixes
 from .by_value import Pickler
 from .protocol import Request
 
@@ -97,6 +98,7 @@ def adopt_environment(request: Request) -> None:
     os.environ.update(request.environment)
     os.chdir(request.working_directory)
     sys.path[:] = request.sys_path
+    library_prefixes.cache_clear()
     sys.argv = [""]
     linecache.cache.update(request.sources)
 

@@ -15,8 +15,9 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ...recording import regions
+from ...recording.callers import HOME
 from ...text import package
-from ...text.source_lines import is_students
+from ...text.source_lines import library_prefixes
 
 
 class NoScript(ValueError):
@@ -56,6 +57,7 @@ class Script:
     def run(self) -> None:
         """Become this script: `__main__`, `sys.argv` and `sys.path` are as in a process of its own."""
         sys.path[:] = self.sys_path
+        library_prefixes.cache_clear()
         main = ModuleType("__main__")
         code = self.load_module(main) if self.is_module else self.load_file(main)
         vars(main)["__builtins__"] = builtins
@@ -100,7 +102,9 @@ def run_on_virtual_rank(rank: int, world_size: int, script: Script) -> None:
 
 
 def show_gpus() -> None:
-    """A script that asks whether there are GPUs is told so, since it may refuse to run without; torch itself is not."""
+    """Whoever asks whether there are GPUs is told so, since scripts may refuse to run without, and libraries act on it;
+    torch itself is not.
+    """
     import torch
 
     cuda, accelerator = torch.cuda, torch.accelerator
@@ -115,13 +119,13 @@ def show_gpus() -> None:
 
 
 def tell_scripts(module: Any, name: str, answer: Callable[..., Any]) -> None:
-    """Replace this function of torch's where a line of the script calls it."""
+    """Replace this function of torch's, except where torch calls it."""
     others: Callable[..., Any] = getattr(module, name)
 
     @functools.wraps(others)
     def asked(*args: Any, **kwargs: Any) -> Any:
-        by_script = is_students(sys._getframe(1).f_code.co_filename)
-        return (answer if by_script else others)(*args, **kwargs)
+        by_torch = sys._getframe(1).f_code.co_filename.startswith((HOME, package.FOLDER))
+        return (others if by_torch else answer)(*args, **kwargs)
 
     setattr(module, name, asked)
 

@@ -225,6 +225,8 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
             raise RuntimeError(error)
         tensors = tensors_in(args)
         check_memory(tensors)
+        if op == "broadcast" and caller.directly:
+            rank.note_parameter(event.index, tensors[0])
         request = VirtualCall(event, method, args)
         dense = [tensor for place in form_of(op, method).dense for tensor in tensors_in(args[place])]
         rank.call(request, caller.directly or caller.wrapper == OPERATOR, tensors, dense)

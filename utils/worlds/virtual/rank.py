@@ -32,13 +32,17 @@ from ...events.event import Event, Region
 from ...events.failure import Failure
 from ...events.rank_state import SamplerUse
 from ...recording.callers import who_called
+from ...recording.gradients import Gradients
+from ...recording.notes import ParameterIn
 from ...recording.reader import making
-from ...recording.replicas import unreduced
+from ...recording.replicas import frozen, unreduced
 from ...recording.storages import COMMUNICATION, Storages
 from .calls import VirtualCall
 from .kernels import Kernel, Work
 from .scheduler import RankThread, Scheduler
 from .surroundings import Surroundings
+
+MOST_COMPARED = 8  # ranks whose parameters are compared
 
 
 class World(Protocol):
@@ -46,9 +50,11 @@ class World(Protocol):
 
     running      the rank whose turn it is
     only_sizes   whether tensors have sizes but no values
+    gradients    the parameters of all ranks
     """
 
     scheduler: Scheduler
+    gradients: Gradients
     cluster: Cluster
     only_sizes: bool
 
@@ -82,6 +88,8 @@ class VirtualRank(RankThread):
         self.left = ""  # "file:line" where it has destroyed the default group
         self.skipped: list[tuple[str, str]] = []  # (function, "file:line") of calls for groups that it is not in
         self.unreduced: tuple[str, list[str]] | None = None  # of its first step, if DDP had not reduced its gradients
+        self.frozen: list[tuple[str, int]] = []  # (name, fingerprint) of untrained parameters, at its first step
+        self.moved: dict[int, tuple[int, str]] = {}  # index of a broadcast -> (fingerprint, name) of its parameter
         self.has_stepped = False
         self.unused_handles: dict[int, str] = {}  # {index of an asynchronous call: "file:line"}
         self.beside: list[VirtualCall] = []  # asynchronous collectives that may not have ended, at achieved rates
@@ -105,6 +113,21 @@ class VirtualRank(RankThread):
             wrappers = {call.event.wrapper for call in self.calls}
             if "DDP" in wrappers and "DDP backward" not in wrappers:
                 self.unreduced = unreduced(optimizer)
+            if "DDP" in wrappers and self.can_compare():
+                with self.scheduler.bookkeeping():
+                    self.frozen = list(frozen(self.storages.has_seen))
+
+    def can_compare(self) -> bool:
+        """Whether its parameters are compared with those of others: a search goes through all ranks' objects."""
+        return not self.world.only_sizes and self.number < MOST_COMPARED
+
+    def note_parameter(self, index: int, tensor: torch.Tensor) -> None:
+        """Note which parameter a call sends or fills, if `tensor` is one."""
+        if self.can_compare():
+            with self.scheduler.bookkeeping():
+                for note in self.world.gradients.notes_about(index, tensor):
+                    if isinstance(note, ParameterIn):
+                        self.moved[index] = note.fingerprint, note.name
 
     def waits_for_host(self, seconds: float) -> float:
         """How long the GPU waits for an operation that the host takes so many seconds to issue."""

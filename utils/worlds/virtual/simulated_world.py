@@ -32,6 +32,7 @@ from ...events.collectives import POINT_TO_POINT
 from ...events.event import Event, Region
 from ...recording import regions
 from ...recording.callers import who_called
+from ...recording.gradients import Gradients
 from ...recording.samplers import watch_samplers
 from ...recording.stack import look_at
 from ...recording.storages import Storages, let_torch_func_run, restore
@@ -81,7 +82,8 @@ GRACE = 0.5  # seconds that the other ranks have to get as far as they can, once
 MOST_STACKS = 32  # ranks up to this one are looked at where they wait
 PROGRESS_EVERY = 0.2  # seconds
 FLUSH = 1 << 16  # bytes
-NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # torch's errors about missing values
+# Errors of torch's, and of safetensors, about missing values.
+NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__|invalid shape, data type, or offset")
 BACKENDS = {"gloo", "nccl"}  # for the network of a virtual cluster they are the same
 
 Shared = TypeVar("Shared", bound=Hashable)
@@ -102,6 +104,7 @@ class SimulatedWorld:
         self.scheduler.on_long_turn = self.report_long_turn
         self.scheduler.say_once = self.say_once
         self.store = dist.HashStore()
+        self.gradients = Gradients()
         self.world_group_ranks = {rank: rank for rank in range(self.size)}  # global rank -> rank in the default group
         self.shared: dict[Any, Any] = {}
         self.everyone = self.share(tuple(range(self.size)))  # the ranks of the first default group
@@ -319,6 +322,8 @@ class SimulatedWorld:
             "unused_handles": rank.unused_handles if rank.finished else {},
             "skipped": rank.skipped,
             "unreduced": rank.unreduced,
+            "frozen": rank.frozen,
+            "moved": rank.moved,
             "left": rank.left,
             "samplers": list(map(tuple, rank.samplers)),
             "stack": self.stack_of(rank),

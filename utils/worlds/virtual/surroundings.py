@@ -5,7 +5,7 @@ The ranks of a virtual cluster are threads of one process. Only one runs at a ti
 rank's turn begins and ends. Modules that the program's author wrote are imported once per rank, because programs keep
 in them who they are: `process_group_manager.tp_rank`. Those of libraries are imported once for all ranks. A rank has to
 itself whatever it assigns to their attributes, and the globals that their functions assign; it shares their classes,
-objects and containers (shared_libraries.py says so when that matters).
+objects and containers (shared_libraries.py says so when that matters), but not those of KNOW_WHO_THEY_ARE.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ...recording.torch_private import PRINT_OPTIONS
 from ...text import source_lines
 from .python_private import let_modules_travel, set_dynamic_classes, set_import_locks, set_variables, variables
 
+KNOW_WHO_THEY_ARE = ("accelerate",)  # libraries that keep their rank in objects of their classes
 NOTHING = object()  # the value of a name that is not there
 GLOBAL = re.compile(r"^[ \t]+global[ \t]+([\w, \t]+)", re.MULTILINE)
 set_level = logging.Logger.setLevel
@@ -195,7 +196,9 @@ def set_name(names: MutableMapping[str, Any], name: str, value: Any) -> None:
 
 
 def is_programs(spec: ModuleSpec) -> bool:
-    """Whether the program's author wrote the module, in Python."""
+    """Whether each rank imports the module for itself: the program's author wrote it, in Python, or it acts as if."""
+    if spec.name.partition(".")[0] in KNOW_WHO_THEY_ARE:
+        return True
     if spec.origin is None:  # a folder without __init__.py
         return any(map(source_lines.is_students, spec.submodule_search_locations or ()))
     return isinstance(spec.loader, SourceFileLoader) and source_lines.is_students(spec.origin)

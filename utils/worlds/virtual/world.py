@@ -16,12 +16,13 @@ from ...diagnosis.data_remark import data_remark
 from ...diagnosis.errors import Interrupted, RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import how_it_died, report_failures, students_frames
 from ...diagnosis.nccl_order import nccl_remark
+from ...diagnosis.replicas import frozen_remark
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...events.computed import Computed
 from ...events.event import Event, Region
 from ...events.failure import NEVER_SET, Failure
 from ...events.memory_samples import MemoryNote, peak_of
-from ...events.rank_state import RankState, SamplerUse, StackFrame, TensorLayout
+from ...events.rank_state import Gradient, RankState, SamplerUse, StackFrame, TensorLayout
 from ...report.collective_charges import Charge
 from ...report.run import Run
 from ..common.framing import Framing
@@ -163,6 +164,8 @@ class VirtualWorld(ProcessWorld):
                 unused_handles=record["unused_handles"],
                 skipped=record["skipped"],
                 unreduced=record["unreduced"],
+                frozen=record["frozen"],
+                moved={index: Gradient(*parameter) for index, parameter in record["moved"].items()},
                 left=record["left"],
                 samplers=[SamplerUse(*fields) for fields in record["samplers"]],
                 stack=[StackFrame(*fields) for fields in record["stack"]],
@@ -199,7 +202,7 @@ class VirtualWorld(ProcessWorld):
 
     def run_of(self, records: list[RankRecord], outcome: VirtualOutcome) -> Run:
         events = [event for state in self.states for event in state.events]
-        for remark in filter(None, (nccl_remark(events), data_remark(self.states))):
+        for remark in filter(None, (nccl_remark(events), data_remark(self.states) or frozen_remark(self.states))):
             print(remark)
         regions = [region for state in self.states for region in state.regions]
         if not regions:  # the program names none: then show when each GPU was busy
