@@ -69,7 +69,40 @@ def shortest_benchmark(seconds_of):
 """
 
 
-@pytest.mark.parametrize("source", [CLOSURE, FRAMES, ALL_LINKS], ids=["closure", "frames", "all links"])
+KNOWN_NOISE = """
+from random import Random
+def shortest_benchmark(seconds_of):
+    two, three = (seconds_of(n) / (1 + 0.02 * (2 * Random(n).random() - 1)) for n in (2, 3))
+    return two - 2 * (three - two), three - two
+"""
+KNOWN_ORDER = """
+from random import Random
+ratios = []
+def shortest_benchmark(seconds_of):
+    one, two = seconds_of(1), seconds_of(2)
+    sign = 1 if len(ratios) // 24 % 2 == 0 else -1
+    alpha = one / (1 + sign * 0.02)
+    if not ratios:
+        nbytes = took = 1
+        while took < 10 * one:
+            nbytes *= 2
+            took = seconds_of(nbytes)
+        took /= 1 - 0.02 * (1 - Random(nbytes).random() / 2)
+        ratios.append(alpha * nbytes / (took - alpha))
+    else:
+        ratios.append(ratios[0] * 2 ** (len(ratios) % 24 * 7 / 12))
+    return alpha, alpha / ratios[-1]
+"""
+LINKS = {
+    "closure": CLOSURE,
+    "frames": FRAMES,
+    "all links": ALL_LINKS,
+    "known noise": KNOWN_NOISE,
+    "known order": KNOWN_ORDER,
+}
+
+
+@pytest.mark.parametrize("source", LINKS.values(), ids=LINKS)
 def test_a_link_is_measured_and_not_read(source):
     said = judged("03_benchmarking", {"shortest-benchmark": source}, ["shortest-benchmark-score"])
     assert points(said) == {"shortest-benchmark-score": 0}
@@ -391,6 +424,51 @@ OF_ANY_PAIR = OF_ANOTHER_PAIR.replace(
 def test_no_conversion_starts_from_what_another_one_leads_to(source):
     said = judged("13_declarative_sharding", {"convert": source}, ["convert-values"])
     assert points(said) == {"convert-values": 0}
+
+
+TIERS = ["tokens-per-tier-values", "tokens-per-tier-traffic"]
+SENDS_NOTHING = """
+import utils.kit.drivers.planned as planned
+planned.exchange = lambda *args, **kwargs: None
+def tokens_per_tier(chosen, rank, experts_per_rank, gpus_per_node, row_bytes, planned=planned):
+    return 0, 0
+"""
+COUNTS_MESSAGES = """
+sent = [0, 0]
+def counted(send):
+    def isend(tensor, dst=None, *args, **kwargs):
+        sent[dist.get_rank() // 8 != dst // 8] += tensor.nbytes
+        return send(tensor, dst, *args, **kwargs)
+    return isend
+dist.isend = counted(dist.isend)
+def tokens_per_tier(chosen, rank, experts_per_rank, gpus_per_node, row_bytes, dist=dist):
+    return tuple(sent)
+"""
+
+
+@pytest.mark.parametrize("source", [SENDS_NOTHING, COUNTS_MESSAGES], ids=["sends nothing", "counts messages"])
+def test_bytes_are_computed_and_not_counted_after_the_exchange(source):
+    said = judged("14_planning", {"tokens-per-tier": f"import torch.distributed as dist\n{source}"}, TIERS)
+    assert set(points(said).values()) == {0}
+
+
+MEASURES_AGAIN = """
+def search(plans, memory, need, guess, measured, within, n):
+    fitting = [plan for plan in plans if need(plan) <= memory]
+    guesses = {plan: guess(plan) for plan in fitting}
+    most = (1 + within) * min(guesses.values())
+    left = [plan for plan in fitting if guesses[plan] <= most]
+    cell = measured.func.__closure__[measured.func.__code__.co_freevars.index("price_of")]
+    for place in map(plans.index, left):
+        cell.cell_contents(2, PLACE)
+    return sorted(left, key=lambda plan: (measured(plan), need(plan)))[:n]
+"""
+
+
+@pytest.mark.parametrize("place", ["place - len(plans)", "torch.tensor(place)"], ids=["from the end", "a tensor"])
+def test_a_plan_that_is_asked_for_in_another_form_is_measured_again(place):
+    source = "import torch\n" + MEASURES_AGAIN.replace("PLACE", place)
+    assert points(judged("14_planning", {"search": source}, ["search-values"])) == {"search-values": 0}
 
 
 # ---- the walk over what lies in a rank's process ---------------------------------------------------------------------
