@@ -96,7 +96,7 @@ WATCH = """
 from functools import partial as functools_partial
 
 def watched(function):
-    import functools, gc, json, sys
+    import functools, gc, itertools, json, sys
     calls, of_notebook = [], prints_of(dict(function.__globals__))
     is_real = not sys.modules["grader.inside.rank"].current_world.virtual  # in virtual time, a look takes some
     @functools.wraps(function)
@@ -110,8 +110,9 @@ def watched(function):
                 values.append(dict(frame.f_locals))
                 frame = frame.f_back
             found, seen = set(), {id(args), id(kwargs)}
-            for value in [*values, *gc.get_objects()]:
+            for value in itertools.chain(values, gc.get_objects()):  # a list of them all would hold itself, for good
                 found |= prints_of(value, seen)
+            del value, values
             print("\\nWALKED" + json.dumps([sorted(given), sorted(found - given - of_notebook)]))
         calls.append(1)
         sys.settrace(tracer)
