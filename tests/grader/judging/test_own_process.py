@@ -83,7 +83,7 @@ def shortest_benchmark(seconds_of):
     sign = 1 if len(ratios) // 24 % 2 == 0 else -1
     alpha = one / (1 + sign * 0.02)
     if not ratios:
-        nbytes = took = 1
+        nbytes, took = 1, one
         while took < 10 * one:
             nbytes *= 2
             took = seconds_of(nbytes)
