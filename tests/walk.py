@@ -194,7 +194,8 @@ def gradients_in(request, rank: int) -> list[Any]:
 def looked_up(case: Case | None, expected: list[Any], request: RunRequest, run: Run, rank: int) -> Iterator[str]:
     """What of one rank's walk is expected of some rank, or was given to another one.
 
-    Neither is what the notebook itself defines, nor what the solution passes on from the arguments of the same call.
+    Neither is what the notebook itself defines, nor what the solution passes on from the arguments of the same call, nor
+    what a later call is handed under the same name.
     """
     lines = run.output[rank].splitlines()
     walks = [json.loads(line.removeprefix("WALKED")) for line in lines if line.startswith("WALKED")]
@@ -208,7 +209,8 @@ def looked_up(case: Case | None, expected: list[Any], request: RunRequest, run: 
     if case is not None and case.right is not None:
         rights += [(part, right) for number in range(case.world_size) for part, right, _ in case.parts(number)]
     for part, right in rights:
-        yield from (f"expected {part}: {one}" for one in prints_of(right) & there)
+        handed = [one[part] for one in request.inputs_of(rank) if isinstance(one, dict) and part in one]
+        yield from (f"expected {part}: {one}" for one in (prints_of(right) & there) - prints_of(handed))
     for other in set(range(request.world_size)) - {rank}:
         yield from (f"input of another rank: {one}" for one in (prints_of(request.inputs_of(other)) - own) & there)
 
