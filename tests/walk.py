@@ -194,7 +194,7 @@ def gradients_in(request, rank: int) -> list[Any]:
 def looked_up(case: Case | None, expected: list[Any], request: RunRequest, run: Run, rank: int) -> Iterator[str]:
     """What of one rank's walk is expected of some rank, or was given to another one.
 
-    Neither is what the notebook itself defines, nor what the solution passes on from the arguments of the same call, nor
+    Neither is what the notebook itself defines, what the solution passes on from the arguments of the same call, nor
     what a later call is handed under the same name.
     """
     lines = run.output[rank].splitlines()
