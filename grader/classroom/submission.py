@@ -352,6 +352,11 @@ class Item:
     claims: str | None = None
     name: str | None = None
 
+    @cached_property
+    def plain(self) -> str:
+        """Its text as `plain` has it, made once: it is compared with each cell of the lesson, and may be long."""
+        return plain(self.text)
+
     def is_code_for(self, exercise: str) -> bool:
         return self.kind == "code" and defines(self.text, exercise)
 
@@ -379,11 +384,11 @@ class Taken:
     def find_answer(self, name: str) -> None:
         given, exercise = self.lesson.cells[name].given, name
         claiming = [item for item in self.items if item.claims == name]
-        written = [item for item in claiming if plain(item.text) != given]
+        written = [item for item in claiming if item.plain != given]
         defining = [item for item in written if defines(item.text, exercise)]
-        elsewhere = [item for item in self.items if item.is_code_for(exercise) and plain(item.text) != given]
+        elsewhere = [item for item in self.items if item.is_code_for(exercise) and item.plain != given]
         elsewhere = [item for item in elsewhere if item.claims == name or item.claims not in self.lesson.cells]
-        untouched = [item for item in self.items if item.kind == "code" and plain(item.text) == given]
+        untouched = [item for item in self.items if item.kind == "code" and item.plain == given]
         candidates = defining or written or elsewhere or claiming or untouched
         if not candidates:
             return
@@ -400,7 +405,7 @@ class Taken:
 
     def find_locked(self, name: str, official: Official) -> None:
         claiming = [item for item in self.items if item.claims == name and item.name is None]
-        same = [item for item in self.items if item.name is None and plain(item.text) == official.given]
+        same = [item for item in self.items if item.name is None and item.plain == official.given]
         same = [item for item in same if item.claims not in self.lesson.cells]
         for item in [*claiming, *same][:1]:
             item.name = name
@@ -428,7 +433,7 @@ class Taken:
 
     def is_edited(self, item: Item, name: str) -> bool:
         official = self.lesson.cells[name]
-        return official.metadata["locked"] and plain(item.text) not in (
+        return official.metadata["locked"] and item.plain not in (
             official.given,
             plain(official.source_cell.source),
         )

@@ -1148,22 +1148,31 @@ SHORT, LONG = "too short for large sizes", "too long for large sizes"
 Reading = tuple[float, float, str, float]  # alpha, beta, SHORT or LONG, and the least share of 2 % in a large size
 
 
-def links_of(alpha: float, octave: float) -> list[Reading]:
-    """Their alpha / beta grows from 2 ** octave in small steps: on one of them a benchmark stops as early as it can."""
+def links_of(alpha: float, octave: float, salt: int = 0) -> list[Reading]:
+    """Their alpha / beta grows from 2 ** octave in small steps: on one of them a benchmark stops as early as it can.
+
+    salt: for an order, and for scales, that nobody knows. No score depends on them.
+    """
     betas = [alpha / 2 ** (octave + place * 7 / 12) for place in range(24)]
-    return [(alpha, beta, readings, least) for least in (0.5, 1.0) for readings in (SHORT, LONG) for beta in betas]
+    links = [(alpha, beta, readings, least) for least in (0.5, 1.0) for readings in (SHORT, LONG) for beta in betas]
+    if not salt:
+        return links
+    drawn = Random(salt)
+    scales = [drawn.uniform(0.5, 2.0) for _ in links]
+    return [(scale * a, scale * b, *rest) for scale, (a, b, *rest) in zip(scales, drawn.sample(links, 96), strict=True)]
 
 
 class Bench(Witness):
     """Links to measure, one after another, up to the first that is measured wrong.
 
+    salt   how far off readings are follows from it
     spent  on each link, in units of its alpha
     calls  of the last link: the size, and the reading
     said   of the last link
     """
 
-    def __init__(self, links: Sequence[Reading]) -> None:
-        self.links, self.spent, self.said = links, [0.0], None
+    def __init__(self, links: Sequence[Reading], salt: int = 0) -> None:
+        self.links, self.salt, self.spent, self.said = links, salt, [0.0], None
         self.calls: list[tuple[int, float]] = []
 
     @property
@@ -1190,13 +1199,16 @@ class Bench(Witness):
         self.calls.append((nbytes, (alpha + beta * nbytes) * (1 + self.off(nbytes))))
         return self.calls[-1][1]
 
+    def drawn(self, nbytes: int) -> float:
+        return Random(f"{self.salt} {len(self.spent)} {nbytes}" if self.salt else nbytes).random()
+
     def off(self, nbytes: int) -> float:
         """By how much a reading is off. That of one byte is off in the other direction. How far off is drawn for each
         size: if two were off alike, their difference would give beta however small it is.
         """
         alpha, beta, readings, least = self.link
         sign = 1 if readings == SHORT else -1
-        drawn = Random(nbytes).random()
+        drawn = self.drawn(nbytes)
         if nbytes == 1:
             return sign * OFF
         return OFF * (2 * drawn - 1) if beta * nbytes < alpha / 4 else -sign * OFF * (1 - drawn * (1 - least))
@@ -1218,10 +1230,10 @@ def good_enough(got: Any, right: Any) -> bool:
     if_stuck="whether the size changes from call to call, since the same size always gives the same reading.",
     par=frozen_par(ROOM, "shortest-benchmark"),
 )
-def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
+def shortest_benchmark(draws: Draws, alpha: float, octave: float) -> Case:
     def expect_both(answer: Answer) -> None:
         [bench] = answer.inputs_after[0]
-        said, calls, (_, beta, readings, _) = bench.said, bench.calls, bench.link
+        said, calls, (alpha, beta, readings, _) = bench.said, bench.calls, bench.link
         link = f"alpha {alpha:g} s, beta {beta:.3g} s per byte, readings {readings}:\n"
         for (name, got), right in zip(as_tuple(said, ["alpha", "beta"], 0).items(), (alpha, beta), strict=True):
             if not is_number(got):
@@ -1240,7 +1252,7 @@ def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
             raise CheckFailed(saw, mistake=f"Links differ, so no fixed size fits them all. Take shorter ones, {advice}")
 
     return Case(
-        [[Bench(links_of(alpha, octave))]],
+        [[Bench(links_of(alpha, octave, draws.salted()), draws.salted())]],
         driver=measure_links,
         also=expect_both,
         score=Measure(lambda answer: mean(answer.inputs_after[0][0].spent), "", "times alpha"),
@@ -1249,6 +1261,13 @@ def shortest_benchmark(_: Draws, alpha: float, octave: float) -> Case:
 
 
 ### BEGIN HIDDEN TESTS
+
+
+class Slowest(Bench):
+    """Of all that may be drawn, the readings that let a benchmark go on for longest."""
+
+    def drawn(self, nbytes: int) -> float:
+        return float(self.link[2] == LONG)
 
 
 def alphas_of_doubling(alpha: float, octave: float) -> float:
@@ -1262,7 +1281,7 @@ def alphas_of_doubling(alpha: float, octave: float) -> float:
             took = seconds_of(nbytes)
         return smallest, (took - smallest) / nbytes
 
-    bench = Bench(links_of(alpha, octave))
+    bench = Slowest(links_of(alpha, octave))
     measure_links(double, bench)
     return mean(bench.spent)
 

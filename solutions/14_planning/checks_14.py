@@ -462,6 +462,8 @@ class Prices(Witness):
         self.asked: tuple[list[int], ...] = [], [], []
 
     def __call__(self, price: int, place: int) -> float:
+        if type(place) is not int or not 0 <= place < len(self.prices) or price not in (0, 1, 2):
+            raise ValueError(f"there is no price {price!r} of a plan {place!r}")  # one plan has one place
         said = self.prices[place][price]
         self.asked[price].append(place)
         return said

@@ -23,7 +23,8 @@ WIRE = """
         tell(do="done", result=result, after=[], shared=False, clock=0.0, busy=[], memory=[], printed="", **more)
     def call(method="allreduce", args=(), **more):
         tell(**{**dict(do="call", method=method, group="world", members=[0, 1, 2, 3], peer=None, tag=0, reduce_op="sum",
-                       is_async=False, directly=False, where="a cell:1", clock=0.0, args=list(args), strides=None), **more})
+                       is_async=False, directly=False, where="a cell:1", wrapper="", clock=0.0, args=list(args),
+                       strides=None), **more})
     def header(**tensors):
         text = json.dumps(tensors).encode()
         return struct.pack("<Q", len(text)) + text
@@ -127,7 +128,7 @@ CHEATS = [
             ("a-call-of-a-buffer", "an all_reduce of a buffer to receive into", """
                 prepared.raw(json.dumps({"dict": [[k, v] for k, v in dict(do="call", method="allreduce", group="world",
                     members={"tuple": [0, 1, 2]}, peer=None, tag=0, reduce_op="sum", is_async=False, directly=False,
-                    where="a cell:1", clock=0.0, args=[[{"placeholder": {"buffer": ["float32", [4]]}}]], strides=None).items()]}))
+                    where="a cell:1", wrapper="", clock=0.0, args=[[{"placeholder": {"buffer": ["float32", [4]]}}]], strides=None).items()]}))
             """),
             ("a-call-in-another-group", "a call on a group that the rank does not belong to", "prepared.call(group='other', members=[0, 1])"),
             ("a-call-to-nobody", "a message to rank 99", "prepared.call('send', [[x], 99, 0], peer=99, reduce_op='')"),

@@ -53,6 +53,13 @@ def test_a_case_may_have_a_driver_for_each_thing_that_is_judged():
     assert said == ["returned [11]", "returned [21]", "returned [1]"]
 
 
+def test_what_has_a_driver_of_its_own_counts_only_with_right_values():
+    case = Case(right=2, drivers={"traffic": None}, traffic=lambda answer: "no message")
+    assert case.judge(answered(2), "traffic") == "no message"
+    with pytest.raises(CheckFailed, match="its traffic is right, but what it returned is not"):
+        case.judge(answered(3), "traffic")
+
+
 # ---- what each rank should return
 
 

@@ -208,7 +208,7 @@ class Case:
             if judgement is None:
                 raise TypeError(f"there are cases for its {judges}, but the Case has no {judges}=...")
             remark = judgement(answer)
-            if not self.values_first and judges not in self.drivers:
+            if not self.values_first:
                 self.wait_for_values(answer, judges)
         return remark
 

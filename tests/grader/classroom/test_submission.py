@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import time
+from collections import Counter
 
 import nbformat
 import pytest
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from nbgrader.converters import GenerateAssignment
 
+from grader.classroom import submission
 from grader.classroom.course import Course
 from grader.classroom.notebook_file import MAX_FILE, NotANotebook, read_bytes, without_outputs
 from grader.classroom.one_submission import OneSubmission
-from grader.classroom.submission import problems
+from grader.classroom.submission import plain, problems
 from grader.judging.worker import JudgeSettings
 from tests.tiny_course import LESSON, POINTS, RIGHT, WRONG, cell, hand_in_file, make_course, nbgrader, released
 
@@ -432,6 +434,15 @@ def test_an_answer_counts_wherever_it_is_and_its_check_moves_with_it(course, stu
     ]
     assert names(nb) == IN_ORDER
     assert problems(nb) == ["moved 3 cells back into place: double-values, total-values, total-traffic"]
+
+
+def test_many_lines_are_compared_with_the_lesson_in_one_form(course, student, monkeypatch):
+    """Made anew for each cell of a lesson, it would take the main process a time that nothing limits."""
+    made, content = [], answered(course)
+    content["cells"] += [{"cell_type": "code", "source": f"x = {at}\n" * 9, "metadata": {}} for at in range(20)]
+    monkeypatch.setattr(submission, "plain", lambda text: made.append(text) or plain(text))
+    assert is_whole(read(student, content))
+    assert max(Counter(text for text in made if text.startswith("x = ")).values()) == 1
 
 
 def test_in_a_reversed_notebook_every_check_is_below_its_answer(course, student):

@@ -177,6 +177,13 @@ def test_the_names_that_cheats_look_for_exist():
         assert f'"{kind.__name__}"' in text, kind.__name__
 
 
+def test_a_forged_call_is_one_that_the_hub_understands(course):
+    """Otherwise all cheats that forge calls would fail alike, before they try anything."""
+    call = "prepared.call(args=[[x]], members=list(range(world_size)))"
+    [(_, verdicts)] = judged([forge.forges("call", "a call like any other", call, exercise="total")], False, course)
+    assert not any("malformed" in verdict.said for verdict in verdicts.values())
+
+
 # ---- notebooks, through all of grading -------------------------------------------------------------------------------
 
 ACCOMPLICE = """
