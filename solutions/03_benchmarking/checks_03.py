@@ -1158,8 +1158,11 @@ def links_of(alpha: float, octave: float, salt: int = 0) -> list[Reading]:
     if not salt:
         return links
     drawn = Random(salt)
-    scales = [drawn.uniform(0.5, 2.0) for _ in links]
-    return [(scale * a, scale * b, *rest) for scale, (a, b, *rest) in zip(scales, drawn.sample(links, 96), strict=True)]
+    scales, mixed = [drawn.uniform(0.5, 2.0) for _ in links], drawn.sample(links, len(links))
+    return [
+        (by * alpha, by * beta, readings, least)
+        for by, (alpha, beta, readings, least) in zip(scales, mixed, strict=True)
+    ]
 
 
 class Bench(Witness):
