@@ -226,6 +226,8 @@ def test_make_lab_prints_its_address_and_serves_the_lessons(tmp_path):
     command = ["make", "-o", "needs-course", f"VENV={sys.prefix}", "LAB_ARGS=--no-browser", "lab"]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     lesson = next((ROOT / "notebooks").glob("*/*.ipynb")).relative_to(ROOT)
+    page = ROOT / "notebooks" / "start.md"
+    is_new = not page.exists()
     with subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **output) as make:
         try:
             pattern = re.compile(r"http://127\.0\.0\.1:\d+(?=/lab/tree/notebooks/start.md)")
@@ -233,6 +235,8 @@ def test_make_lab_prints_its_address_and_serves_the_lessons(tmp_path):
             assert ask(f"{address}/api/contents/{lesson}")["name"] == lesson.name
         finally:
             os.killpg(make.pid, signal.SIGKILL)
+            if is_new:
+                page.unlink(missing_ok=True)
 
 
 def ask(address):

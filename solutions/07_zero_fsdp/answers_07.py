@@ -223,9 +223,9 @@ wrong(
     "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) + (0 if piece.grad is None else piece.grad)"
 ).replace("optimizer.zero_grad()\n", "")
 wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace("(flat, (0, padding))", "(flat, (0, 0))")
-wrong("no-master-copy", "AdamW's result in the model's dtype").replace(
-    "nn.Parameter(shard)", "nn.Parameter(shard.to(parameters[0].dtype))"
-)
+wrong(
+    "no-master-copy", sentence="AdamW's result in the model's dtype: it must update the shard itself, which is wider"
+).replace("nn.Parameter(shard)", "nn.Parameter(shard.to(parameters[0].dtype))")
 wrong("never-casts-the-gradient", "cast the reduced gradient").replace("mine.to(piece.dtype)", "mine")
 wrong("never-casts-the-weights", "cast before you call it").replace("piece.detach().to(flat.dtype)", "piece.detach()")
 wrong("frozen-too", "is its parameter frozen").replace(" if p.requires_grad", "")

@@ -171,7 +171,8 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int], runni
     they, are = ranks_text(idle).lower(), "is" if len(idle) == 1 else "are"
     line = running.get(idle[0], "")
     loop = loop_around(line)
-    polls = f" T{loop[1:]} ends only when something else changes its condition: ranks that wait can't." if loop else ""
+    ends = "ends only when something else changes its condition: ranks that wait can't."
+    polls = f" {loop[0].upper()}{loop[1:]} {ends}" if loop else ""
     if WAITS_FOR_STORE.search(line_of(line)):
         polls = " It waits for a key of the store that nobody has set, and ranks that wait can't set it."
     return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?{polls}"

@@ -57,7 +57,7 @@ def is_one_choice(one: Event, other: Event, exits: bool = False) -> bool:
 def what_decides(one: Event, other: Event | None, states: Mapping[int, RankState]) -> str:
     """A sentence or two with a space in front about what decided; "" if that can't be told from the source.
 
-    Of calls that a rank is no longer in, only the source is asked: what names hold now says nothing about them.
+    Of calls before a rank's last one, only the source is asked: what names hold now says nothing about them.
     """
     events = [event for event in (one, other) if event is not None]
     if any(event not in (states[event.rank].blocked_in(), *states[event.rank].events[-1:]) for event in events):

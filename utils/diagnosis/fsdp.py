@@ -14,19 +14,19 @@ EQUALLY_OFTEN = (
 
 def skipped_module(blocked: dict[int, Event], matching: Matching) -> str:
     """Sentences about a module that one rank has called and another has not; "" if that is not what they wait for."""
-    calls = [event for event in blocked.values() if event.module and event.wrapper != "pipeline"]
+    calls = [event for event in blocked.values() if event.part and event.wrapper.startswith("FSDP")]
     for mine in calls:
         for its in calls:
             if mine.rank == its.rank or mine.members != its.members:
                 continue
-            if mine.module != its.module and times(mine, mine.rank, matching) > times(mine, its.rank, matching):
+            if mine.part != its.part and times(mine, mine.rank, matching) > times(mine, its.rank, matching):
                 return (
                     f"Rank {mine.rank} {does(mine)} {named(mine)}, and rank {its.rank} has gone on without it: it "
                     f"{does(its)} {named(its)}. {EQUALLY_OFTEN}"
                 )
     for mine in calls:
         for its in calls:
-            if (mine.op, its.op) == ("all_gather", "reduce_scatter") and mine.module == its.module:
+            if (mine.op, its.op) == ("all_gather", "reduce_scatter") and mine.part == its.part:
                 return (
                     f"Rank {its.rank} reduces the gradients of {named(its)} at the end of a backward pass, where "
                     f"rank {mine.rank} goes on to the next pass without. set_requires_gradient_sync(False) must be in "
@@ -40,10 +40,10 @@ def does(event: Event) -> str:
 
 
 def named(event: Event) -> str:
-    return event.module if " " in event.module else f"`{event.module}`"
+    return event.part if " " in event.part else f"`{event.part}`"
 
 
 def times(event: Event, rank: int, matching: Matching) -> int:
     """How often a rank has made this call for the same module."""
-    same = event.op, event.module, event.wrapper
-    return sum((e.op, e.module, e.wrapper) == same for e in matching.states[rank].events)
+    same = event.op, event.part, event.wrapper
+    return sum((e.op, e.part, e.wrapper) == same for e in matching.states[rank].events)

@@ -80,7 +80,7 @@ def sides_of(calls: list[Event]) -> list[list[Event]]:
 
 
 def is_alike(one: Event, other: Event) -> bool:
-    return (one.where, one.op, one.module, one.callers) == (other.where, other.op, other.module, other.callers)
+    return (one.where, one.op, one.part, one.callers) == (other.where, other.op, other.part, other.callers)
 
 
 def made_in_addition(ahead: list[Event], behind: list[Event]) -> list[Event]:
@@ -119,7 +119,7 @@ def in_words(parting: Parting, blocked: dict[int, Event], matching: Matching) ->
 
 def rows(event: Event, other: Event) -> Iterator[str]:
     """A line for a call, and one for each line that led to it, as far out as the other rank's lines differ."""
-    module = f" ({event.module})" * bool(event.module)
-    yield f"  rank {event.rank}  {call_text(event):<26}  {place(event.where)}{module}"
+    part = f" ({event.part})" * bool(event.part)
+    yield f"  rank {event.rank}  {call_text(event):<26}  {place(event.where)}{part}"
     for line in lines_to(event)[-2 : parts_at(event, other) - len(lines_to(event)) - 1 : -1]:
         yield f"{'':38}called from {place(line)}"

@@ -25,8 +25,8 @@ class Event:
            (recording/callers.py); "" if the line made it itself
     callers the student's lines that led to `where`, innermost first, as "file:line"; () if `where` is the outermost
     thread  the name of the thread that made the call, if it is not the rank's main thread
-    module  of a call that FSDP made: the module whose parameters or gradients it moves; that a pipeline schedule made:
-           "4 microbatches"; "" for others
+    part    what a wrapper's call is for: of FSDP's, the module whose parameters or gradients it moves; of a pipeline
+            schedule's, "4 microbatches"; "" for others
     """
 
     rank: int
@@ -47,7 +47,7 @@ class Event:
     waited: float | None = None
     wrapper: str = ""
     callers: tuple[str, ...] = ()
-    module: str = ""
+    part: str = ""
     thread: str = ""
 
 

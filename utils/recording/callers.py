@@ -34,7 +34,7 @@ WRAPPERS = {
     "distributed/pipelining/": {"": "pipeline"},
     "distributed/optim/zero_redundancy_optimizer.py": {"": "ZeroRedundancyOptimizer"},
 }
-PARTS_OF_MODELS = {"FSDP": module_of_fsdp, "pipeline": microbatches_of}  # what to note of a wrapper's call
+PART_OF = {"FSDP": module_of_fsdp, "pipeline": microbatches_of}  # what to note of a wrapper's call
 OBJECTS = ("_object", "_object_list")  # how the names of functions end that pickle objects, and make several calls
 ENGINE = os.path.join(os.path.dirname(torch.__file__), "autograd", "graph.py")  # calls C++, which runs backward passes
 HOME = os.path.join(os.path.dirname(torch.__file__), "")
@@ -53,7 +53,7 @@ class Caller(NamedTuple):
                us in the middle of one, with no Python in between. A function for objects counts as one, by its name,
                and so does an operator (OPERATOR)
     callers    the student's lines that led to `where`, innermost first; looked for only on request
-    module     the module for which FSDP made the call, or a pipeline's number of microbatches; likewise
+    part       the module for which FSDP made the call, or a pipeline's number of microbatches; likewise
     """
 
     where: str
@@ -61,7 +61,7 @@ class Caller(NamedTuple):
     directly: bool
     wrapper: str
     callers: tuple[str, ...] = ()
-    module: str = ""
+    part: str = ""
 
 
 class Kind(NamedTuple):
@@ -80,7 +80,7 @@ def kind_of(file: str) -> Kind:
 
 def who_called(in_full: bool = False) -> Caller:
     frame: FrameType | None = sys._getframe(1)
-    function = file = wrapper = module = ""
+    function = file = wrapper = part = ""
     while frame is not None:
         code = frame.f_code
         is_students, wrappers = kind_of(code.co_filename)
@@ -90,7 +90,7 @@ def who_called(in_full: bool = False) -> Caller:
                 wrapper = wrapper or OPERATOR
             elif function.endswith(OBJECTS):
                 wrapper = wrapper or function
-            return Caller(line_of(frame, code), function, file in ENTRANCES, wrapper, callers, module)
+            return Caller(line_of(frame, code), function, file in ENTRANCES, wrapper, callers, part)
         if code.co_filename == ENGINE and (wrapper or file.startswith(FOLDER)):
             wrapper = f"{wrapper or 'DDP'} backward"
         file = code.co_filename
@@ -98,8 +98,8 @@ def who_called(in_full: bool = False) -> Caller:
             function = code.co_name
         elif wrappers and wrapper in ("", "DTensor"):  # which others are made of
             wrapper = wrappers.get(code.co_name) or wrappers.get("") or wrapper
-        if in_full and wrappers and wrapper in PARTS_OF_MODELS and not module:
-            module = PARTS_OF_MODELS[wrapper](frame)
+        if in_full and wrappers and wrapper in PART_OF and not part:
+            part = PART_OF[wrapper](frame)
         frame = frame.f_back
     return Caller("", function, False, "")
 

@@ -33,7 +33,7 @@ class CallKind(NamedTuple):
     where: str
     wrapper: str
     callers: tuple[str, ...]
-    module: str
+    part: str
     thread: str
 
     @classmethod

@@ -360,7 +360,7 @@ class Method:
             where=caller.where,
             wrapper=caller.wrapper,
             callers=caller.callers,
-            module=caller.module,
+            part=caller.part,
             thread=in_thread,
         )
         return group.recorder.note_once(key, partial(CallKind.of, event))

@@ -59,7 +59,7 @@ def new_event(
     where: str,
     wrapper: str,
     callers: tuple[str, ...] = (),
-    module: str = "",
+    part: str = "",
     thread: str = "",
 ) -> Event:
     """A call of a ProcessGroup's method that begins, as an Event. tensors: those that it hands in."""
@@ -81,7 +81,7 @@ def new_event(
         where=where,
         wrapper=wrapper,
         callers=callers,
-        module=module,
+        part=part,
         thread=thread,
     )
 

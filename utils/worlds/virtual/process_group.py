@@ -219,7 +219,7 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
             where=caller.where,
             wrapper=caller.wrapper,
             callers=caller.callers,
-            module=caller.module,
+            part=caller.part,
         )
         if error := argument_error(method, op, args, len(self.members), event.reduce_op):
             raise RuntimeError(error)
