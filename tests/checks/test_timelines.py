@@ -82,9 +82,18 @@ def test_a_run_is_written_down_and_read_again(check, tmp_path):
     assert [(event.op, event.rank, event.peer, event.start, event.end) for event in again.events] == [
         (event.op, event.rank, event.peer, event.start, pytest.approx(event.end)) for event in run.events
     ]
-    assert {(event.where, event.callers) for event in again.events} == {("", ())}, "no line of the solution"
     assert again.timeline(beside=run)
     assert timelines.solutions_run(tmp_path, "another", like=run) is None
+
+
+def test_no_line_of_the_solution_is_written_down():
+    def program(rank, world_size):
+        return both_at_once(torch.ones(2), rank, world_size)
+
+    run = simulate(program, 2)
+    assert all(event.where and event.callers for event in run.events)
+    again = timelines.from_data(timelines.as_data(run))
+    assert {(event.where, event.callers) for event in again.events} == {("", ())}
 
 
 def test_it_is_shown_beside_a_slow_run_once_and_only_in_a_notebook(check, monkeypatch):

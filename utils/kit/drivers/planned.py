@@ -18,10 +18,9 @@ def of_own_tokens(
 def beside_exchange(
     function: Callable[..., Any], everyone: Sequence[Routing], rank: int, world_size: int, **sizes: int
 ) -> Any:
-    """The same, then the exchange of all ranks' tokens: `function` can't count the messages of it."""
-    found = of_own_tokens(function, everyone, rank, world_size, **sizes)
+    """The same, beside the exchange of all ranks' tokens."""
     exchange(rank, world_size, everyone, **sizes)
-    return found
+    return of_own_tokens(function, everyone, rank, world_size, **sizes)
 
 
 class NotedRow(Mapping[str, Any]):
