@@ -54,6 +54,7 @@ UNSTABLE = {
     re.compile(r"(?m)^  (ranks? \d[\d, and]*|your function) (?=raised )"): "  RANKS ",
     re.compile(r"\n\n  \(Ranks? [^\n]*\)$", re.MULTILINE): "",
     re.compile(r"(?<=\]):\d+"): ":PORT",
+    re.compile(r"(?<=<--> \[)[\d.]+(?=\]\))"): "none",  # Gloo prints what lies in memory where there is no address
     re.compile(r"\b0x[0-9a-f]{6,}"): "ADDRESS",
     re.compile(rf"{re.escape(tempfile.gettempdir())}/[^'\",\s]+|/\S*/site-packages(?=/)"): "FOLDER",
 }

@@ -561,6 +561,11 @@ def starts_a_send_to_itself(x, rank):
     dist.isend(x, dst=rank)
 
 
+def is_told_of_an_odd_address(x, rank):
+    """Of a peer without one, Gloo prints what lies in memory."""
+    raise RuntimeError("state_ >= CONNECTED. 1 vs 4. Pair is not connected ([127.0.0.1]:35235$0 <--> [69.0.0.0])")
+
+
 def sends_none(x, rank):
     dist.send(x.grad, dst=1 - rank)
 
@@ -570,6 +575,7 @@ def sends_none(x, rank):
     [
         (sends_to_itself, "A rank can't send to itself"),
         (starts_a_send_to_itself, "A rank has no connection to itself"),
+        (is_told_of_an_odd_address, "A rank has no connection to itself"),
         (sends_none, "Only a leaf gets a .grad"),
     ],
 )

@@ -235,7 +235,7 @@ ADVICE = {
         "it required one before it was used: call requires_grad_() on a received tensor. The result of a computation "
         "has no .grad."
     ),
-    r"<--> \[none\]\)": NO_CONNECTION,  # Gloo
+    r"CONNECTED\. 1 vs 4\. Pair is not": NO_CONNECTION,  # Gloo's for a pair that it never tried to connect
     r"rank \d+ (sends to|receives from) itself": NO_CONNECTION,  # ours, on virtual ranks
 }
 

@@ -112,6 +112,7 @@ FOLDER = f"{tempfile.gettempdir()}/x-1y"
 FIRST = "add-one · values  not passed\n"
 UNSTABLE = {
     "ports": ("  ([127.0.0.1]:21410$0 <--> [none])   ", "  ([127.0.0.1]:PORT$0 <--> [none])"),
+    "no address": ("  ([127.0.0.1]:21410$0 <--> [69.0.0.0])", "  ([127.0.0.1]:PORT$0 <--> [none])"),
     "folders": (f"  '0/', '{FOLDER}/meeting-0', line 3", "  '0/', 'FOLDER', line 3"),
     "libraries": ("  /home/a/.venv/lib/python3.11/site-packages/torch/x.py, line 5", "  FOLDER/torch/x.py, line 5"),
     "addresses": (
