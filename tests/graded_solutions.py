@@ -3,8 +3,8 @@
     python -m tests.graded_solutions     grade the solutions that have changed since they were last graded (make graded)
 
 tests/graded_solutions.json holds a hash for each lesson of everything that its grading depends on: its solution, checks
-and hidden tests, all code of `utils` and `grader`, the versions of Python and torch. `make test` grades the lessons
-whose hash is another one now, and the first in any case; `make thorough` grades all.
+and hidden tests, all code of `utils` and `grader`, the versions of Python (3.11, say) and torch. `make test` grades the
+lessons whose hash is another one now, and the first in any case; `make thorough` grades all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def key_of(name: str) -> str:
     """Changes whenever something changes that grading this lesson's solution depends on."""
     room = LESSONS[name].room
     own = [file for pattern in ("lesson_*.py", "checks_*.py", "frozen_cases.json") for file in room.glob(pattern)]
-    parts = [importlib.metadata.version("torch"), platform.python_version()]
+    torch = importlib.metadata.version("torch").split("+")[0]
+    parts = [torch, *platform.python_version_tuple()[:2]]
     for file in [*own, *code()]:
         parts += [str(file.relative_to(ROOT)), file.read_text(encoding="utf-8")]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -6,7 +6,8 @@
     message_drift(lesson)          how the file differs from the lesson's answers, without judging anything
 
 A file names the hash of everything that a message can depend on: the lesson's code, its checks, hidden tests and wrong
-answers, and `utils`. `make build` judges a lesson's answers if that hash has changed, and never otherwise.
+answers, and `utils`. `make build` judges a lesson's answers if that hash has changed, and never otherwise: the wrong
+ones, and, so that `make test` needn't, blanks and right ones in other forms.
 
 Two runs must give the same file. Who failed first is a race, so stored reports say RANKS for rank numbers, sort
 failures, and drop duplicates and waiting ranks. Ports, addresses and paths of temporary files are written as PORT,
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,7 +41,7 @@ from grader.authoring.mistakes import mistakes_drift, outcome_of, read_mistakes,
 from grader.authoring.variants import Mutant
 
 if TYPE_CHECKING:  # they import torch
-    from grader.authoring.trial import Result
+    from grader.authoring.trial import Candidate, Result
     from grader.authoring.workbench import Workbench
     from utils.checks.known_mistakes import KnownOutcome
 
@@ -149,7 +151,8 @@ def key_of(lesson: Lesson) -> str:
     """Changes whenever something changes that a message can depend on."""
     from grader.authoring.workbench import cells_that_run
 
-    parts = ["\n".join(cell.source for cell in cells_that_run(lesson)), importlib.metadata.version("torch")]
+    torch = importlib.metadata.version("torch").split("+")[0]
+    parts = ["\n".join(cell.source for cell in cells_that_run(lesson)), torch]
     files = [checks_file(lesson), answers_file(lesson), *shared_files(lesson.root)]
     parts += [path.read_text(encoding="utf-8") for path in files if path.exists()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
@@ -182,17 +185,20 @@ def message_drift(lesson: Lesson) -> Iterator[str]:
 def update_messages(lessons: Iterable[Lesson], force: bool = False) -> list[str]:
     """Write the files of the lessons that have changed. Returns the names of those in which other messages stand now.
 
-    Raises BuildError if a wrong answer does not get what it should; the file of its lesson then stays as it was.
+    Raises BuildError if an answer does not get what it should; the file of its lesson then stays as it was.
     """
-    to_do = [(lesson, answers(lesson).wrong) for lesson in lessons if force or has_changed(lesson)]
-    total = sum(len(wrong) for _, wrong in to_do)
+    to_do = [(lesson, answers(lesson).wrong, others(lesson)) for lesson in lessons if force or has_changed(lesson)]
+    total = sum(len(wrong) + len(rest) for _, wrong, rest in to_do)
     changed: list[str] = []
     problems: list[Problem] = []
     with workers(total) as each, tqdm(total=total, unit="answer", disable=None, leave=False) as bar:
-        for lesson, wrong in to_do:
+        for lesson, wrong, rest in to_do:
             bar.set_description(f"messages of {lesson.name}")
             stored, results = read_messages(lesson), judge_all(lesson, wrong, each, bar)
-            found = [problem_with(lesson, one, results[str(one)].problem) for one in wrong if results[str(one)].problem]
+            said = [(one, results[str(one)].problem) for one in wrong]
+            found = [problem_with(lesson, one.exercise, one.name, what) for one, what in said if what]
+            found += [one for one in each(problem_with_other, repeat(lesson), rest) if one]
+            bar.update(len(rest))
             messages = {name: result.words for name, result in results.items()}
             problems += found
             if not found:
@@ -226,10 +232,28 @@ def judge_all(lesson: Lesson, wrong: Sequence[Mutant], each: Map, bar: tqdm[Any]
     return results
 
 
-def problem_with(lesson: Lesson, mutant: Mutant, what: str) -> Problem:
+def problem_with(lesson: Lesson, exercise: str, name: str, what: str) -> Problem:
     file = answers_file(lesson)
-    line = line_with(file, f'to("{mutant.exercise}")', f'"{mutant.name}"')
-    return Problem(shown(file), line, f"{mutant}: {what}; see python -m grader try {lesson.name} {mutant.exercise}")
+    line = line_with(file, f'to("{exercise}")', f'"{name}"')
+    return Problem(shown(file), line, f"{exercise}/{name}: {what}; see python -m grader try {lesson.name} {exercise}")
+
+
+def others(lesson: Lesson) -> list[Candidate]:
+    """The blank of each exercise, and the right answers in other forms."""
+    from grader.authoring.trial import Candidate
+
+    blanks = [Candidate(name, "blank") for name in lesson.exercises]
+    return [*blanks, *(Candidate(one.exercise, "right", one) for one in answers(lesson).right)]
+
+
+def problem_with_other(lesson: Lesson, candidate: Candidate) -> Problem | None:
+    """In a worker. Right answers are judged by visible checks alone: hidden tests are slower, and judge the same."""
+    from grader.authoring.trial import judge
+
+    bench = bench_of(lesson.name, lesson.root)
+    ways = [way for way in bench.ways(candidate.exercise) if candidate.kind == "blank" or not way.hidden]
+    what = judge(bench, candidate, ways).problem
+    return problem_with(lesson, candidate.exercise, candidate.name, what) if what else None
 
 
 @contextmanager

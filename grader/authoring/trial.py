@@ -37,8 +37,12 @@ class Candidate:
     kind: Literal["solution", "blank", "wrong", "right"]
     variant: Variant | None = None
 
+    @property
+    def name(self) -> str:
+        return self.variant.name if self.variant else self.kind
+
     def __str__(self) -> str:
-        return f"{self.kind}: {self.variant.name}" if self.variant else self.kind
+        return f"{self.kind}: {self.name}" if self.variant else self.kind
 
     def write_into(self, source: str) -> str:
         """The exercise's cell, `source`, with this answer in it. Raises ValueError if it doesn't fit."""

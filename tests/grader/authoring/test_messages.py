@@ -90,6 +90,25 @@ def test_a_wrong_answer_that_is_not_caught_keeps_the_old_file(course):
     assert (course / FILE).read_text() == before
 
 
+RUNS = "    [got] = run(1, [1]).results\n    expect(type(got)"
+
+
+@pytest.mark.parametrize(
+    "file, old, new, told",
+    [
+        ("answers_01.py", "sum((x, 1))", "x + 1.0", "answers_01.py:8: add-one/by-sum: the check of values refuses it"),
+        ("checks_01.py", RUNS, "    return", "add-one/blank: the check of types passes it"),
+    ],
+)
+def test_a_right_answer_that_is_refused_and_a_blank_that_is_not_stop_the_build(course, file, old, new, told):
+    path = course / "solutions/01_tiny" / file
+    path.write_text(path.read_text().replace(old, f"{new}  # "))
+    with pytest.raises(BuildError) as caught:
+        update(course)
+    assert f"{told}; see python -m grader try 01_tiny add-one" in str(caught.value)
+    assert not (course / FILE).exists()
+
+
 def test_a_file_that_lacks_an_answer_or_has_another_is_out_of_date(course):
     [said] = message_drift(read_lesson(course / "solutions/01_tiny/lesson_01.py"))
     assert said == f"{FILE} is missing: run `make build`"

@@ -7,7 +7,7 @@ from grader.authoring.messages import message_drift, read_messages, update_messa
 from grader.authoring.mistakes import mistakes_drift, not_told_apart
 from grader.authoring.try_out import TryOut
 from grader.authoring.variants import Answers
-from tests.grader.authoring.tiny_lesson import ANSWERS, CHECKS, make_judged_course
+from tests.grader.authoring.tiny_lesson import ANSWERS, JUDGING, make_judged_course
 from utils.checks.known_mistakes import KnownMistakes, mistakes_file
 
 ORACLE = """
@@ -38,7 +38,8 @@ NAMED = (
 def course(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.dont_write_bytecode", True)  # files change within a second
     course = make_judged_course(tmp_path)
-    checks = CHECKS.replace('@check("add-one")\ndef add_one_values(run):\n    pass\n', "")
+    first, second = JUDGING.index('@check("add-one")'), JUDGING.index('@check("add-one", judges="types")')
+    checks = JUDGING[:first] + JUDGING[second:]
     (course / "solutions/01_tiny/checks_01.py").write_text(checks + ORACLE + HIDDEN)
     (course / "solutions/01_tiny/answers_01.py").write_text(NAMED)
     return course
