@@ -16,10 +16,10 @@ GPU = Gpu(flops={"fp32": 2e6 / KERNEL}, memory=80e9, bandwidth=float("inf"), lau
 CLUSTER = Cluster("alike", nodes=64, gpus_per_node=4, gpu=GPU, intra=LINK, inter=LINK)
 
 
-def step(rank, world_size):
+def step(rank, world_size, number=NUMBER):
     """Products of 2 million FLOPs, each followed by a barrier; returns how long the products took this rank."""
     x, computed = torch.empty(100, 100), 0.0
-    for _ in range(NUMBER):
+    for _ in range(number):
         start = time.perf_counter()
         x @ x
         computed += time.perf_counter() - start
@@ -40,12 +40,13 @@ def test_on_a_slow_node_kernels_take_longer_and_launches_do_not():
 
 
 def test_all_gpus_of_a_node_are_slow_together_and_as_many_nodes_as_asked_for():
-    run = simulate(step, 256, cluster=CLUSTER, jitter=Jitter(seed=1, slow_nodes=0.25, slowdown=0.1))
-    slow = [seconds > NUMBER * (1.05 * KERNEL + LAUNCH) for seconds in run.results]
+    number = 10
+    run = simulate(step, 256, number, cluster=CLUSTER, jitter=Jitter(seed=1, slow_nodes=0.25, slowdown=0.1))
+    slow = [seconds > number * (1.05 * KERNEL + LAUNCH) for seconds in run.results]
     nodes = [slow[first : first + 4] for first in range(0, 256, 4)]
     assert all(len(set(node)) == 1 for node in nodes)
     assert 8 <= sum(node[0] for node in nodes) <= 24
-    assert run.elapsed == pytest.approx(NUMBER * (1.1 * KERNEL + LAUNCH))  # everyone waits for the slow ones
+    assert run.elapsed == pytest.approx(number * (1.1 * KERNEL + LAUNCH))  # everyone waits for the slow ones
 
 
 def test_launches_are_late_by_as_much_as_asked_for_on_average():
@@ -58,7 +59,7 @@ def test_launches_are_late_by_as_much_as_asked_for_on_average():
 
 def test_it_costs_more_the_more_ranks_there_are():
     jitter = Jitter(seed=1, launch=2e-5)
-    times = [simulate(step, ranks, cluster=CLUSTER, jitter=jitter).elapsed for ranks in (1, 4, 16, 64, 256)]
+    times = [simulate(step, ranks, cluster=CLUSTER, jitter=jitter).elapsed for ranks in (1, 4, 16, 64)]
     assert times == sorted(times) and times[-1] > times[0] + 3 * NUMBER * 2e-5
 
 

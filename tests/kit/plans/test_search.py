@@ -82,7 +82,7 @@ def test_a_piece_that_was_not_measured_is_missing():
         compose(Plan(dp=8, tp=2), {}, DENSE, 16, CLUSTER)
 
 
-@pytest.mark.parametrize("model, gpus", [(DENSE, 8), (MIXTURE, 4)])
+@pytest.mark.parametrize("model, gpus", [pytest.param(DENSE, 8, marks=pytest.mark.thorough), (MIXTURE, 4)])
 def test_the_search_finds_what_brute_force_does_and_measures_less(model, gpus, runs):
     tight = replace(CLUSTER, nodes=1, gpus_per_node=gpus, gpu=replace(CLUSTER.gpu, memory=4e9))
     found = search(model, 64, tight, n=5)
