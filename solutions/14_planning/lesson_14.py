@@ -46,9 +46,6 @@ from utils.kit.plans import (
     seconds_of,
     step,
 )
-from utils.kit.plans import (
-    plans as kit_plans,
-)
 from utils.kit.plans.memory import of_layer, parameters_of
 from utils.kit.plans.pieces import every_piece
 from utils.kit.plans.plan import divisors, indivisible
@@ -166,7 +163,7 @@ check(first_guess, judges="values")
 
 # %%
 def best_by_formula(model, batch, cluster):
-    every = kit_plans(model, batch, cluster, most_micro=4, most_cp=4)
+    every = plans(model, batch, cluster, most_micro=4, most_cp=4)
     fitting = [plan for plan in every if not problem_of(plan, model, batch, cluster)]
     return min(
         fitting, key=lambda plan: sum(seconds_of(plan, model, batch, cluster).values())
