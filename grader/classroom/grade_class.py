@@ -41,6 +41,7 @@ from grader.judging.worker import JudgeSettings
 
 PROJECT = Path(__file__).resolve().parents[2]
 READ_BY = ("submission.py", "notebook_file.py")  # what makes the official cells of a submission's files
+HEAVY = 5 << 20  # bytes in a folder; a lesson has half a megabyte
 MADE_FROM = ".made-from"  # beside a feedback page: feedback_keys of when it was written
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
@@ -187,16 +188,21 @@ def collect(course: Course, lesson: str) -> None:
 
 
 def autograde(course: Course, lesson: str, students: Iterable[str], options: GradeOptions = GradeOptions()) -> Round:
-    """Judge submissions and put the judgements into the gradebook.
+    """Judge submissions and put the judgements into the gradebook. Folders that take long to read come after the others.
 
     Shows a progress bar on a terminal, elsewhere a line every minute, and a line for each submission with a problem.
     """
     this = Round(course, lesson, options)
-    for student in tqdm(list(students), f"{lesson}: reading", unit="submission", disable=None, leave=False):
-        this.read(student)
-    texts = {student: nbformat.writes(this.part_to_judge(student)) for student in this.to_judge}
+    light: list[str] = []
+    heavy: list[str] = []
+    for student in students:
+        (heavy if OneSubmission(course, lesson, student).size > HEAVY else light).append(student)
     try:
-        judge_in_parallel(this, texts, replace(course.judge_settings, hasty=True), options.jobs)
+        for part in filter(None, (light, heavy)):
+            for student in tqdm(part, f"{lesson}: reading", unit="submission", disable=None, leave=False):
+                this.read(student)
+            texts = {one: nbformat.writes(this.part_to_judge(one)) for one in part if one in this.to_judge}
+            judge_in_parallel(this, texts, replace(course.judge_settings, hasty=True), options.jobs)
         again = {student: nbformat.writes(this.part_to_judge(student)) for student in this.put_off}
         if again:
             print(f"{lesson}: {printable(', '.join(again))}: something took long, and is judged again, alone")

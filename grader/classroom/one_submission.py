@@ -44,6 +44,12 @@ class OneSubmission:
         )
 
     @property
+    def size(self) -> int:
+        """Bytes of all files beside the notebook and itself, links not followed."""
+        folder = self.handed_in.parent
+        return 0 if is_link(folder) else sum((folder / name).lstat().st_size for name in names_in(folder))
+
+    @property
     def autograded(self) -> Path:
         return self.course.folder("autograded", self.student, self.lesson) / f"{self.lesson}.ipynb"
 

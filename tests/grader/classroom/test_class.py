@@ -128,6 +128,17 @@ def test_new_and_changed_submissions_are_judged_and_nothing_twice(made, grade, j
     assert (made.root / "grades.csv").read_bytes() == first
 
 
+def test_a_folder_that_may_take_long_to_read_comes_after_the_others(made, grade, judged):
+    for student in ("ada", "bo", "cy"):
+        path = hand_in(made.root, student, **earning(2, 3, 1))
+    film = path.parents[2] / "bo" / LESSON / "film.ipynb"
+    film.touch()
+    os.truncate(film, 6 << 20)
+    grade("grade", "--regrade", "--student", "ada", "--student", "bo", "--student", "cy")
+    assert judged == [["ada", "cy"], ["bo"]]
+    film.unlink()
+
+
 def test_a_judgement_depends_on_the_text_the_checks_and_the_limits(made, tmp_path):
     nb = lesson()
     settings = made.judge_settings
