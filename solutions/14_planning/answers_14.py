@@ -32,6 +32,11 @@ right("by-bytes").replace(
 )
 
 wrong, right = ANSWERS.to("all-plans")
+wrong("the-kits", "so it can't be called here").body(
+    """
+    return list(plans(model, batch, cluster, 4, 4, ("none", "full")))
+    """
+)
 wrong("powers-of-two", "has a size that is no power of two").replace(
     "found.append(plan)",
     "if all(n & (n - 1) == 0 for n in (tp, cp, pp, ep, chunks, micro)):\n    found.append(plan)",
@@ -77,6 +82,7 @@ right("filters-later").body("""
 """)
 
 wrong, right = ANSWERS.to("plan-bytes")
+wrong("the-kits", "so it can't be called here").body("return bytes_of(plan, model, batch, stage)")
 wrong(
     "all-microbatches", sentence="what all microbatches take: at most pp - stage of them are begun and not finished"
 ).replace("min(count, behind + 1)", "count")

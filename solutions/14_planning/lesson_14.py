@@ -223,6 +223,8 @@ reveal(
 # The number of layers need not be a multiple of pp. 126 layers on 16 stages become 7, 8, ..., 8, 7, because the first
 # stage also has the embeddings, and the last one the output.
 #
+# The kit's `plans`, which a cell above has used, lists the same. The check doesn't let an answer call it.
+#
 # **Predict** for GPT-3, with 2,048 sequences per step on 1,024 GPUs: how many plans are there with cp and micro up to
 # 4, and what share of them fits into 80 GB?
 
@@ -303,7 +305,8 @@ reveal(
 #
 # *Will it fit?* comes before *how fast?*: asking costs nothing, and it has just removed more than half of the plans.
 # Lesson 04 counted the bytes of a model, lesson 09 the microbatches that a stage keeps, lesson 10 what recomputation
-# saves. Here they come together, on a rank of one stage. The kit knows what a layer is made of:
+# saves. Here they come together, on a rank of one stage. In the check, the kit's `bytes_of` can't be called, but two of
+# its parts can, which know what a layer is made of:
 #
 # - `parameters_of(plan, model, stage)`: this rank's parameters as (dense, of experts). The dense ones are the same on
 #   all dp x cp ranks of the stage, an expert's only on 1 / ep of these.

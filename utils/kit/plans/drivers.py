@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ...cluster.hardware import Cluster
 from ...cluster.presets import find_cluster
+from .memory import bytes_of, live_layers, working_bytes
 from .model import Model
 from .plan import Plan
+from .plan import plans as every_plan
 from .published import MODELS
 
 Sizes = Mapping[str, Any]
@@ -33,15 +36,34 @@ def plain(value: Any) -> Any:
     return asdict(value) if isinstance(value, Plan) else value
 
 
+def refuse(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("this function of the kit does what the exercise asks you to write, so it can't be called here")
+
+
+@contextmanager
+def without(*functions: Any) -> Iterator[None]:
+    """Meanwhile these functions of the kit raise RuntimeError, whoever has imported them: an answer is one's own."""
+    codes = [function.__code__ for function in functions]
+    for function in functions:
+        function.__code__ = refuse.__code__
+    try:
+        yield
+    finally:
+        for function, code in zip(functions, codes, strict=True):
+            function.__code__ = code
+
+
 def on_cluster(function: Callable[..., Any], name: str, sizes: Sizes, batch: int, site: Site) -> Any:
     """function(model, batch, cluster); plans that it returns become dicts."""
-    return plain(function(model_of(name, sizes), batch, cluster_of(site)))
+    with without(every_plan):
+        return plain(function(model_of(name, sizes), batch, cluster_of(site)))
 
 
 def on_stages(function: Callable[..., Any], plan: Sizes, name: str, sizes: Sizes, batch: int, stages: list[int]) -> Any:
     """[function(plan, model, batch, stage) for each of the stages]"""
     model = model_of(name, sizes)
-    found = [function(Plan(**plan), model, batch, stage) for stage in stages]
+    with without(bytes_of, live_layers, working_bytes):
+        found = [function(Plan(**plan), model, batch, stage) for stage in stages]
     return None if all(each is None for each in found) else found
 
 
