@@ -1,47 +1,17 @@
-"""Predictions by a click: in a real JupyterLab, and what stays where nobody can click."""
+"""Predictions by a click, and what stays where nobody can click. In a real JupyterLab: test_in_jupyterlab.py."""
 
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from tests.jupyterlab import open_notebook
 from utils.kit import predictions
 from utils.kit.asking import typed
 from utils.kit.front_end import someone_is_there
 from utils.kit.predictions import predict, reveal
 
+
 ENDS = ["an error", "a deadlock"]
-PREDICT = f"""from utils.kit.predictions import predict, reveal
-predict("how it ends", ..., choices={ENDS})
-predict("bytes", ...)
-predict("ranks", ...)"""
-REVEAL = """reveal("how it ends", "a deadlock")
-reveal("bytes", 96, unit="B")
-reveal("ranks", 4)"""
-
-
-def test_a_click_in_jupyterlab_is_what_reveal_compares_and_no_widget_is_saved(tmp_path):
-    with open_notebook(tmp_path, PREDICT, REVEAL) as page:
-        page.keyboard.press("Shift+Enter")
-        page.get_by_role("button", name="a deadlock").click()
-        page.get_by_text("how it ends? You say a deadlock.").wait_for()
-        page.locator(".jp-OutputArea input").first.fill("64")
-        page.keyboard.press("Enter")
-        page.get_by_text("bytes? You say 64.").wait_for()
-        page.get_by_role("button", name="I don't know").click()
-        page.get_by_text("ranks? You say that you don't know.").wait_for()
-        assert page.locator(".jp-OutputArea button").count() == 0
-        page.locator(".jp-CodeCell .cm-content").nth(1).click()
-        page.keyboard.press("Shift+Enter")
-        page.get_by_text("You said a deadlock: right.").wait_for()
-        page.get_by_text("You said 64 B: 33 % too low.").wait_for()
-        page.get_by_text("ranks: 4.").wait_for()
-        assert page.locator(".jp-OutputArea img.manyranks").count() == 1
-        with page.expect_response(lambda one: one.request.method == "PUT" and "one.ipynb" in one.url):
-            page.keyboard.press("Control+s")
-    saved = (tmp_path / "one.ipynb").read_text()
-    assert "how it ends? You say a deadlock." in saved and "model_id" not in saved
 
 
 class Place:
