@@ -49,7 +49,7 @@ def address_of(server, log):
         if found and listens(int(found[1])):
             return found[0]
         try:
-            server.wait(0.1)  # which also says when it is no more
+            server.wait(0.1)  # also notices its end
             break
         except subprocess.TimeoutExpired:
             pass

@@ -21,7 +21,7 @@ from utils import region, simulate
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 MICROBATCHES, ROWS, WIDTH = 6, 2048, 8192  # numbers in bfloat16, so a message has 32 MiB
 TITLE = "1F1B on 4 virtual ranks"
-DARK = {  # what replaces it on a dark page; the letters on bars stay black
+DARK = {  # its replacements on a dark page; the letters on bars stay black
     "#222222": "#E6EDF3",
     "fill='#FFFFFF'": "fill='#0D1117'",
     "#F4F4F4": "#161B22",

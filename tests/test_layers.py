@@ -261,7 +261,7 @@ def test_the_top_of_utils_is_a_dozen_entries_at_most():
     entries = sorted(
         path.name
         for path in (ROOT / "utils").iterdir()
-        if path.name not in ("__pycache__", "__main__.py", "watch.py")  # what -m runs
+        if path.name not in ("__pycache__", "__main__.py", "watch.py")  # run by -m
     )
     assert len(entries) <= 12, entries
 

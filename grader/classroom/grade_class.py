@@ -188,7 +188,7 @@ def collect(course: Course, lesson: str) -> None:
 
 
 def autograde(course: Course, lesson: str, students: Iterable[str], options: GradeOptions = GradeOptions()) -> Round:
-    """Judge submissions and put the judgements into the gradebook. Folders that take long to read come after the others.
+    """Judge submissions and put the judgements into the gradebook. Folders that may take long to read come last.
 
     Shows a progress bar on a terminal, elsewhere a line every minute, and a line for each submission with a problem.
     """

@@ -410,8 +410,8 @@ def ring_reduce_scatter(x: Tensor, team: list[int], rank: int) -> Tensor:
     chunks = [chunk.clone() for chunk in x.tensor_split(size)]
     ### BEGIN SOLUTION
     for step in range(size - 1):
-        outgoing = (place - 1 - step) % size  # what was added to in the step before
-        incoming = (outgoing - 1) % size  # what the left neighbour sends
+        outgoing = (place - 1 - step) % size  # the chunk added to in the step before
+        incoming = (outgoing - 1) % size  # the chunk that the left neighbour sends
         arrived = torch.empty_like(chunks[incoming])
         exchange(chunks[outgoing], right, arrived, left)
         chunks[incoming] += arrived
@@ -1133,10 +1133,10 @@ def crossover(size: int, alpha: float, bandwidth: float) -> float:
 
     alpha: seconds. bandwidth: bytes a second. The result is not rounded.
     """
-    rounds = (size - 1).bit_length()  # of the tree, one way: log2 P, rounded up
+    rounds = (size - 1).bit_length()  # the tree's, one way: log2 P, rounded up
     ### BEGIN SOLUTION
-    more_rounds = (size - 1) - rounds  # what the ring pays, in alphas
-    fewer_bytes = rounds - (size - 1) / size  # what it saves, in n
+    more_rounds = (size - 1) - rounds  # the ring's extra cost, in alphas
+    fewer_bytes = rounds - (size - 1) / size  # its saving, in n
     return more_rounds / fewer_bytes * alpha * bandwidth
     ### END SOLUTION
 

@@ -479,7 +479,7 @@ def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
             f"all {numel} once in a while",
             "Draw the indices anew for each seed: torch.randperm(len(x), generator=generator).",
         )
-    if len(sets := set(map(tuple, first))) <= numel:  # of drawn ones there are more, or chance is one in a billion
+    if len(sets := set(map(tuple, first))) <= numel:  # drawn ones are more, or chance is one in a billion
         raise CheckFailed(
             f"in {len(first) - 1} steps with different seeds only {len(sets)} sets of entries were sent",
             f"any {k} of {numel}",

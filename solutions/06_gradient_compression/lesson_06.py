@@ -172,7 +172,7 @@ check(stochastic_round, judges="values")
 thousand = torch.full((1000,), 0.3)
 nearest = thousand.round().sum().item()
 stochastic = stochastic_round(thousand, seed=0).sum().item()
-bound = 6 * math.sqrt(0.3 * 0.7 * 1000)  # of the sum
+bound = 6 * math.sqrt(0.3 * 0.7 * 1000)  # a bound for the sum
 print(
     f"stochastic: {stochastic:.0f}, and within {bound:.0f} of 300: "
     f"{abs(stochastic - 300) < bound}"

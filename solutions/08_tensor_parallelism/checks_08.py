@@ -1060,7 +1060,7 @@ def stack_of(rank: int, world_size: int, B: int, S: int, D: int, F: int, groups:
     t = len(groups[0]) if groups else world_size
     shapes = [(B, S // t, D), (D, F // t), (B, S, F // t)]
     xs, ws, grads = ([torch.zeros(shape, dtype=F64) for _ in range(PRODUCTS)] for shape in shapes)
-    either = [partial(GatheredTwice.apply, first) for first in (True, False)]  # which keeps more depends on the shapes
+    either = [partial(GatheredTwice.apply, first) for first in (True, False)]  # the shapes decide which keeps more
     return max(int(drive_stack(one, xs, ws, grads, rank, world_size, groups)["peak"]) for one in either)
 
 

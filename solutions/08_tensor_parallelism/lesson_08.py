@@ -46,7 +46,7 @@ simulate = partial(simulate, rates="datasheet")
 D, S, a, layers = 12288, 2048, 96, 96
 # attention: q, k, v, output, D x D each; MLP: D x 4 D and 4 D x D
 weights_of_a_layer = 12 * D * D
-activations = S * 1 * D * (34 + 5 * a * S / D)  # of one sequence
+activations = S * 1 * D * (34 + 5 * a * S / D)  # bytes of one sequence
 for count in (1, layers):
     states, kept = count * 16 * weights_of_a_layer / 1e9, count * activations / 1e9
     print(

@@ -957,7 +957,7 @@ def run_schedule(
     before, after = (rank - 1) % world_size, (rank + 1) % world_size
     last = world_size * len(weights) - 1  # the number of the last stage
     total = torch.zeros((), dtype=batch.dtype) if rank == world_size - 1 else None
-    kept = {}  # what waits for its backward
+    kept = {}  # microbatches that wait for their backward
     # P2POps not handed over yet; (handle, P2POp) of sends on their way
     outgoing, sends = [], []
     for kind, m, *chunk in steps:

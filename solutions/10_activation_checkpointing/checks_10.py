@@ -354,7 +354,7 @@ def replayable(
     numbers = stream(x, seed, rate)
     right = {
         **{f"the result of call {number}": plain["the result of call 1"] for number in (1, 2)},
-        "the result of call 3": 4 * plain["the result of call 1"],  # of 2 * x: a power of two is exact
+        "the result of call 3": 4 * plain["the result of call 1"],  # for 2 * x: a power of two is exact
         "the random numbers after call 1": numbers[0],
         "the result of another wrapper": plain["the result of another wrapper"],
         "the random numbers after call 2": numbers[1],

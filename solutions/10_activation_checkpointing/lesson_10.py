@@ -391,7 +391,7 @@ predict(
 # ```python
 # torch.get_rng_state(), torch.set_rng_state(state)                  # the CPU's generator
 # with torch.random.fork_rng(): ...                                  # restores the state afterwards
-# torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")  # what is on now
+# torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")  # the settings now
 # with torch.autocast("cpu", dtype, enabled=True): ...
 # ```
 #

@@ -659,7 +659,7 @@ GROUPS = {
 
 
 def hlo_line(name: str, op: str, arrays: Sequence[tuple[str, Shape]], groups: str) -> str:
-    orders = ["", "{0}", "{1,0}"]  # of the dimensions in memory; a scalar has none
+    orders = ["", "{0}", "{1,0}"]  # orders of the dimensions in memory; a scalar has none
     types = [f"{kind}[{','.join(map(str, shape))}]{orders[len(shape)]}" for kind, shape in arrays]
     result = types[0] if len(types) == 1 else f"({', '.join(types)})"
     return f"  %{name} = {result} {op}(%operand), channel_id=1, replica_groups={groups}, dimensions={{0}}"

@@ -1481,7 +1481,7 @@ check(checkpoint_every, judges="values")
 # work for twice the mean time between failures. Beside your optimum are the rules of thumb:
 
 # %%
-MTBF = 54 * 24 / 419 * 16_384  # of one GPU, in hours
+MTBF = 54 * 24 / 419 * 16_384  # one GPU's, in hours
 
 def one_run(work, interval, write, between, restart, chance):
     """Seconds that it takes until `work` seconds of work are saved."""

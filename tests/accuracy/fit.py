@@ -34,7 +34,7 @@ PARTS = {"sustained": ("sustained",), "attention": ATTENTION, "memory": ("memory
 EXPECTED = {"attention": 0.65, "memory": 0.9}
 STIFF = 1.5
 GRID = ([exp(0.01 * n) for n in range(-20, 21)], [exp(0.05 * n) for n in range(-6, 7)])
-FITTED = {"dgx-a100": (0, 1, 1), "dgx-h100": (0, None, None)}  # which grid a rate is searched on; None: not fitted
+FITTED = {"dgx-a100": (0, 1, 1), "dgx-h100": (0, None, None)}  # the grid of each rate; None: not fitted
 
 
 class Times(NamedTuple):

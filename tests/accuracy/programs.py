@@ -20,7 +20,7 @@ from tests.accuracy.rows import Model, Setting
 
 DTYPE = torch.bfloat16
 AGAIN = {"full": 1.0, "half": 0.5}  # how much of a layer's forward is recomputed
-Group = dist.ProcessGroup | None  # of tensor-parallel ranks; None: all ranks
+Group = dist.ProcessGroup | None  # tensor-parallel ranks; None: all ranks
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 

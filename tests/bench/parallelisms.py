@@ -64,7 +64,7 @@ CASES = ["all"]
 
 
 def measure(case: str, quick: bool = False) -> list[Row]:
-    spawn(all_reduce, WORLD_SIZE)  # what `import utils` has started is idle from now on
+    spawn(all_reduce, WORLD_SIZE)  # everything that `import utils` has started is idle from now on
     rows: list[Row] = []
     for program in PROGRAMS:
         name = program.__name__

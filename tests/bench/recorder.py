@@ -16,7 +16,7 @@ from tests.bench import Row
 from utils import spawn
 
 SIZES = {"4 bytes": (1, 200), "4 MB": (1 << 20, 8)}  # elements, calls in a block
-BLOCKS = 21  # of calls on one group, then on the other; the result is the median block
+BLOCKS = 21  # blocks of calls on one group, then on the other; the result is the median block
 CASES = list(SIZES)
 
 

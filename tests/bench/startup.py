@@ -19,5 +19,5 @@ def measure(name: str, quick: bool = False) -> list[Row]:
     for statement in STATEMENTS[name]:
         began = time.perf_counter()
         exec(statement, {})
-        taken = time.perf_counter() - began  # of the last
+        taken = time.perf_counter() - began  # the last one's
     return [{"name": name, "values": [taken], "beside": TORCH}]

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from tests.bench import Row
 
 STEP = "training step of 8 layers, 4 all-reduces, 2 ranks"
-BLOCKS, STEPS = 15, 2  # of steps on one group, then on the other; the result is the median block
+BLOCKS, STEPS = 15, 2  # blocks of steps on one group, then on the other; the result is the median block
 CASES = [STEP]
 
 

@@ -133,7 +133,7 @@ def test_a_collective_that_does_nothing_is_counted_as_wrong():
 def test_the_slowest_rank_and_the_median_count():
     results = [[rank_program.Measurement(seconds, 0)] for seconds in ([1.0, 5.0, 2.0], [3.0, 1.0, 1.0])]
     [row] = rows_of("all_reduce", [1000], 4, results)
-    assert (row.seconds, row.spread) == (3.0, pytest.approx(1 / 3))  # of 3, 5, 2
+    assert (row.seconds, row.spread) == (3.0, pytest.approx(1 / 3))  # times: 3, 5, 2
 
 
 def test_the_limits_of_this_machine_are_rates():

@@ -11,7 +11,7 @@ from utils.checks.oracles import oracle
 from utils.checks.runner import Runner
 from utils.kit.drivers.backward import drive
 
-ALL_REDUCE = ("all_reduce", 16)  # of y
+ALL_REDUCE = ("all_reduce", 16)  # the all-reduce of y
 
 
 def product(x, w):

@@ -157,7 +157,7 @@ def luminance(colour) -> float:
 
 @pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *figures.KINDS, *figures.WORK.values(), *OTHER_WORK}))
 def test_black_letters_are_readable_on_every_colour(colour):
-    assert (luminance(colour) + 0.05) / 0.05 > 4.5  # what the web's accessibility guidelines require of text
+    assert (luminance(colour) + 0.05) / 0.05 > 4.5  # required of text by the web's accessibility guidelines
 
 
 HUE_ROTATE = numpy.array([[-0.574, 1.43, 0.144], [0.426, 0.43, 0.144], [0.426, 1.43, -0.856]])  # CSS's, by 180 degrees
@@ -495,7 +495,7 @@ def test_the_heatmap_of_a_large_world_loses_no_message():
     [panel, scale] = Run(size, "virtual", "nccl", [], [], sends(size), 1.0).traffic().heatmap().axes
     [image] = panel.images
     cells = image.get_array().filled(0)
-    assert cells.shape == (234, 234)  # of three ranks each
+    assert cells.shape == (234, 234)  # three ranks each
     assert set(cells.nonzero()[0]) == set(range(234)) and cells[233, 0] == cells[0, 0] == 8 and cells[0, 1] == 8
     assert cells[0, 2] == 0 and image.get_extent() == [-0.5, 701.5, 701.5, -0.5]
     assert panel.get_xticks().tolist() == list(range(0, size, 128))

@@ -129,7 +129,7 @@ STAND_INS = {
     "topology": lambda: figures.topology(TWISTED, "a ring in rank order", ring=list(range(8))),
     "traffic": lambda: figures.traffic(simulate(step, 4), "broadcast by hand"),
 }
-RUNS = {  # what a Run draws of itself; timelines are in test_living.py
+RUNS = {  # a Run's own drawings; timelines are in test_living.py
     "breakdown": lambda: figures.breakdown(simulate(step, 4, cluster="dgx-h100").breakdown()),
     "heatmap of 64": lambda: simulate(step, 64, cluster="dgx-h100").traffic().heatmap(implied=True),
     "live bytes of 2": lambda: memory(2),
@@ -146,7 +146,7 @@ DRAWN = {
 
 def test_each_figure_of_the_lessons_is_looked_at_here() -> None:
     others = {call.func.attr for call in drawn_in_lessons().values() if not is_literal(call)}
-    assert others - {"explore"} <= {name.partition(",")[0] for name in STAND_INS}  # that shows the others
+    assert others - {"explore"} <= {name.partition(",")[0] for name in STAND_INS}  # the one that shows the others
 
 
 @pytest.fixture

@@ -232,7 +232,7 @@ def overhead(setting: Setting) -> Numbers:
             regions = [one.end - one.start for one in run.regions if one.rank == 0 and one.name == "recorded"]
             found = {**run.results[0], "region, s": median(regions[2:]) / calls}
             table[f"{size} ranks, {4 * elements:,} bytes"] = found
-    off = abs(found["region, s"] / found["recorded, s"] - 1)  # of the last: the most ranks, the largest tensor
+    off = abs(found["region, s"] / found["recorded, s"] - 1)  # the last one's: the most ranks, the largest tensor
     assert off < (0.5 if setting.dry else 0.05), f"a region's time is off by {off:.1%}: {table}"
     return table
 

@@ -10,7 +10,6 @@ from utils.kit.asking import typed
 from utils.kit.front_end import someone_is_there
 from utils.kit.predictions import predict, reveal
 
-
 ENDS = ["an error", "a deadlock"]
 
 

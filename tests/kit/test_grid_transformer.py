@@ -12,7 +12,7 @@ from utils.kit.sharded_regions import blocks_for
 
 GRIDS = [{"dp": 1, "pp": 2, "cp": 1, "tp": 2}, {"dp": 1, "pp": 1, "cp": 2, "tp": 2}]
 HEADS, LENGTH = 4, 8
-POSITIONS = torch.tensor([0, 1, 6, 7, 2, 3, 4, 5])  # of all cp ranks in turn
+POSITIONS = torch.tensor([0, 1, 6, 7, 2, 3, 4, 5])  # all cp ranks' in turn
 
 
 def model() -> dict[str, torch.Tensor]:

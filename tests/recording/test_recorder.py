@@ -84,7 +84,7 @@ def test_a_table_of_calls_grows():
     run = spawn(program, 1)
     assert [event.index for event in run.events] == list(range(4000))
     assert all(event.reduce_op == "max" and event.start <= event.end for event in run.events)
-    assert run.results == [1]  # what the calls share is noted once
+    assert run.results == [1]  # the calls' common part is noted once
 
 
 def test_a_recorded_group_has_the_name_that_torch_gives_it():

@@ -52,8 +52,8 @@ class Checks:
         self.known = KnownMistakes.read(mistakes_file(room, hidden))
         self.best = {} if hidden else best_scores(room)
         self.progress = Progress({} if hidden else points_of(room))
-        self.scores: dict[str, Score] = {}  # of challenges that have passed
-        self.runs: dict[str, Run] = {}  # that have passed a check of time, {exercise: the last one}
+        self.scores: dict[str, Score] = {}  # passed challenges alone
+        self.runs: dict[str, Run] = {}  # {exercise: the last run that has passed a check of time}
         self.looked_at: set[tuple[str, bool]] = set()  # (exercise, whether it got stuck) whose timeline has been shown
 
     @property

@@ -9,7 +9,7 @@ from ..events.matching import GroupKey, group_key
 from ..events.rank_state import RankState
 from .words import ranks_text
 
-MESH = "mesh_"  # what the descriptions of a device mesh's groups begin with
+MESH = "mesh_"  # first letters of the descriptions of a device mesh's groups
 
 
 def dimensions_swapped(states: Iterable[RankState]) -> tuple[list[Event], str]:

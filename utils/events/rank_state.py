@@ -79,7 +79,7 @@ class RankState:
     failed: set[int] = field(default_factory=set)  # calls that raised
     lost: set[int] = field(default_factory=set)  # messages whose handle was thrown away before they were done
     strides: dict[int, TensorLayout] = field(default_factory=dict)  # calls with a tensor that is not contiguous
-    splits: dict[int, Splits] = field(default_factory=dict)  # of all-to-alls, as far as they are recorded
+    splits: dict[int, Splits] = field(default_factory=dict)  # all-to-alls alone, as far as they are recorded
     skipped: list[tuple[str, str]] = field(default_factory=list)  # (function, where) of calls for others' groups
     unused_handles: dict[int, str] = field(default_factory=dict)  # asynchronous call -> where; nothing asked for it
     gradients: dict[int, list[Gradient]] = field(default_factory=dict)  # calls that reduce some, as far as is known

@@ -34,7 +34,7 @@ WRAPPERS = {
     "distributed/pipelining/": {"": "pipeline"},
     "distributed/optim/zero_redundancy_optimizer.py": {"": "ZeroRedundancyOptimizer"},
 }
-PART_OF = {"FSDP": module_of_fsdp, "pipeline": microbatches_of}  # what to note of a wrapper's call
+PART_OF = {"FSDP": module_of_fsdp, "pipeline": microbatches_of}  # a note on a wrapper's call
 OBJECTS = ("_object", "_object_list")  # how the names of functions end that pickle objects, and make several calls
 ENGINE = os.path.join(os.path.dirname(torch.__file__), "autograd", "graph.py")  # calls C++, which runs backward passes
 HOME = os.path.join(os.path.dirname(torch.__file__), "")
@@ -96,7 +96,7 @@ def who_called(in_full: bool = False) -> Caller:
         file = code.co_filename
         if file == c10d.__file__:
             function = code.co_name
-        elif wrappers and wrapper in ("", "DTensor"):  # which others are made of
+        elif wrappers and wrapper in ("", "DTensor"):  # the one that others are made of
             wrapper = wrappers.get(code.co_name) or wrappers.get("") or wrapper
         if in_full and wrappers and wrapper in PART_OF and not part:
             part = PART_OF[wrapper](frame)

@@ -105,7 +105,7 @@ class LastCalls(Recorder):
         self.ring = table.cells = Ring(self.forget)
         self.kept: list[Note] = []
         self.kinds: dict[int, CallKind] = {}
-        self.keys: dict[int, tuple[Counted, tuple[str, str, str]]] = {}  # what is counted when a call of a kind goes
+        self.keys: dict[int, tuple[Counted, tuple[str, str, str]]] = {}  # the count of each kind of call
         self.of_calls: dict[int, list[Any]] = defaultdict(list)
         self.counted: Counter[Counted] = Counter()
         self.lines: Counter[tuple[str, str, str]] = Counter()

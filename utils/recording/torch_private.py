@@ -285,7 +285,7 @@ with needed():
     ROWS = {aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data}
     ROWS |= {aten.native_layer_norm, aten.native_layer_norm_backward}
     ROWS |= {aten._fused_rms_norm, aten._fused_rms_norm_backward, aten._safe_softmax}
-    copy_as = aten._to_copy  # what x.to(dtype) calls
+    copy_as = aten._to_copy  # called by x.to(dtype)
     # Matrix products that torch's counter of FLOPs leaves out, except for the first.
     SCALED_PRODUCTS = {aten._scaled_mm, aten._scaled_mm_v2}
     GROUPED_PRODUCTS = {aten._grouped_mm, aten._scaled_grouped_mm, aten._scaled_grouped_mm_v2}

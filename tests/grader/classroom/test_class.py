@@ -404,7 +404,7 @@ def test_breaking_the_judge_or_killing_its_process_is_reported_and_the_others_ar
 
 def test_a_submission_that_could_not_be_judged_gets_no_points_and_is_judged_again(made, monkeypatch):
     hand_in(made.root, "ada", **earning(2, 2, 1))
-    sound = [False, False, True]  # what could not be judged is tried again, alone
+    sound = [False, False, True]  # a submission that could not be judged is tried again, alone
 
     def judge_all(lesson: str, work: dict, *how: object) -> object:
         for student, judgement, _ in stand_in_judge.judge_all(lesson, work):

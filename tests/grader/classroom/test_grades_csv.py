@@ -77,7 +77,7 @@ def test_no_name_is_a_formula(tmp_path, form, name):
     for separator in ",;\t":
         with (tmp_path / "grades.csv").open(newline="", encoding="utf-8") as file:
             cells = [cell for row in csv.reader(file, delimiter=separator) for cell in row]
-        if separator != ",":  # what follows a separator inside quotation marks belongs to the same cell
+        if separator != ",":  # text after a separator inside quotation marks belongs to the same cell
             assert not [cell for cell in cells if cell.strip(' "').startswith(STARTS)]
         else:
             assert not [cell for cell in cells if cell.startswith((*STARTS, WIDE, "\t", "\r"))]

@@ -109,7 +109,7 @@ def plan(**fields: str) -> dict[str, str]:
 @pytest.mark.parametrize("fields", [{"microbatches": "10**7"}, {"keep": "[0] * 900_000"}], ids=["a number", "a list"])
 def test_a_plan_that_takes_the_judge_for_ever_costs_its_own_check_alone(fields, monkeypatch):
     monkeypatch.setattr(judge, "JUDGE_SECONDS", 10)
-    checks = ["training-plan-score", "gather-weight-values"]  # which comes before it
+    checks = ["training-plan-score", "gather-weight-values"]  # the one before it comes first
     said = judged("07_zero_fsdp", plan(**fields), checks, limited=True)
     verdicts = {verdict.check: verdict for verdict in said.verdicts}
     assert [verdicts[check].kind == "passed" for check in checks] == [False, True], said.verdicts

@@ -41,7 +41,7 @@ def step(model, optimizer, x):
 
 def main(rank, world_size, folder):
     dist.init_process_group("cpu:gloo,cuda:nccl")
-    savers = dist.new_group(backend="gloo")  # of its own: the thread must not mix its messages with those of training
+    savers = dist.new_group(backend="gloo")  # its own group, so that its messages don't mix with training's
     model, optimizer = training()
     torch.manual_seed(rank)
     x, losses, saving = torch.rand(4, 6), [], None

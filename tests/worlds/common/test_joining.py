@@ -159,7 +159,7 @@ def test_ranks_find_torchruns_variables(world, monkeypatch):
         assert [found[name] for name in names[:4]] == [str(rank), str(rank), "3", "3"]
         assert found["GROUP_RANK"] == "0" and found["ROLE_NAME"] == "default"
         assert 0 < int(found["MASTER_PORT"]) < 65536
-    monkeypatch.setenv("MASTER_PORT", "1234")  # of a program that says where it wants to meet
+    monkeypatch.setenv("MASTER_PORT", "1234")  # a program that says where it wants to meet
     assert world(reads_variables, 1, ["MASTER_PORT"]).results == [{"MASTER_PORT": "1234"}]
 
 

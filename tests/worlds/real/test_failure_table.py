@@ -22,11 +22,11 @@ pytestmark = pytest.mark.long
 @dataclass
 class Row:
     name: str
-    body: str  # of the program, with `rank` and `world_size`
-    reads: list[str]  # what the report must contain, in this order
+    body: str  # the program's, with `rank` and `world_size`
+    reads: list[str]  # parts of the report, in this order
     seconds: float  # from the call to the report
-    never: tuple[str, ...] = ("onnection", "terminate called")  # what must not appear at all
-    options: str = ""  # of spawn
+    never: tuple[str, ...] = ("onnection", "terminate called")  # words that must not appear at all
+    options: str = ""  # spawn's
 
 
 QUIET = 0.05  # seconds that four Pythons take to start on two idle cores

@@ -8,7 +8,7 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 from tests.worlds.virtual.test_achieved_rates import CLUSTER, lasts
 from utils import simulate, track_memory
 
-PEAK = 2.0**39  # what attention reaches of CLUSTER's GPU, forward; backward reaches half of it
+PEAK = 2.0**39  # attention's share of CLUSTER's GPU, forward; backward reaches half of it
 B, H, S, D = 2, 8, 256, 64
 ATTEND = functional.scaled_dot_product_attention
 
@@ -111,7 +111,7 @@ def test_inference_mode_makes_no_difference():
 
 def test_the_program_may_ask_for_another_kernel():
     def program(rank, world_size):
-        from torch.nn.attention import SDPBackend, sdpa_kernel  # which can't be sent
+        from torch.nn.attention import SDPBackend, sdpa_kernel  # can't be sent
 
         q, k, v = (x.detach() for x in tensors(s=8192))  # long enough not to wait for the host
 
@@ -170,7 +170,7 @@ def test_flex_attention_computes_the_blocks_of_its_mask(compiled, keys):
         return flex(False, compiled, keys, s), flex(True, compiled, keys, s)
 
     full, masked = simulate(program, 1, cluster=CLUSTER).results[0]
-    blocks = 8 * 9 / 2 / 8**2  # of 128 queries and keys
+    blocks = 8 * 9 / 2 / 8**2  # blocks of 128 queries and keys
     pairs = 2 * B * H * s * s
     assert full[:2] == pytest.approx((pairs * 2 * D / PEAK, pairs * 5 * D / (PEAK / 2)), rel=0.05)
     assert masked[:2] == pytest.approx([blocks * t for t in full[:2]], rel=0.05)

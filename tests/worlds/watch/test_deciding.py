@@ -182,7 +182,7 @@ def test_a_watcher_ends_quietly_when_rank_0_is_gone(job):
             raise dist.DistNetworkError("Connection reset by peer")
 
     lost.meeting.store = Gone()
-    with pytest.raises(RuntimeError):  # which `run` takes as the end
+    with pytest.raises(RuntimeError):  # the end, to `run`
         lost.tick()
 
 

@@ -33,7 +33,7 @@ from .process_world import ProcessWorld
 
 LOOK = 0.3  # seconds for which ranks are watched, to find out which compute
 LOOKS = 5  # upper limit
-MOST_STACKS = 32  # of ranks that wait; the others wait in the same places, most likely
+MOST_STACKS = 32  # waiting ranks shown; the others wait in the same places, most likely
 
 
 class Found(NamedTuple):

@@ -212,7 +212,7 @@ class CompiledModule(nn.Module):
             setattr(self._orig_mod, name, value)
 
 
-FUSIONS: dict[VirtualRank, Fusion] = {}  # of the ranks that have called something compiled
+FUSIONS: dict[VirtualRank, Fusion] = {}  # ranks that have called something compiled
 
 
 def patch_compile(world: World) -> None:

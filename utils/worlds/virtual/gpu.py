@@ -209,7 +209,7 @@ class VirtualGpu(TorchDispatchMode):
 
     def fuse(self, fusion: Fusion, function: OpOverload[..., Any], values: tuple[Any, ...], result: Any) -> None:
         """Charge an operation of compiled code as part of the kernel that its chain becomes."""
-        self.count(result)  # which gives its storages numbers
+        self.count(result)  # gives its storages numbers
         given = list(tensors_in(values))[1 if function.overloadpacket in OVERWRITE else 0 :]
         made = list(tensors_in((result,))) or list(written(function, values))
         moved, begins = fusion.extend(given, made)

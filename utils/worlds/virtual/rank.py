@@ -87,7 +87,7 @@ class VirtualRank(RankThread):
         self.samplers: list[SamplerUse] = []
         self.left = ""  # "file:line" where it has destroyed the default group
         self.skipped: list[tuple[str, str]] = []  # (function, "file:line") of calls for groups that it is not in
-        self.unreduced: tuple[str, list[str]] | None = None  # of its first step, if DDP had not reduced its gradients
+        self.unreduced: tuple[str, list[str]] | None = None  # its first step, if DDP had not reduced its gradients
         self.frozen: list[tuple[str, int]] = []  # (name, fingerprint) of untrained parameters, at its first step
         self.moved: dict[int, tuple[int, str]] = {}  # index of a broadcast -> (fingerprint, name) of its parameter
         self.has_stepped = False
@@ -96,7 +96,7 @@ class VirtualRank(RankThread):
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.times: dict[Work, int] = {}  # how often its GPU carried out operations of that cost
         self.starved = 0.0  # seconds that its GPU has waited for operations to be issued
-        self.run_kernel: Callable[[Kernel], None]  # of its GPU
+        self.run_kernel: Callable[[Kernel], None]  # its GPU's
         self.uneven: Unevenness | None = None  # its stragglers and late launches, if there are any
         self.result: bytes | None = None
         self.failure: Failure | None = None

@@ -17,7 +17,7 @@ from ...text.source_lines import place
 from .scheduler import RankThread, Scheduler
 
 CLOCKS = ("perf_counter", "monotonic", "time")
-READS = 100_000  # of a clock that stands still; a real one would have moved on by some hundredths of a second
+READS = 100_000  # reads of a clock that stands still; a real one would have moved on by some hundredths of a second
 FIRST_STEP, GROWTH = 1e-6, 1.01  # virtual seconds for the first read after these; how much more for each further one
 
 

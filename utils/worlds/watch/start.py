@@ -12,7 +12,7 @@ from ..common.torchrun_variables import NAME_OF_JOB, OURS
 if TYPE_CHECKING:
     from .watcher import Watcher
 
-watcher: Watcher | None = None  # of this process
+watcher: Watcher | None = None  # this process's only one
 
 
 def watch(*, end: bool = True, save: str | Path | None = None) -> None:

@@ -48,7 +48,7 @@ class Watcher:
         self.beat = Beat("running")
         self.last_progress: object = None
         self.last_change = self.zero
-        self.processor_seconds = 0.0  # that the thread has used
+        self.processor_seconds = 0.0  # the thread's own use
         self.program: tuple[dist.Store, int, int] | None = None  # the job's store, this rank, the number of ranks
         self.meeting: Meeting | None = None
         self.decision: Decision | None = None  # on rank 0
