@@ -136,6 +136,7 @@ def costs_of(name: str, ranks: int) -> Case:
     in_levels = {
         "log2 P rounded down: the last ranks are left out": phases * (ranks.bit_length() - 1),
         "log2 P without rounding: rounds are whole": phases * math.log2(ranks),
+        "one round too many for each phase: log2 P, rounded up, are enough": messages + phases,
     }
     in_turn: dict[str, float] = {
         "one message too many for each phase: there are P - 1 other ranks": messages + phases,
@@ -163,6 +164,7 @@ def costs_of(name: str, ranks: int) -> Case:
                 **(in_levels if kind in ("tree", "halving-doubling") else in_turn),
                 **({"half of it: an all-reduce has two phases": messages / 2} if phases == 2 else {}),
                 "what all ranks send together: count what is sent at the same time once": messages * ranks,
+                "twice as many: a message sent and one received at the same time count once": messages * 2,
             },
             "what is sent": {
                 **({"half of it: an all-reduce has two phases": sent / 2} if phases == 2 else {}),
@@ -250,6 +252,7 @@ def hidden_critical_batch(
         mistakes={
             "rounded down, or to the nearest: then backward is a little too short": math.floor(exact),
             "not rounded: tokens are whole, so round up": exact,
+            **({"one token: a single GPU has nothing to send": 1} if nodes * local == 1 else {}),
         },
         seen=f"{parameters:,} parameters of {itemsize} bytes, {plural(nodes, 'node')} of {local}: you returned",
     )
@@ -428,13 +431,11 @@ def tiled_matmul(draws: Draws, m: int, k: int, n: int, tile: int, dtype: torch.d
     mistakes = {
         "nothing: no number of c was stored": empty,
         "the last product of tiles: add them up along the inner dimension": a[:, last] @ b[last],
-        "the first product of tiles: go on along the inner dimension": a[:, :tile] @ b[:tile],
         "twice the product": 2 * (a @ b),
     }
     mistakes |= {
-        f"the sum over the first {side} places of the inner dimension, which has {k}": a[:, :steps] @ b[:steps]
-        for side, size in (("m", m), ("n", n))
-        if (steps := math.ceil(size / tile) * tile) < k
+        f"the sum over the first {steps} places of the inner dimension, which has {k}": a[:, :steps] @ b[:steps]
+        for steps in range(tile, k, tile)
     }
     if m == n == k and m % tile == 0:
         in_tiles = (m // tile, tile, m // tile, tile)  # row of tiles, row of a tile, column of tiles, column of a tile
@@ -557,7 +558,8 @@ def read_topology(_: Draws, text: str, matrix: Matrix) -> Case:
         if not isinstance(got, list) or not all(isinstance(row, list) for row in got):
             raise CheckFailed(f"you returned {show(got)}", "a list of lists of strings")
         if len(got) != gpus:
-            words = "Only rows of GPUs count: no header, no NICs, no legend." if len(got) > gpus else ""
+            fewer = "A name may have two digits: GPU10." if len(got) == 10 else ""
+            words = "Only rows of GPUs count: no header, no NICs, no legend." if len(got) > gpus else fewer
             raise CheckFailed(f"{gpus} GPUs: you returned {plural(len(got), 'row')}", str(gpus), words)
         return {f"row {gpu}": row for gpu, row in enumerate(got)}
 
@@ -569,6 +571,7 @@ def read_topology(_: Draws, text: str, matrix: Matrix) -> Case:
             "empty: columns may be separated by spaces; line.split() splits at any white space": (
                 lambda row: row == [] and "\t" not in text
             ),
+            "without the last columns: there are as many as GPUs": lambda row: row == right[: len(row)],
             "with white space around the labels": lambda row: [str(label).strip() for label in row] == right,
         }
 
@@ -836,7 +839,9 @@ def critical_batch_on_the_clock(_: Draws, dim: int, nodes: int, local: int, link
         waited, with_less = waits(tokens), waits(tokens - 1)
         if waited > 1e-12:
             raise CheckFailed(
-                f"with {tokens:,} tokens each GPU waits {quantity(waited, 's')} for the all-reduce", "no waiting"
+                f"with {tokens:,} tokens each GPU waits {quantity(waited, 's')} for the all-reduce",
+                "no waiting",
+                "With one token more nobody waits: round up." if waits(tokens + 1) <= 1e-12 else "",
             )
         if with_less <= 1e-12:
             raise CheckFailed(
