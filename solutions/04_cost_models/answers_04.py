@@ -130,7 +130,9 @@ right("from-the-end").function("""
 
 wrong, right = ANSWERS.to("tiled-matmul")
 wrong("forgets-to-add", "add them up").replace("total = total + ", "total = ")
-wrong("first-product-only", "the first 2 places of the inner dimension").replace("range(0, k, tile)", "range(0, tile, tile)")
+wrong("first-product-only", "the first 2 places of the inner dimension").replace(
+    "range(0, k, tile)", "range(0, tile, tile)"
+)
 wrong("b-transposed", "a times b transposed").replace(
     'memory.load("b", inner, columns)', 'memory.load("b", columns, inner).T'
 )
@@ -167,7 +169,9 @@ wrong("whole-rows", "the chip has room for").body("""
 wrong("loads-a-twice", "1.5 times what is needed", caught_by="traffic").replace(
     "total = total", 'memory.load("a", rows, inner)\ntotal = total'
 )
-wrong("whole-tiles-only", "places of the inner dimension", hidden=True).replace("range(0, k, tile)", "range(0, max(1, k // tile) * tile, tile)")
+wrong("whole-tiles-only", "places of the inner dimension", hidden=True).replace(
+    "range(0, k, tile)", "range(0, max(1, k // tile) * tile, tile)"
+)
 wrong("element-by-element", "use @").replace(" @ memory", " * memory")
 wrong("wrong-tiles-of-b", "the wrong tiles of b").replace('"b", inner, columns', '"b", columns, inner')
 right("keeps-tiles-in-variables").body("""
@@ -190,7 +194,9 @@ right("keeps-a-tile-for-the-next-column").replace("for i", "steps = list(range(0
     '    left, at = memory.load("a", rows, inner), step\n'
     'total = total + left @ memory.load("b", inner, columns)',
 )
-wrong("inner-loop-over-n", "the first 6 places of the inner dimension").replace("range(0, k, tile)", "range(0, n, tile)")
+wrong("inner-loop-over-n", "the first 6 places of the inner dimension").replace(
+    "range(0, k, tile)", "range(0, n, tile)"
+)
 wrong("b-at-the-rows-of-c", sentence="made with tiles of b at the rows of c: they are at (inner, columns)").replace(
     '"b", inner, columns', '"b", rows, columns'
 )
@@ -201,7 +207,9 @@ wrong("name-in-front", "the GPU's name in front").replace("1 : gpus + 1", ": gpu
 wrong("all-columns", "columns that are not GPUs").replace("1 : gpus + 1", "1:")
 wrong("cuts-at-tabs-only", "white space around the labels").replace("line.split()", 'line.split("\\t")')
 wrong("last-column-missing", "without the last columns").replace("1 : gpus + 1", "1:gpus")
-wrong("names-of-one-digit", "two digits", hidden=True).replace("len(lines)", "sum(line[4:5].isspace() for line in lines)")
+wrong("names-of-one-digit", "two digits", hidden=True).replace(
+    "gpus = len(lines)", "lines = [line for line in lines if line[4:5].isspace()]\ngpus = len(lines)"
+)
 wrong("counts-words-in-the-first-line", "Only rows of GPUs count").function("""
     lines = text.splitlines()
     gpus = lines[0].count("GPU")  # "GPU NUMA ID" has it too

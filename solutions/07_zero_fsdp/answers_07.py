@@ -19,9 +19,12 @@ wrong(
     sentence="a number of bytes that leaves out the master copy: it is one of the optimizer's three tensors",
 ).replace("12 * states", "8 * states")
 wrong("cuts-everything", "returned").body("return 16 * -(-num_params // world_size)")
-wrong("float32-gradients", sentence="a number of bytes with float32 gradients: here they have 2 bytes").replace(
+wrong("float32-gradients", sentence="18 bytes for each: a weight and a gradient have 2 each here").replace(
     "2 * gradients", "4 * gradients"
 )
+wrong("of-all-ranks", sentence="the bytes of all ranks together: return those of one").replace(
+    "return ", "return world_size * ("
+).replace("12 * states", "12 * states)")
 right("as-a-table").body("""
     cut = -(-num_params // world_size)
     return sum(size * (cut if stage >= first else num_params) for size, first in ((12, 1), (2, 2), (2, 3)))
@@ -32,10 +35,6 @@ wrong(
 ).body("""
 piece = -(-num_params // world_size)
 return sum(size * (piece if stage >= first else num_params) for size, first in ((2, 1), (2, 2), (12, 3)))
-""")
-wrong("gradients-before-the-state", same_as="weights-first").body("""
-piece = -(-num_params // world_size)
-return sum(size * (piece if stage >= first else num_params) for size, first in ((2, 1), (12, 2), (2, 3)))
 """)
 wrong(
     "one-kind-a-stage",
@@ -103,6 +102,19 @@ right("fills-its-piece").body("""
     mine[: len(part)] = part
     return mine
 """)
+wrong("pads-each", sentence="a piece of parameters that were padded one by one: pad once, at the end").replace(
+    "[p.detach().flatten()", "[nn.functional.pad(p.detach().flatten(), (0, -p.numel() % world_size))"
+)
+wrong(
+    "as-even-as-can-be", sentence="pieces as even as can be, each padded: all have S numbers, until none is left"
+).replace(
+    "return flat",
+    "part = torch.cat(parameters).tensor_split(world_size)[rank]\n"
+    "return nn.functional.pad(part, (0, size - len(part)))\nreturn flat",
+)
+wrong("two-ranks", sentence="the piece of one of two ranks: world_size says how many there are").replace(
+    "world_size", "2"
+)
 wrong("pads-in-front", sentence="the piece with the padding in front: it comes at the end").replace(
     "(0, size * world_size - len(flat))", "(size * world_size - len(flat), 0)"
 )
@@ -212,10 +224,6 @@ right("views-of-one-flat-tensor").function("""
 
     return step
 """)
-wrong(
-    "new-optimizers",
-    sentence="if each step makes a new optimizer, which has forgotten its averages: make one, before the first step",
-).replace("optimizer.step()", "optimizer = make_optimizer([piece])\noptimizer.step()")
 wrong("never-steps", same_as="never-copies").replace("optimizer.step()", "pass")
 wrong(
     "adds-to-the-shards-gradient", sentence="if gradients add up from step to step: clear the model's and the shard's"
@@ -248,6 +256,9 @@ wrong("all-reduces", "It calls all_reduce", caught_by="traffic").replace(
 )
 wrong("sums-microbatches", sentence="with the sum over the microbatches: divide each loss by their number").replace(
     " / len(microbatches)", ""
+)
+wrong("divides-by-two", sentence="with each loss divided by 2: divide it by the number of microbatches").replace(
+    "/ len(microbatches)", "/ 2"
 )
 wrong(
     "last-microbatch",
@@ -345,10 +356,13 @@ wrong("never-copies", "by chance", varies=True).replace(
 wrong("never-resizes", "no room yet").replace(
     "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "pass"
 )
-wrong(
-    "does-nothing",
-    sentence="None, for it still has no memory: ask its storage for its size (numel() doesn't show it), and resize it",
-).body("return weight")
+wrong("does-nothing", "its storage is still empty").body("return weight")
+wrong("returns-what-it-gathered", "its storage is still empty").replace(
+    "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "return flat"
+)
+wrong("narrows-the-shard", "must stay as it was", caught_by="traffic").replace(
+    "shard.detach().to(weight.dtype)", "shard.data"
+).replace("dist.all_gather", "shard.data = shard.data.to(weight.dtype)\ndist.all_gather")
 wrong("returns-another", "whether the weight itself").replace("return weight", "return weight.data.clone()")
 wrong(
     "no-remainder", sentence="what the memory held by chance: copy the gathered numbers into it", hidden=True
@@ -377,11 +391,18 @@ wrong("never-frees", "only while their layer runs", caught_by="memory").replace(
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
 wrong(
     "keeps-weights",
-    sentence="if no weight is freed after its backward pass: the next forward pass finds the old one there",
+    sentence="if the next forward pass finds old weights there: after a backward pass, a weight is free and stays so",
 ).replace("free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad")
 wrong("keeps-gradients", "drop each gradient when", caught_by="memory").replace(
     "weight.grad = None", "kept.append(weight.grad)\nweight.grad = None"
 ).replace("weights = list(model.weights)", "weights = list(model.weights)\nkept = []")
+wrong("gathers-all-again", same_as="keeps-weights").replace(
+    "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)",
+    "gradient: Tensor) -> None:\n    for one in zip(weights, pieces):\n        gather_weight(*one, world_size)",
+)
+wrong(
+    "updates-copies", sentence="what the shards were: the optimizer updates them in place, not copies of them"
+).replace("nn.Parameter(shard)", "nn.Parameter(shard.clone())")
 wrong("sums", sentence="with the sum of the gradients: take their mean over the ranks (AVG)").replace(
     ", op=dist.ReduceOp.AVG", ""
 )
@@ -442,7 +463,7 @@ wrong("all-at-once", "That is all of them", caught_by="memory").function("""
         x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
     return x
 """)
-wrong("two-ahead", "still held", caught_by="memory").function("""
+wrong("two-ahead", "two gathers are under way", caught_by="memory").function("""
     flights = []
     for number in range(len(shards) + 2):
         if number < len(shards):
@@ -454,6 +475,7 @@ wrong("two-ahead", "still held", caught_by="memory").function("""
             x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
     return x
 """)
+wrong("blocks", "Only with async_op=True").replace(", async_op=True", "")
 wrong("misses-the-last", sentence="the output of all layers but the last").replace(
     "x = layer(", "x = x if number and number + 1 == len(shards) else layer("
 )
@@ -569,8 +591,11 @@ wrong("adds-all-norms", sentence="the sum of all pieces' norms: add up squares, 
 wrong("scales-inverse", sentence="the gradients times norm / max_norm: it is the other way round").replace(
     "max_norm / norm)", "norm / max_norm)"
 )
-wrong("scales-inverse-always", same_as="scales-inverse").replace(
-    "min(1.0, max_norm / norm) if norm else 1.0", "norm / max_norm"
+wrong("root-of-norms", sentence="the root of a sum of norms: add up their squares").replace(
+    "gradient.double().square().sum() for", "gradient.double().norm() for"
+)
+wrong("first-piece", sentence="the norm of each rank's first piece: add up the squares of all").replace(
+    "for gradient in gradients)", "for gradient in gradients[:1])"
 )
 wrong(
     "epsilon",
@@ -719,6 +744,10 @@ wrong(
         end = max(end, at) + a + b + c
     return end
 """)
+wrong("busiest", sentence="the time of the busiest station alone: layers also wait for the other two").body(
+    "return max(ready, default=0.0) + max(sum(down), sum(update), sum(up))"
+)
+wrong("no-layers", "a branch without `return`").replace("return free", "if not ready:\n    return\nreturn free")
 wrong("sum", sentence="the sum of all times: the stations work at the same time").body(
     "return sum(down) + sum(update) + sum(up) + 0.0"
 )
@@ -802,6 +831,7 @@ wrong("old-cut", sentence="the numbers of the old piece: today's pieces have a s
 wrong("old-pieces-rounded-down", sentence="slices of files that are rounded down: pieces are rounded up").replace(
     "-(-num_params // saved_size)", "num_params // saved_size"
 )
+wrong("two-files", sentence="the first two slices only").replace("return slices", "return slices[:2]")
 wrong("first-slice-only", sentence="the first slice only").replace("return slices", "return slices[:1]")
 wrong(
     "own-size", sentence="slices of files that hold as much as your pieces: they were cut for the old number of ranks"
