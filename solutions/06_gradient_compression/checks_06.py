@@ -359,6 +359,7 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
         rtol=1e-6,
         advice={
             "values to unpack": "A payload has a tensor of each kind, all of one rank: zip(*gathered).",
+            "index out of range": "A payload has one tensor or several: go through all that there are.",
             "different dtypes": "Buffers need the shape and the dtype of what arrives: torch.empty_like(tensor).",
         },
         traffic=lambda answer: expect_handed_in(
