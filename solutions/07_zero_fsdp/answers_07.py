@@ -113,7 +113,7 @@ wrong(
     "return nn.functional.pad(part, (0, size - len(part)))\nreturn flat",
 )
 wrong("two-ranks", sentence="the piece of one of two ranks: world_size says how many there are").replace(
-    "world_size", "2"
+    "size = -(-", "world_size = 2\nsize = -(-"
 )
 wrong("pads-in-front", sentence="the piece with the padding in front: it comes at the end").replace(
     "(0, size * world_size - len(flat))", "(size * world_size - len(flat), 0)"

@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -271,6 +272,17 @@ def test_none_in_a_later_case_is_a_branch_without_a_return():
         with pytest.raises(CheckFailed, match=says):
             for given in cases:
                 run(1, [given])
+
+
+def test_an_input_with_the_memory_of_another_tensor_has_changed():
+    def replaces(w, other):
+        w.data = other
+        return 1
+
+    for other in (2 * ONE, ONE.double()):
+        answer = Runner(partial(replaces, other=other))(1, [ONE.clone()])
+        with pytest.raises(CheckFailed, match="must stay as it was"):
+            expect_unchanged(answer, [ONE])
 
 
 def test_a_changed_input_has_the_name_that_the_answer_gives_it():
