@@ -795,7 +795,7 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
         "the last size of the first part: return the first one of the second": (sizes[at - 1], below, above),
         "the place of the cut: return the size in bytes": (at, below, above),
         "one line for all sizes": (first, one, one),
-        "made with lines that share a size: the second part begins behind the first": (
+        "made with lines that share a size: the second part begins after the first": (
             cuts_by(sizes, seconds, shared=1)[RIGHTLY]
         ),
         **{seen_of(cut): cut for cut in others if cut != right},

@@ -18,6 +18,7 @@ wrong("its-own", sentence="your own gradient: nothing was summed").body("return 
 wrong("divides-twice", sentence="the mean divided by world_size once more: divide once").replace(
     "half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size"
 )
+wrong("for-two-ranks", sentence="what was divided by 2: divide by world_size").replace("/ world_size", "/ 2")
 wrong("stays-in-half", "not their dtype").replace("half.to(gradient.dtype)", "half")
 wrong(
     "views-its-bits",
@@ -372,6 +373,9 @@ wrong("mean-is-sent", sentence="what this rank sends: gather that of all ranks")
 )
 wrong("sent-is-the-mean", sentence="the mean: `sent` is what this rank alone sends").replace(
     "return mean, sent", "return mean, mean.clone()"
+)
+wrong("sent-is-a-share", sentence="what this rank sends, divided by world_size: only the mean is").replace(
+    "*reversed(mine))", "*reversed(mine)) / world_size"
 )
 wrong("sent-is-the-rest", sentence="what is not sent: return what is").replace("sent = torch", "sent = x - torch")
 wrong("sent-is-the-values", sentence="the k values: put them in their places among zeros").replace(

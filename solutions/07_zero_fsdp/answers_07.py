@@ -810,7 +810,7 @@ wrong(
 ).replace("zip(ready, down, update, up)", "sorted(zip(ready, down, update, up))")
 
 wrong, right = ANSWERS.to("slices-to-read")
-wrong("reads-padding", sentence="slices with padding in them: nothing behind the last number is to be read").replace(
+wrong("reads-padding", sentence="slices with padding in them: read nothing after the last number").replace(
     "min((rank + 1) * mine, num_params)", "(rank + 1) * mine"
 )
 wrong("places-in-the-flat-tensor", sentence="places in the flat tensor: start and stop are places in the file").replace(

@@ -59,7 +59,7 @@ SIZES_DIFFER = "Check failed: outputShape|times as many elements"
 PADDING = {
     SIZES_DIFFER: "Each rank's piece has the same length: pad the flat gradient with zeros, up to "
     "world_size times that.",
-    "is invalid for input of size": "Take as many numbers of the flat tensor as the shape has: behind the last one is "
+    "is invalid for input of size": "Take as many numbers of the flat tensor as the shape has: what comes after is "
     "padding.",
 }
 CASTS = PADDING | {
