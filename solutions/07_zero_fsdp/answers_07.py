@@ -538,9 +538,10 @@ wrong("divides-in-bf16", "cast first, then divide").replace(
 wrong("pads-in-front", sentence="the gradient with the padding in front: it comes at the end").replace(
     "(0, context.size * context.world_size - len(flat))", "(context.size * context.world_size - len(flat), 0)"
 )
-wrong("float16", sentence="the weight rounded in float16: bfloat16 is wanted").replace(
+wrong("float16", sentence="the weight in float16: bfloat16 is wanted").replace(
     "mine = shard.to(torch.bfloat16)", "mine = shard.half()"
 ).replace("numel()].view(shape)", "numel()].view(shape).bfloat16()")
+wrong("computes-in-float16", same_as="float16").replace("mine = shard.to(torch.bfloat16)", "mine = shard.half()")
 wrong("returns-float32", "torch.bfloat16 is wanted").replace("numel()].view(shape)", "numel()].view(shape).float()")
 wrong("one-gradient", "one for each argument").replace("return mine, None, None", "return mine")
 wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace(
@@ -557,6 +558,10 @@ wrong(
 wrong("sum-of-norms", sentence="the sum of the ranks' norms: add up squares, and take one root").replace(
     "dist.all_reduce(total, group=group)\nnorm = total.sqrt().item()",
     "total = total.sqrt()\ndist.all_reduce(total, group=group)\nnorm = total.item()",
+)
+wrong("needs-a-piece", "may have no pieces", hidden=True).replace(
+    "sum(gradient.double().square().sum() for gradient in gradients)",
+    "torch.stack([gradient.double().square().sum() for gradient in gradients]).sum()",
 )
 wrong("no-root", sentence="the square of the norm: take the root").replace("total.sqrt().item()", "total.item()")
 wrong("always-scales", sentence="the gradients scaled although their norm is below max_norm").replace(
@@ -653,6 +658,9 @@ wrong("all-reduce-first", "The all-reduce comes first", caught_by="traffic").bod
     dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=shard_group)
     return mine
 """)
+wrong("divides-again", sentence="the mean divided by the number of replicas once more: AVG divides already").replace(
+    "return mine", "return mine / dist.get_world_size(replica_group)"
+)
 wrong("sums-both", sentence="the sum over all ranks: take the mean").replace("op=dist.ReduceOp.AVG, ", "")
 wrong(
     "sums-over-replicas", sentence="the sum over the replicas of the shard group's means: take the mean in both"

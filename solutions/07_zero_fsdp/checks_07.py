@@ -869,6 +869,7 @@ def clip_shards(
         in_order=True,  # the last rank's norm is often the largest
         world_size=ranks,
         driver=in_groups,
+        advice={"non-empty": "A rank may have no pieces: the sum of its squares is then 0."},
         traffic=traffic,
     )
 
