@@ -71,7 +71,7 @@ wrong("forgets-the-launch", "without the launch").replace(" + gpu.launch", "")
 wrong("takes-the-shorter", "the shorter of the two").replace("max(", "min(")
 wrong("computing-alone", "you predict", caught_by="time").replace("max(computing, moving)", "computing")
 wrong("always-float32", "gpu.peak(dtype)").replace("gpu.peak(dtype)", 'gpu.peak("float32")')
-wrong("swaps-the-words", "what takes less time").replace("if moving > computing", "if moving < computing")
+wrong("swaps-the-words", "the other one").replace("if moving > computing", "if moving < computing")
 wrong("launch-counts-as-moving", "it counts as neither").replace(
     "if moving > computing", "if moving + gpu.launch > computing"
 )
@@ -111,6 +111,9 @@ wrong(
 wrong(
     "first-of-each-block", sentence="one number of each block: a slice has a start and an end, that of the block"
 ).replace("slice(start, start + block)", "slice(start, start + 1)")
+wrong("in-float32", sentence="rounded to float32: y has the dtype of x", hidden=True).replace(
+    "torch.relu(x *", "torch.relu(x.float() *"
+)
 wrong("start-and-end", "one slice per dimension").replace('load("x", here)', 'load("x", start, start + block)')
 wrong("looks-into-the-arrays", "only memory.load and memory.store", caught_by="traffic").replace(
     'memory.load("x", here)', 'memory.arrays["x"][here]'

@@ -99,10 +99,8 @@ def hidden_roofline_time(_: Draws, gpu: Gpu, dtype: str, flops: float, moved: fl
             },
             "the bound": {
                 "the bound if the launch counts as moving: it counts as neither": with_launch,
-                "what takes less time: the longer of computing and moving binds, and they take "
-                f"{quantity(computing, 's')} and {quantity(moving, 's')}": (
-                    "compute" if moving > computing else "memory"
-                ),
+                f"the other one: computing takes {quantity(computing, 's')} and moving {quantity(moving, 's')}, and "
+                "memory binds if moving takes longer": "compute" if moving > computing else "memory",
             },
         },
         seen=f"{quantity(flops, 'FLOP')} and {quantity(moved, 'B')} in {dtype}: {{part}} is",
@@ -383,7 +381,7 @@ def fused_chain(
     right, empty = (x * scale + shift).clamp(min=0), unwritten(numel, dtype=dtype)
     whole = numel - numel % (room // 4)
     mistakes = {
-        "nothing: no number of y was stored": empty,
+        "what y held at first: store each number, and don't load what is there": empty,
         "without the last, shorter block": torch.cat([right[:whole], empty[whole:]]),
         "without the relu: numbers below 0 become 0": x * scale + shift,
         "with the shift first: scale, then shift": ((x + shift) * scale).clamp(min=0),
@@ -411,7 +409,7 @@ def fused_chain(
 hidden_fused_chain = vary(
     fused_chain,
     values=[
-        (13, 16, torch.float64, 0.5, -1.0),
+        (13, 16, torch.float64, 1 + 2**-30, -1.0),  # products that float32 can't hold
         (1, 16, torch.float32, 0.5, -1.0),
         (9, 40, torch.bfloat16, 0.5, -1.0),
         (17, 4, torch.int64, 3, 2),
@@ -429,7 +427,7 @@ def tiled_matmul(draws: Draws, m: int, k: int, n: int, tile: int, dtype: torch.d
     a, b, empty = (a % 4).to(dtype), (b % 3).to(dtype), unwritten(m, n, dtype=dtype)
     last = slice((k - 1) // tile * tile, k)
     mistakes = {
-        "nothing: no number of c was stored": empty,
+        "what c held at first: store each number, and don't load what is there": empty,
         "the last product of tiles: add them up along the inner dimension": a[:, last] @ b[last],
         "twice the product": 2 * (a @ b),
     }

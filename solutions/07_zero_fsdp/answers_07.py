@@ -401,7 +401,7 @@ wrong("gathers-all-again", same_as="keeps-weights").replace(
     "gradient: Tensor) -> None:\n    for one in zip(weights, pieces):\n        gather_weight(*one, world_size)",
 )
 wrong(
-    "updates-copies", sentence="what the shards were: the optimizer updates them in place, not copies of them"
+    "updates-copies", sentence="what the shards were at the start: does the optimizer update them, and with gradients?"
 ).replace("nn.Parameter(shard)", "nn.Parameter(shard.clone())")
 wrong("sums", sentence="with the sum of the gradients: take their mean over the ranks (AVG)").replace(
     ", op=dist.ReduceOp.AVG", ""
@@ -559,6 +559,7 @@ wrong("sum-of-norms", sentence="the sum of the ranks' norms: add up squares, and
     "dist.all_reduce(total, group=group)\nnorm = total.sqrt().item()",
     "total = total.sqrt()\ndist.all_reduce(total, group=group)\nnorm = total.item()",
 )
+wrong("squares-in-float32", "right to 7 digits only", hidden=True).replace("gradient.double()", "gradient.float()")
 wrong("needs-a-piece", "may have no pieces", hidden=True).replace(
     "sum(gradient.double().square().sum() for gradient in gradients)",
     "torch.stack([gradient.double().square().sum() for gradient in gradients]).sum()",
@@ -566,6 +567,9 @@ wrong("needs-a-piece", "may have no pieces", hidden=True).replace(
 wrong("no-root", sentence="the square of the norm: take the root").replace("total.sqrt().item()", "total.item()")
 wrong("always-scales", sentence="the gradients scaled although their norm is below max_norm").replace(
     "min(1.0, max_norm / norm) if norm else 1.0", "max_norm / norm"
+)
+wrong("compares-the-square", same_as="always-scales").replace(
+    "min(1.0, max_norm / norm) if norm else 1.0", "max_norm / norm if norm**2 > max_norm else 1.0"
 )
 wrong("never-scales", sentence="the gradients as they were: scale them where the norm is above max_norm").replace(
     "gradient * scale", "gradient.clone()"
@@ -765,6 +769,9 @@ wrong(
 ).body("return max((sum(times) for times in zip(ready, down, update, up)), default=0.0)")
 wrong("never-goes-up", sentence="the end of the updates: the weights must go up, too").replace(
     "return free[-1]", "return free[-2]"
+)
+wrong("starts-to-go-up", sentence="when the last layer starts to go up: it must arrive").replace(
+    "return free[-1]", "return free[-1] - up[-1] if up else 0.0"
 )
 wrong("way-down-alone", sentence="the end of the way down: update and way up are missing").replace(
     "return free[-1]", "return free[0]"

@@ -823,18 +823,26 @@ hidden_mixed_precision_weight = vary(
 
 
 @oracle(
-    values=[([[0, 1]], 2, 1e6), ([[0, 1, 2]], 2, 1.0), ([[0, 1], [2, 3]], 2, 0.5)],
+    values=[([[0, 1]], 2, 100.0), ([[0, 1, 2]], 2, 1.0), ([[0, 1], [2, 3]], 2, 0.5)],
     traffic=[([[0, 1], [2, 3]], 3, 1.0)],
     if_stuck=STUCK,
 )
 def clip_shards(
-    draws: Draws, groups: list[list[int]], count: int, max_norm: float, dtype: torch.dtype = DOUBLE, empty: bool = False
+    draws: Draws,
+    groups: list[list[int]],
+    count: int,
+    max_norm: float,
+    dtype: torch.dtype = DOUBLE,
+    empty: bool = False,
+    unit: float = 1.0,
 ) -> Case:
-    """count: of pieces on each rank. Each group holds other numbers. empty: the last rank of each has no pieces."""
+    """count: of pieces on each rank. Each group holds other numbers, multiples of `unit`. empty: the last rank of each
+    has no pieces.
+    """
     ranks = sum(map(len, groups))
     of = {rank: number for number, members in enumerate(groups) for rank in members}
     pieces = [
-        [draws.integers(2 + number, dtype, seed=10 * rank + number) + rank + 5 for number in range(count)]  # no zero
+        [(draws.integers(2 + number, dtype, seed=10 * rank + number) + rank + 5) * unit for number in range(count)]
         for rank in range(ranks)
     ]
     if empty:
@@ -878,7 +886,7 @@ def clip_shards(
 hidden_clip_shards = vary(
     clip_shards,
     values=[
-        ([[0, 2], [1, 3]], 1, 0.1),
+        ([[0, 2], [1, 3]], 1, 0.1, DOUBLE, False, 0.1),
         ([[0], [1, 2]], 3, 2.0, SINGLE),
         ([[0, 1, 2]], 2, 1.0, DOUBLE, True),
         ([[0]], 2, 0.25),
@@ -1013,7 +1021,7 @@ FROZEN = (
     vary(
         hidden_offload_end,
         values=[
-            ([0.5, 9.0, 6.0, 10.5], [1.0, 3.5, 0.5, 0.5], [2.5, 4.5, 3.5, 1.5], [3.5, 2.5, 5.0, 0.5]),
+            ([0.5, 9.0, 6.0, 10.5], [1.0, 3.5, 0.5, 0.5], [2.5, 4.5, 3.5, 1.5], [3.5, 2.5, 5.0, 5.0]),
             ([1.0, 2.0, 3.0], [0.5, 0.25, 0.5], [3.0, 1.0, 2.0], [1.0, 4.0, 0.5]),
             ([4.0, 1.0, 2.0], [1.0, 2.0, 0.5], [0.5, 3.0, 1.0], [2.0, 1.0, 0.25]),
             ([], [], [], []),
