@@ -141,13 +141,10 @@ def costs_of(name: str, ranks: int) -> Case:
         "a single message for each phase: messages that wait for each other all count": phases,
     }
     by_tree = {
-        "a chunk in each round: a tree sends all of it": levels * phases / ranks,
         "the whole once for each phase: a tree sends it in every round": float(phases),
-        "what the rounds send that halve: a tree sends all of it in each": phases * others,
     }
     by_chunks = {
         "the whole in each round: a chunk is a P-th of it": float(messages),
-        "the whole once for each phase: nobody sends the chunk that stays": float(phases),
         "a single chunk for each phase: there are P - 1 of them": phases / ranks,
     }
     if kind == "halving-doubling":
@@ -161,7 +158,6 @@ def costs_of(name: str, ranks: int) -> Case:
             "the number of messages": {
                 **(in_levels if kind in ("tree", "halving-doubling") else in_turn),
                 **({"half of it: an all-reduce has two phases": messages / 2} if phases == 2 else {}),
-                "what all ranks send together: count what is sent at the same time once": messages * ranks,
                 "twice as many: a message sent and one received at the same time count once": messages * 2,
             },
             "what is sent": {
@@ -386,7 +382,6 @@ def fused_chain(
         "without the relu: numbers below 0 become 0": x * scale + shift,
         "with the shift first: scale, then shift": ((x + shift) * scale).clamp(min=0),
         "with the relu first: it comes last": x.clamp(min=0) * scale + shift,
-        "x itself": x,
     }
     return Case(
         [[SlowMemory({"x": x, "y": empty}, room)]],
@@ -429,7 +424,6 @@ def tiled_matmul(draws: Draws, m: int, k: int, n: int, tile: int, dtype: torch.d
     mistakes = {
         "what c held at first: store each number, and don't load what is there": empty,
         "the last product of tiles: add them up along the inner dimension": a[:, last] @ b[last],
-        "twice the product": 2 * (a @ b),
     }
     mistakes |= {
         f"the sum over the first {steps} places of the inner dimension, which has {k}": a[:, :steps] @ b[:steps]
@@ -440,7 +434,6 @@ def tiled_matmul(draws: Draws, m: int, k: int, n: int, tile: int, dtype: torch.d
         tiles = a.reshape(in_tiles), b.reshape(in_tiles)
         swapped = torch.einsum("IrKk, JkKc -> IrJc", *tiles).reshape(m, n)
         mistakes |= {
-            "b @ a": b @ a,
             "a times b transposed": a @ b.T,
             "a product element by element: use @": torch.einsum("IrKc, KrJc -> IrJc", *tiles).reshape(m, n),
             "made with the wrong tiles of b: its rows go along the inner dimension, its columns are C's": swapped,

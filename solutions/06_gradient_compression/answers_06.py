@@ -25,9 +25,6 @@ wrong(
     sentence="the same bits read as a different dtype: .view(dtype) converts nothing, .to(dtype) does",
 ).replace("half.to(gradient.dtype)", "half.view(gradient.dtype)")
 wrong("views-bits-of-half", same_as="views-its-bits").replace(").to(dtype)", ").view(dtype)")
-wrong("views-there-and-back", same_as="views-its-bits").replace(").to(dtype)", ").view(dtype)").replace(
-    "half.to(gradient.dtype)", "half.view(gradient.dtype)"
-)
 wrong(
     "takes-the-largest", sentence="the largest number of any rank: all_reduce sums, unless you tell it otherwise"
 ).replace("dist.all_reduce(half)", "dist.all_reduce(half, op=dist.ReduceOp.MAX)").replace(
@@ -624,9 +621,6 @@ wrong("owes-its-share", sentence="with residuals divided by world_size: a rank o
 )
 wrong("owes-all", sentence="with residuals of all that should be sent: subtract what was").replace(
     "corrected - decompress(payload, numel)", "corrected"
-)
-wrong("a-dict-of-its-own", same_as="no-feedback").replace(
-    "residuals[bucket.index] = corrected", "residuals = dict(residuals)\nresiduals[bucket.index] = corrected"
 )
 wrong("no-first-step", "nothing is owed yet").replace("residuals.get(bucket.index, 0)", "residuals[bucket.index]")
 wrong("wrong-sign", sentence="with a residual of the wrong sign: it is what should be sent, minus what was").replace(

@@ -91,9 +91,6 @@ wrong("cut-each", sentence="a piece of each parameter: lay all of them end to en
 wrong("chunks", sentence="pieces that differ in length: the last ones are padded with zeros").replace(
     "flat[rank * size : (rank + 1) * size].clone()", "torch.cat(parameters).tensor_split(world_size)[rank].clone()"
 )
-wrong(
-    "one-too-long", sentence="a piece with one number too many: where P divides N there is no padding", hidden=True
-).replace("-(-len(flat) // world_size)", "len(flat) // world_size + (len(flat) % world_size > 0 or world_size == 1)")
 right("fills-its-piece").body("""
     flat = nn.utils.parameters_to_vector([p for p in model.parameters() if p.requires_grad]).detach()
     size = (len(flat) + world_size - 1) // world_size
@@ -270,20 +267,6 @@ wrong(
 wrong("never-drops", sentence="if p.grad still holds the microbatches before: set it to None in the hook").replace(
     "p.grad = None", "pass"
 )
-wrong("plain-adamw", "Whole gradients of many parameters", caught_by="memory").function("""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = make_optimizer(parameters)
-
-    def step(microbatches):
-        optimizer.zero_grad()
-        for rows in microbatches:
-            (loss_of(model(rows)) / len(microbatches)).backward()
-        for p in parameters:
-            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
-        optimizer.step()
-
-    return step
-""")
 wrong(
     "no-gather", sentence="the weights if only this rank's piece is updated: the new pieces were never gathered"
 ).replace(
@@ -318,11 +301,6 @@ right("divides-at-the-end").replace(
 wrong("microbatches-at-once", "one microbatch after another", caught_by="traffic").replace(
     "for rows in microbatches:\n    (loss_of(model(rows)) / len(microbatches)).backward()",
     "loss_of(model(torch.cat(microbatches))).backward()",
-)
-wrong("reduces-at-the-end", "reduce each gradient in its hook", caught_by="traffic").replace(
-    "p.register_post_accumulate_grad_hook(partial(reduce_gradient, piece))", "pass"
-).replace(
-    "optimizer.step()", "for p, piece in zip(parameters, pieces):\n    reduce_gradient(piece, p)\noptimizer.step()"
 )
 wrong("gathers-in-the-wider-dtype", "in the model's dtype", caught_by="traffic").replace(
     "flat = p.new_empty(", "flat = piece.new_empty("
@@ -443,13 +421,6 @@ wrong("one-after-another", "one after another", caught_by="time").function("""
     for shard in shards:
         flat = shard.new_empty(world_size * len(shard))
         dist.all_gather_single(flat, shard)
-        x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
-    return x
-""")
-wrong("waits-at-once", "one after another", caught_by="time").function("""
-    for shard in shards:
-        flat = shard.new_empty(world_size * len(shard))
-        dist.all_gather_single(flat, shard, async_op=True).wait()
         x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
     return x
 """)
@@ -707,12 +678,6 @@ wrong(
 )
 wrong("groups-of-its-own-in-each-call", "use the groups that you are given").body(own_groups + "    return mine\n")
 right("ends-its-own-groups").body(own_groups + "    dist.destroy_process_group(own)\n    return mine\n")
-wrong("whole-world-at-once", "reduce-scatter first", caught_by="traffic").body("""
-    size = -(-gradient.numel() // shard_size)
-    flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel())).clone()
-    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
-    return flat[dist.get_rank(shard_group) * size :][:size].clone()
-""")
 right("divides-once").body("""
     size = (gradient.numel() + shard_size - 1) // shard_size
     parts = [gradient.new_zeros(size) for _ in range(shard_size)]
