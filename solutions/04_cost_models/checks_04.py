@@ -99,10 +99,8 @@ def hidden_roofline_time(_: Draws, gpu: Gpu, dtype: str, flops: float, moved: fl
             },
             "the bound": {
                 "the bound if the launch counts as moving: it counts as neither": with_launch,
-                "what takes less time: the longer of computing and moving binds, and they take "
-                f"{quantity(computing, 's')} and {quantity(moving, 's')}": (
-                    "compute" if moving > computing else "memory"
-                ),
+                f"the other one: computing takes {quantity(computing, 's')} and moving {quantity(moving, 's')}, and "
+                "memory binds if moving takes longer": "compute" if moving > computing else "memory",
             },
         },
         seen=f"{quantity(flops, 'FLOP')} and {quantity(moved, 'B')} in {dtype}: {{part}} is",
@@ -136,19 +134,17 @@ def costs_of(name: str, ranks: int) -> Case:
     in_levels = {
         "log2 P rounded down: the last ranks are left out": phases * (ranks.bit_length() - 1),
         "log2 P without rounding: rounds are whole": phases * math.log2(ranks),
+        "one round too many for each phase: log2 P, rounded up, are enough": messages + phases,
     }
     in_turn: dict[str, float] = {
         "one message too many for each phase: there are P - 1 other ranks": messages + phases,
         "a single message for each phase: messages that wait for each other all count": phases,
     }
     by_tree = {
-        "a chunk in each round: a tree sends all of it": levels * phases / ranks,
         "the whole once for each phase: a tree sends it in every round": float(phases),
-        "what the rounds send that halve: a tree sends all of it in each": phases * others,
     }
     by_chunks = {
         "the whole in each round: a chunk is a P-th of it": float(messages),
-        "the whole once for each phase: nobody sends the chunk that stays": float(phases),
         "a single chunk for each phase: there are P - 1 of them": phases / ranks,
     }
     if kind == "halving-doubling":
@@ -162,7 +158,7 @@ def costs_of(name: str, ranks: int) -> Case:
             "the number of messages": {
                 **(in_levels if kind in ("tree", "halving-doubling") else in_turn),
                 **({"half of it: an all-reduce has two phases": messages / 2} if phases == 2 else {}),
-                "what all ranks send together: count what is sent at the same time once": messages * ranks,
+                "twice as many: a message sent and one received at the same time count once": messages * 2,
             },
             "what is sent": {
                 **({"half of it: an all-reduce has two phases": sent / 2} if phases == 2 else {}),
@@ -250,6 +246,7 @@ def hidden_critical_batch(
         mistakes={
             "rounded down, or to the nearest: then backward is a little too short": math.floor(exact),
             "not rounded: tokens are whole, so round up": exact,
+            **({"one token: a single GPU has nothing to send": 1} if nodes * local == 1 else {}),
         },
         seen=f"{parameters:,} parameters of {itemsize} bytes, {plural(nodes, 'node')} of {local}: you returned",
     )
@@ -380,12 +377,11 @@ def fused_chain(
     right, empty = (x * scale + shift).clamp(min=0), unwritten(numel, dtype=dtype)
     whole = numel - numel % (room // 4)
     mistakes = {
-        "nothing: no number of y was stored": empty,
+        "what y held at first: store each number, and don't load what is there": empty,
         "without the last, shorter block": torch.cat([right[:whole], empty[whole:]]),
         "without the relu: numbers below 0 become 0": x * scale + shift,
         "with the shift first: scale, then shift": ((x + shift) * scale).clamp(min=0),
         "with the relu first: it comes last": x.clamp(min=0) * scale + shift,
-        "x itself": x,
     }
     return Case(
         [[SlowMemory({"x": x, "y": empty}, room)]],
@@ -408,7 +404,7 @@ def fused_chain(
 hidden_fused_chain = vary(
     fused_chain,
     values=[
-        (13, 16, torch.float64, 0.5, -1.0),
+        (13, 16, torch.float64, 1 + 2**-30, -1.0),  # products that float32 can't hold
         (1, 16, torch.float32, 0.5, -1.0),
         (9, 40, torch.bfloat16, 0.5, -1.0),
         (17, 4, torch.int64, 3, 2),
@@ -426,22 +422,18 @@ def tiled_matmul(draws: Draws, m: int, k: int, n: int, tile: int, dtype: torch.d
     a, b, empty = (a % 4).to(dtype), (b % 3).to(dtype), unwritten(m, n, dtype=dtype)
     last = slice((k - 1) // tile * tile, k)
     mistakes = {
-        "nothing: no number of c was stored": empty,
+        "what c held at first: store each number, and don't load what is there": empty,
         "the last product of tiles: add them up along the inner dimension": a[:, last] @ b[last],
-        "the first product of tiles: go on along the inner dimension": a[:, :tile] @ b[:tile],
-        "twice the product": 2 * (a @ b),
     }
     mistakes |= {
-        f"the sum over the first {side} places of the inner dimension, which has {k}": a[:, :steps] @ b[:steps]
-        for side, size in (("m", m), ("n", n))
-        if (steps := math.ceil(size / tile) * tile) < k
+        f"the sum over the first {steps} places of the inner dimension, which has {k}": a[:, :steps] @ b[:steps]
+        for steps in range(tile, k, tile)
     }
     if m == n == k and m % tile == 0:
         in_tiles = (m // tile, tile, m // tile, tile)  # row of tiles, row of a tile, column of tiles, column of a tile
         tiles = a.reshape(in_tiles), b.reshape(in_tiles)
         swapped = torch.einsum("IrKk, JkKc -> IrJc", *tiles).reshape(m, n)
         mistakes |= {
-            "b @ a": b @ a,
             "a times b transposed": a @ b.T,
             "a product element by element: use @": torch.einsum("IrKc, KrJc -> IrJc", *tiles).reshape(m, n),
             "made with the wrong tiles of b: its rows go along the inner dimension, its columns are C's": swapped,
@@ -557,7 +549,8 @@ def read_topology(_: Draws, text: str, matrix: Matrix) -> Case:
         if not isinstance(got, list) or not all(isinstance(row, list) for row in got):
             raise CheckFailed(f"you returned {show(got)}", "a list of lists of strings")
         if len(got) != gpus:
-            words = "Only rows of GPUs count: no header, no NICs, no legend." if len(got) > gpus else ""
+            fewer = "A name may have two digits: GPU10." if len(got) == 10 else ""
+            words = "Only rows of GPUs count: no header, no NICs, no legend." if len(got) > gpus else fewer
             raise CheckFailed(f"{gpus} GPUs: you returned {plural(len(got), 'row')}", str(gpus), words)
         return {f"row {gpu}": row for gpu, row in enumerate(got)}
 
@@ -569,6 +562,7 @@ def read_topology(_: Draws, text: str, matrix: Matrix) -> Case:
             "empty: columns may be separated by spaces; line.split() splits at any white space": (
                 lambda row: row == [] and "\t" not in text
             ),
+            "without the last columns: there are as many as GPUs": lambda row: row == right[: len(row)],
             "with white space around the labels": lambda row: [str(label).strip() for label in row] == right,
         }
 
@@ -792,7 +786,7 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
         "the last size of the first part: return the first one of the second": (sizes[at - 1], below, above),
         "the place of the cut: return the size in bytes": (at, below, above),
         "one line for all sizes": (first, one, one),
-        "made with lines that share a size: the second part begins behind the first": (
+        "made with lines that share a size: the second part begins after the first": (
             cuts_by(sizes, seconds, shared=1)[RIGHTLY]
         ),
         **{seen_of(cut): cut for cut in others if cut != right},
@@ -836,7 +830,9 @@ def critical_batch_on_the_clock(_: Draws, dim: int, nodes: int, local: int, link
         waited, with_less = waits(tokens), waits(tokens - 1)
         if waited > 1e-12:
             raise CheckFailed(
-                f"with {tokens:,} tokens each GPU waits {quantity(waited, 's')} for the all-reduce", "no waiting"
+                f"with {tokens:,} tokens each GPU waits {quantity(waited, 's')} for the all-reduce",
+                "no waiting",
+                "With one token more nobody waits: round up." if waits(tokens + 1) <= 1e-12 else "",
             )
         if with_less <= 1e-12:
             raise CheckFailed(

@@ -171,8 +171,8 @@ check(bandwidth_of_levels, judges="values")
 
 # %% [markdown]
 # Your machine, level by level, with your function. Then what lies beyond: **loopback** is the network inside one
-# machine, through which two ranks talk here. With GPUs you also get their memory (**HBM**), the way from the CPU to
-# them (**PCIe**) and the link between two of them.
+# machine, through which two ranks talk here. With GPUs you also get their memory (**HBM**), their connection to
+# the CPU (**PCIe**) and the link between two of them.
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 levels = memory_hierarchy.levels()
@@ -408,7 +408,7 @@ check(fused_chain, judges="traffic")
 # Does it pay on this machine? One operation after another over 64 MB reads and writes memory three times. Block by
 # block, with blocks that fit into a cache, only the first operation reads from memory and only the last writes there.
 # To see this and nothing else, both write into tensors that already exist. The third way makes new tensors, as
-# `torch.relu(x * 0.5 + 3)` does. If it looks even worse, that is the time the system takes to hand out memory. The
+# `torch.relu(x * 0.5 + 3)` does. If that takes even longer, the rest is the system handing out memory. The
 # fourth has blocks but no fusion: it finishes one operation on all blocks before it starts the next.
 
 # %% tags=["nbval-ignore-output"]
@@ -1149,8 +1149,8 @@ for mib, busbw in ((4, 31.63), (8, 50.61), (16, 71.80), (32, 142.90), (64, 197.7
 # measurement is far above the model, it isn't always the model that is wrong.
 
 # %% [markdown]
-# ### Datasheet and achieved
-# In its first cell, each lesson asks `simulate` for `rates="datasheet"`: times that you can compute by hand. Without
+# ### Virtual clusters at achieved rates
+# In its first cell, this lesson asks `simulate` for `rates="datasheet"`: times that you can compute by hand. Without
 # that line you get `rates="achieved"` for machines that have been measured well enough: the model by which NCCL itself
 # chooses its algorithms and protocols, and matrix products that lose time at the edges of their tiles. Formulas are for
 # understanding; use the achieved rates when you want to know how long something will take. Here are both, next to the
@@ -1329,7 +1329,7 @@ check(critical_batch, judges="time")
 # The hardware sets a **minimum**: so many tokens on each GPU. The mathematics sets a **maximum** for all GPUs together:
 # beyond the **critical batch size** $B_{crit}$, a larger batch hardly saves steps, because the gradient is no longer
 # noisy. To first order, a run needs $1 + B_{crit}/B$ times the fewest possible steps (McCandlish and others, 2018;
-# lesson 05 measures it). Estimates for large language models are some millions of tokens. Divide, and you have the
+# lesson 05 measures it). Estimates for large language models are a few million tokens. Divide, and you have the
 # number of GPUs that data parallelism alone can keep busy. First for one flat ring over the network, as if each of 128
 # GPUs were alone in its machine; then for 16 machines of 8:
 

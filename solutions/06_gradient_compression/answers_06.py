@@ -18,15 +18,13 @@ wrong("its-own", sentence="your own gradient: nothing was summed").body("return 
 wrong("divides-twice", sentence="the mean divided by world_size once more: divide once").replace(
     "half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size"
 )
+wrong("for-two-ranks", sentence="what was divided by 2: divide by world_size").replace("/ world_size", "/ 2")
 wrong("stays-in-half", "not their dtype").replace("half.to(gradient.dtype)", "half")
 wrong(
     "views-its-bits",
     sentence="the same bits read as a different dtype: .view(dtype) converts nothing, .to(dtype) does",
 ).replace("half.to(gradient.dtype)", "half.view(gradient.dtype)")
 wrong("views-bits-of-half", same_as="views-its-bits").replace(").to(dtype)", ").view(dtype)")
-wrong("views-there-and-back", same_as="views-its-bits").replace(").to(dtype)", ").view(dtype)").replace(
-    "half.to(gradient.dtype)", "half.view(gradient.dtype)"
-)
 wrong(
     "takes-the-largest", sentence="the largest number of any rank: all_reduce sums, unless you tell it otherwise"
 ).replace("dist.all_reduce(half)", "dist.all_reduce(half, op=dist.ReduceOp.MAX)").replace(
@@ -214,8 +212,8 @@ wrong("rank-0-for-all", sentence="what rank 0's payload stands for: take each ra
 wrong("last-scale", sentence="all codes decompressed with the last rank's scale: each rank has its own").replace(
     "decompress(of_rank, numel)", "decompress((of_rank[0], *(parts[-1] for parts in gathered[1:])), numel)"
 )
-wrong("two-tensors-only", "returned", hidden=True).replace(
-    "zip(*gathered)", "(pair if len(pair) == 2 else [0 * pair[0]] for pair in zip(*gathered))"
+wrong("two-tensors-only", "one tensor or several", hidden=True).replace(
+    "zip(*gathered)", "((pair[0], pair[1]) for pair in zip(*gathered))"
 )
 wrong("gathers-dense", "Gather the payload as it is", caught_by="traffic").function("""
     dense = decompress(payload, numel)
@@ -373,6 +371,9 @@ wrong("mean-is-sent", sentence="what this rank sends: gather that of all ranks")
 wrong("sent-is-the-mean", sentence="the mean: `sent` is what this rank alone sends").replace(
     "return mean, sent", "return mean, mean.clone()"
 )
+wrong("sent-is-a-share", sentence="what this rank sends, divided by world_size: only the mean is").replace(
+    "*reversed(mine))", "*reversed(mine)) / world_size"
+)
 wrong("sent-is-the-rest", sentence="what is not sent: return what is").replace("sent = torch", "sent = x - torch")
 wrong("sent-is-the-values", sentence="the k values: put them in their places among zeros").replace(
     "sent = torch.zeros_like(x).index_add(0, *reversed(mine))", "sent = x[indices]"
@@ -513,6 +514,7 @@ wrong("forgets-the-gradient", sentence="the old residual minus what was sent: th
 wrong("owes-its-share", sentence="gradient + residual minus sent / world_size: all of it was sent").replace(
     "corrected - sent", "corrected - sent / world_size"
 )
+wrong("by-position", "Pass the others by name").replace("rank=rank, world_size=world_size", "rank, world_size")
 wrong("averages-again", "that of compressed_mean").replace(
     "return mean,", "dist.all_reduce(mean)\nmean /= world_size\nreturn mean,"
 )
@@ -551,6 +553,9 @@ wrong("cold-start", sentence="made from the old q: return the new one, for the w
 wrong("no-residual", sentence="the approximation of the gradients alone: add the residual first").replace(
     "p = corrected @ q", "corrected = gradient\np = corrected @ q"
 )
+wrong(
+    "residual-in-q-alone", sentence="what a P of the gradients alone leads to: add the residual to them first"
+).replace("p = corrected @ q", "p = gradient @ q")
 wrong(
     "normalises-only", sentence="what you get from a P whose columns have length 1, but aren't at right angles"
 ).replace("p, _ = torch.linalg.qr(p)", "p = p / p.norm(dim=0)")
@@ -611,15 +616,11 @@ wrong("forgets-the-old", sentence="those of the last gradient alone: what was ow
 wrong("never-keeps", same_as="no-feedback").replace(
     "residuals[bucket.index] = corrected - decompress(payload, numel)", "pass"
 )
-wrong("never-pays", same_as="no-feedback").replace("compress(corrected)", "compress(bucket.flat)")
 wrong("owes-its-share", sentence="with residuals divided by world_size: a rank owes all that it hasn't sent").replace(
     "corrected - decompress(payload, numel)", "(corrected - decompress(payload, numel)) / world_size"
 )
 wrong("owes-all", sentence="with residuals of all that should be sent: subtract what was").replace(
     "corrected - decompress(payload, numel)", "corrected"
-)
-wrong("a-dict-of-its-own", same_as="no-feedback").replace(
-    "residuals[bucket.index] = corrected", "residuals = dict(residuals)\nresiduals[bucket.index] = corrected"
 )
 wrong("no-first-step", "nothing is owed yet").replace("residuals.get(bucket.index, 0)", "residuals[bucket.index]")
 wrong("wrong-sign", sentence="with a residual of the wrong sign: it is what should be sent, minus what was").replace(
@@ -641,6 +642,10 @@ wrong("adds-the-mean", sentence="the mean added to this rank's own gradients: co
 wrong("its-own", sentence="what this rank sends: take the mean of what all have sent").replace(
     "total / world_size", "decompress(payload, numel)"
 )
+wrong("owes-a-view", sentence="with residuals in the memory of bucket.flat, where finish() puts the mean").replace(
+    "corrected = bucket.flat + residuals.get(bucket.index, 0)",
+    "corrected = bucket.flat.add_(residuals.get(bucket.index, 0))",
+).replace("= corrected - decompress(payload, numel)", "= corrected.sub_(decompress(payload, numel))")
 wrong("calls-finish", "without calling it").replace("return finish", "return finish()")
 wrong("waits-in-the-hook", "wait before finish()", caught_by="traffic").replace(
     "handles.append(dist.all_gather(gathered[-1], tensor, async_op=True))",

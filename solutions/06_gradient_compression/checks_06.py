@@ -359,6 +359,7 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
         rtol=1e-6,
         advice={
             "values to unpack": "A payload has a tensor of each kind, all of one rank: zip(*gathered).",
+            "index out of range": "A payload has one tensor or several: go through all that there are.",
             "different dtypes": "Buffers need the shape and the dtype of what arrives: torch.empty_like(tensor).",
         },
         traffic=lambda answer: expect_handed_in(
@@ -537,7 +538,7 @@ def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
 # ---- part 3
 
 
-def coarse_mean(x: Tensor, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
+def coarse_mean(x: Tensor, *, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     """A compressed mean that sends multiples of 8."""
     sent = torch.floor(x / 8) * 8
     mean = sent.clone()
@@ -545,7 +546,7 @@ def coarse_mean(x: Tensor, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     return mean / world_size, sent
 
 
-def halved_mean(x: Tensor, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
+def halved_mean(x: Tensor, *, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     """Another one, which sends the half of everything."""
     mean = x / 2
     torch.distributed.all_reduce(mean)
@@ -568,6 +569,9 @@ def feedback_step(draws: Draws, world_size: int, numel: int, method: Callable[..
         rtol=1e-6,
         in_order=True,
         also=expect_one_mean,
+        advice={
+            "positional argument": "Pass the others by name: compressed_mean(x, rank=rank, world_size=world_size)."
+        },
     )
 
 

@@ -186,8 +186,8 @@ reveal("the sum of 1,000 roundings of 0.3", nearest, why="Each one is 0. A bias 
 #
 # An int8 holds whole numbers from -128 to 127, and gradients are nothing like whole numbers. So find the entry with the
 # largest magnitude, and choose a **scale** such that it becomes 127: $s = \max |x| / 127$. Send $x / s$, rounded, and
-# $s$. (-128 stays unused, so that $x$ and $-x$ are treated alike.) With 4 bits the largest code is 7; call it the
-# number of **levels**.
+# $s$. (-128 stays unused, so that $x$ and $-x$ are treated alike.) With 4 bits the largest code is 7. In
+# the code it is called `levels`: there are so many above 0, and as many below.
 #
 # One scale for the whole tensor has a weakness: a single large entry makes the scale so coarse that all the others
 # become 0. So cut the tensor into **blocks**, each with a scale of its own.
@@ -434,7 +434,7 @@ check(majority, judges="values")
 check(majority, judges="traffic")
 
 # %% [markdown]
-# As a compressor, signs need one more number, their usual size: the mean of $|x|$. Below are 48 entries of a made-up
+# As a compressor, signs need one more number, a typical size: the mean of $|x|$. Below are 48 entries of a made-up
 # gradient, most of them small and a few large, as in real ones, and what arrives of them.
 
 # %%
@@ -577,7 +577,7 @@ for rank in range(4):
 #
 # What if all ranks choose **the same** $k$ entries? Then nobody has to send indices, and the values can be
 # **all-reduced** after all. Entries chosen at random will do, if all ranks draw them with the same seed, a new one in
-# each step. Draw each of the $k$ by itself: neighbours are often alike, so a window would tell less. Each entry arrives
+# each step. Draw $k$ different entries, not a window of neighbours, which are often alike. Each entry arrives
 # in only $k$ of $n$ steps, so multiply by $n / k$, and the result is unbiased.
 
 # %% exercise="random-k-mean" difficulty=2 minutes=6
@@ -1176,7 +1176,7 @@ for name in ("half", *METHODS):
     )
 
 # %% [markdown]
-# ### Beside torch's own
+# ### Compared with torch's own hooks
 # PyTorch's DDP takes hooks as well: `model.register_comm_hook(state, hook)`. Its hooks get a `GradBucket` and return a
 # **future**, which does the job of `finish`. Two come with it: `fp16_compress_hook`, and `powerSGD_hook` with a
 # `PowerSGDState`. Do they compute what yours do? One layer of 16 x 16 in float64, two ranks, three steps with the same

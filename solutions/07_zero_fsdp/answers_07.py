@@ -19,9 +19,12 @@ wrong(
     sentence="a number of bytes that leaves out the master copy: it is one of the optimizer's three tensors",
 ).replace("12 * states", "8 * states")
 wrong("cuts-everything", "returned").body("return 16 * -(-num_params // world_size)")
-wrong("float32-gradients", sentence="a number of bytes with float32 gradients: here they have 2 bytes").replace(
+wrong("float32-gradients", sentence="18 bytes for each: a weight and a gradient have 2 each here").replace(
     "2 * gradients", "4 * gradients"
 )
+wrong("of-all-ranks", sentence="the bytes of all ranks together: return those of one").replace(
+    "return ", "return world_size * ("
+).replace("12 * states", "12 * states)")
 right("as-a-table").body("""
     cut = -(-num_params // world_size)
     return sum(size * (cut if stage >= first else num_params) for size, first in ((12, 1), (2, 2), (2, 3)))
@@ -32,10 +35,6 @@ wrong(
 ).body("""
 piece = -(-num_params // world_size)
 return sum(size * (piece if stage >= first else num_params) for size, first in ((2, 1), (2, 2), (12, 3)))
-""")
-wrong("gradients-before-the-state", same_as="weights-first").body("""
-piece = -(-num_params // world_size)
-return sum(size * (piece if stage >= first else num_params) for size, first in ((2, 1), (12, 2), (2, 3)))
 """)
 wrong(
     "one-kind-a-stage",
@@ -92,9 +91,6 @@ wrong("cut-each", sentence="a piece of each parameter: lay all of them end to en
 wrong("chunks", sentence="pieces that differ in length: the last ones are padded with zeros").replace(
     "flat[rank * size : (rank + 1) * size].clone()", "torch.cat(parameters).tensor_split(world_size)[rank].clone()"
 )
-wrong(
-    "one-too-long", sentence="a piece with one number too many: where P divides N there is no padding", hidden=True
-).replace("-(-len(flat) // world_size)", "len(flat) // world_size + (len(flat) % world_size > 0 or world_size == 1)")
 right("fills-its-piece").body("""
     flat = nn.utils.parameters_to_vector([p for p in model.parameters() if p.requires_grad]).detach()
     size = (len(flat) + world_size - 1) // world_size
@@ -103,6 +99,19 @@ right("fills-its-piece").body("""
     mine[: len(part)] = part
     return mine
 """)
+wrong("pads-each", sentence="a piece of parameters that were padded one by one: pad once, at the end").replace(
+    "[p.detach().flatten()", "[nn.functional.pad(p.detach().flatten(), (0, -p.numel() % world_size))"
+)
+wrong(
+    "as-even-as-can-be", sentence="pieces as even as can be, each padded: all have S numbers, until none is left"
+).replace(
+    "return flat",
+    "part = torch.cat(parameters).tensor_split(world_size)[rank]\n"
+    "return nn.functional.pad(part, (0, size - len(part)))\nreturn flat",
+)
+wrong("two-ranks", sentence="the piece of one of two ranks: world_size says how many there are").replace(
+    "size = -(-", "world_size = 2\nsize = -(-"
+)
 wrong("pads-in-front", sentence="the piece with the padding in front: it comes at the end").replace(
     "(0, size * world_size - len(flat))", "(size * world_size - len(flat), 0)"
 )
@@ -212,10 +221,6 @@ right("views-of-one-flat-tensor").function("""
 
     return step
 """)
-wrong(
-    "new-optimizers",
-    sentence="if each step makes a new optimizer, which has forgotten its averages: make one, before the first step",
-).replace("optimizer.step()", "optimizer = make_optimizer([piece])\noptimizer.step()")
 wrong("never-steps", same_as="never-copies").replace("optimizer.step()", "pass")
 wrong(
     "adds-to-the-shards-gradient", sentence="if gradients add up from step to step: clear the model's and the shard's"
@@ -249,6 +254,9 @@ wrong("all-reduces", "It calls all_reduce", caught_by="traffic").replace(
 wrong("sums-microbatches", sentence="with the sum over the microbatches: divide each loss by their number").replace(
     " / len(microbatches)", ""
 )
+wrong("divides-by-two", sentence="with each loss divided by 2: divide it by the number of microbatches").replace(
+    "/ len(microbatches)", "/ 2"
+)
 wrong(
     "last-microbatch",
     sentence="of the last microbatch alone, divided by their number: add to the gradient of the shard",
@@ -259,20 +267,6 @@ wrong(
 wrong("never-drops", sentence="if p.grad still holds the microbatches before: set it to None in the hook").replace(
     "p.grad = None", "pass"
 )
-wrong("plain-adamw", "Whole gradients of many parameters", caught_by="memory").function("""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = make_optimizer(parameters)
-
-    def step(microbatches):
-        optimizer.zero_grad()
-        for rows in microbatches:
-            (loss_of(model(rows)) / len(microbatches)).backward()
-        for p in parameters:
-            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
-        optimizer.step()
-
-    return step
-""")
 wrong(
     "no-gather", sentence="the weights if only this rank's piece is updated: the new pieces were never gathered"
 ).replace(
@@ -308,11 +302,6 @@ wrong("microbatches-at-once", "one microbatch after another", caught_by="traffic
     "for rows in microbatches:\n    (loss_of(model(rows)) / len(microbatches)).backward()",
     "loss_of(model(torch.cat(microbatches))).backward()",
 )
-wrong("reduces-at-the-end", "reduce each gradient in its hook", caught_by="traffic").replace(
-    "p.register_post_accumulate_grad_hook(partial(reduce_gradient, piece))", "pass"
-).replace(
-    "optimizer.step()", "for p, piece in zip(parameters, pieces):\n    reduce_gradient(piece, p)\noptimizer.step()"
-)
 wrong("gathers-in-the-wider-dtype", "in the model's dtype", caught_by="traffic").replace(
     "flat = p.new_empty(", "flat = piece.new_empty("
 ).replace("piece.detach().to(p.dtype)", "piece.detach()")
@@ -345,10 +334,13 @@ wrong("never-copies", "by chance", varies=True).replace(
 wrong("never-resizes", "no room yet").replace(
     "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "pass"
 )
-wrong(
-    "does-nothing",
-    sentence="None, for it still has no memory: ask its storage for its size (numel() doesn't show it), and resize it",
-).body("return weight")
+wrong("does-nothing", "its storage is still empty").body("return weight")
+wrong("returns-what-it-gathered", "its storage is still empty").replace(
+    "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "return flat"
+)
+wrong("narrows-the-shard", "must stay as it was", caught_by="traffic").replace(
+    "shard.detach().to(weight.dtype)", "shard.data"
+).replace("dist.all_gather", "shard.data = shard.data.to(weight.dtype)\ndist.all_gather")
 wrong("returns-another", "whether the weight itself").replace("return weight", "return weight.data.clone()")
 wrong(
     "no-remainder", sentence="what the memory held by chance: copy the gathered numbers into it", hidden=True
@@ -377,11 +369,18 @@ wrong("never-frees", "only while their layer runs", caught_by="memory").replace(
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
 wrong(
     "keeps-weights",
-    sentence="if no weight is freed after its backward pass: the next forward pass finds the old one there",
+    sentence="if the next forward pass finds old weights there: after a backward pass, a weight is free and stays so",
 ).replace("free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad")
 wrong("keeps-gradients", "drop each gradient when", caught_by="memory").replace(
     "weight.grad = None", "kept.append(weight.grad)\nweight.grad = None"
 ).replace("weights = list(model.weights)", "weights = list(model.weights)\nkept = []")
+wrong("gathers-all-again", same_as="keeps-weights").replace(
+    "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)",
+    "gradient: Tensor) -> None:\n    for one in zip(weights, pieces):\n        gather_weight(*one, world_size)",
+)
+wrong(
+    "updates-copies", sentence="what the shards were at the start: does the optimizer update them, and with gradients?"
+).replace("nn.Parameter(shard)", "nn.Parameter(shard.clone())")
 wrong("sums", sentence="with the sum of the gradients: take their mean over the ranks (AVG)").replace(
     ", op=dist.ReduceOp.AVG", ""
 )
@@ -425,13 +424,6 @@ wrong("one-after-another", "one after another", caught_by="time").function("""
         x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
     return x
 """)
-wrong("waits-at-once", "one after another", caught_by="time").function("""
-    for shard in shards:
-        flat = shard.new_empty(world_size * len(shard))
-        dist.all_gather_single(flat, shard, async_op=True).wait()
-        x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
-    return x
-""")
 wrong("all-at-once", "That is all of them", caught_by="memory").function("""
     flights = []
     for shard in shards:
@@ -442,7 +434,7 @@ wrong("all-at-once", "That is all of them", caught_by="memory").function("""
         x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
     return x
 """)
-wrong("two-ahead", "still held", caught_by="memory").function("""
+wrong("two-ahead", "two gathers are under way", caught_by="memory").function("""
     flights = []
     for number in range(len(shards) + 2):
         if number < len(shards):
@@ -454,6 +446,7 @@ wrong("two-ahead", "still held", caught_by="memory").function("""
             x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
     return x
 """)
+wrong("blocks", "Only with async_op=True").replace(", async_op=True", "")
 wrong("misses-the-last", sentence="the output of all layers but the last").replace(
     "x = layer(", "x = x if number and number + 1 == len(shards) else layer("
 )
@@ -516,9 +509,10 @@ wrong("divides-in-bf16", "cast first, then divide").replace(
 wrong("pads-in-front", sentence="the gradient with the padding in front: it comes at the end").replace(
     "(0, context.size * context.world_size - len(flat))", "(context.size * context.world_size - len(flat), 0)"
 )
-wrong("float16", sentence="the weight rounded in float16: bfloat16 is wanted").replace(
+wrong("float16", sentence="the weight in float16: bfloat16 is wanted").replace(
     "mine = shard.to(torch.bfloat16)", "mine = shard.half()"
 ).replace("numel()].view(shape)", "numel()].view(shape).bfloat16()")
+wrong("computes-in-float16", same_as="float16").replace("mine = shard.to(torch.bfloat16)", "mine = shard.half()")
 wrong("returns-float32", "torch.bfloat16 is wanted").replace("numel()].view(shape)", "numel()].view(shape).float()")
 wrong("one-gradient", "one for each argument").replace("return mine, None, None", "return mine")
 wrong("no-padding", "pad the flat gradient with zeros", varies=True).replace(
@@ -536,9 +530,17 @@ wrong("sum-of-norms", sentence="the sum of the ranks' norms: add up squares, and
     "dist.all_reduce(total, group=group)\nnorm = total.sqrt().item()",
     "total = total.sqrt()\ndist.all_reduce(total, group=group)\nnorm = total.item()",
 )
+wrong("squares-in-float32", "right to 7 digits only", hidden=True).replace("gradient.double()", "gradient.float()")
+wrong("needs-a-piece", "may have no pieces", hidden=True).replace(
+    "sum(gradient.double().square().sum() for gradient in gradients)",
+    "torch.stack([gradient.double().square().sum() for gradient in gradients]).sum()",
+)
 wrong("no-root", sentence="the square of the norm: take the root").replace("total.sqrt().item()", "total.item()")
 wrong("always-scales", sentence="the gradients scaled although their norm is below max_norm").replace(
     "min(1.0, max_norm / norm) if norm else 1.0", "max_norm / norm"
+)
+wrong("compares-the-square", same_as="always-scales").replace(
+    "min(1.0, max_norm / norm) if norm else 1.0", "max_norm / norm if norm**2 > max_norm else 1.0"
 )
 wrong("never-scales", sentence="the gradients as they were: scale them where the norm is above max_norm").replace(
     "gradient * scale", "gradient.clone()"
@@ -569,8 +571,11 @@ wrong("adds-all-norms", sentence="the sum of all pieces' norms: add up squares, 
 wrong("scales-inverse", sentence="the gradients times norm / max_norm: it is the other way round").replace(
     "max_norm / norm)", "norm / max_norm)"
 )
-wrong("scales-inverse-always", same_as="scales-inverse").replace(
-    "min(1.0, max_norm / norm) if norm else 1.0", "norm / max_norm"
+wrong("root-of-norms", sentence="the root of a sum of norms: add up their squares").replace(
+    "gradient.double().square().sum() for", "gradient.double().norm() for"
+)
+wrong("first-piece", sentence="the norm of each rank's first piece: add up the squares of all").replace(
+    "for gradient in gradients)", "for gradient in gradients[:1])"
 )
 wrong(
     "epsilon",
@@ -628,6 +633,9 @@ wrong("all-reduce-first", "The all-reduce comes first", caught_by="traffic").bod
     dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=shard_group)
     return mine
 """)
+wrong("divides-again", sentence="the mean divided by the number of replicas once more: AVG divides already").replace(
+    "return mine", "return mine / dist.get_world_size(replica_group)"
+)
 wrong("sums-both", sentence="the sum over all ranks: take the mean").replace("op=dist.ReduceOp.AVG, ", "")
 wrong(
     "sums-over-replicas", sentence="the sum over the replicas of the shard group's means: take the mean in both"
@@ -670,12 +678,6 @@ wrong(
 )
 wrong("groups-of-its-own-in-each-call", "use the groups that you are given").body(own_groups + "    return mine\n")
 right("ends-its-own-groups").body(own_groups + "    dist.destroy_process_group(own)\n    return mine\n")
-wrong("whole-world-at-once", "reduce-scatter first", caught_by="traffic").body("""
-    size = -(-gradient.numel() // shard_size)
-    flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel())).clone()
-    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
-    return flat[dist.get_rank(shard_group) * size :][:size].clone()
-""")
 right("divides-once").body("""
     size = (gradient.numel() + shard_size - 1) // shard_size
     parts = [gradient.new_zeros(size) for _ in range(shard_size)]
@@ -719,6 +721,10 @@ wrong(
         end = max(end, at) + a + b + c
     return end
 """)
+wrong("busiest", sentence="the time of the busiest station alone: layers also wait for the other two").body(
+    "return max(ready, default=0.0) + max(sum(down), sum(update), sum(up))"
+)
+wrong("no-layers", "a branch without `return`").replace("return free", "if not ready:\n    return\nreturn free")
 wrong("sum", sentence="the sum of all times: the stations work at the same time").body(
     "return sum(down) + sum(update) + sum(up) + 0.0"
 )
@@ -728,6 +734,9 @@ wrong(
 ).body("return max((sum(times) for times in zip(ready, down, update, up)), default=0.0)")
 wrong("never-goes-up", sentence="the end of the updates: the weights must go up, too").replace(
     "return free[-1]", "return free[-2]"
+)
+wrong("starts-to-go-up", sentence="when the last layer starts to go up: it must arrive").replace(
+    "return free[-1]", "return free[-1] - up[-1] if up else 0.0"
 )
 wrong("way-down-alone", sentence="the end of the way down: update and way up are missing").replace(
     "return free[-1]", "return free[0]"
@@ -781,7 +790,7 @@ wrong(
 ).replace("zip(ready, down, update, up)", "sorted(zip(ready, down, update, up))")
 
 wrong, right = ANSWERS.to("slices-to-read")
-wrong("reads-padding", sentence="slices with padding in them: nothing behind the last number is to be read").replace(
+wrong("reads-padding", sentence="slices with padding in them: read nothing after the last number").replace(
     "min((rank + 1) * mine, num_params)", "(rank + 1) * mine"
 )
 wrong("places-in-the-flat-tensor", sentence="places in the flat tensor: start and stop are places in the file").replace(
@@ -802,6 +811,7 @@ wrong("old-cut", sentence="the numbers of the old piece: today's pieces have a s
 wrong("old-pieces-rounded-down", sentence="slices of files that are rounded down: pieces are rounded up").replace(
     "-(-num_params // saved_size)", "num_params // saved_size"
 )
+wrong("two-files", sentence="the first two slices only").replace("return slices", "return slices[:2]")
 wrong("first-slice-only", sentence="the first slice only").replace("return slices", "return slices[:1]")
 wrong(
     "own-size", sentence="slices of files that hold as much as your pieces: they were cut for the old number of ranks"

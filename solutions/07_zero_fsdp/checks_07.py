@@ -59,7 +59,7 @@ SIZES_DIFFER = "Check failed: outputShape|times as many elements"
 PADDING = {
     SIZES_DIFFER: "Each rank's piece has the same length: pad the flat gradient with zeros, up to "
     "world_size times that.",
-    "is invalid for input of size": "Take as many numbers of the flat tensor as the shape has: behind the last one is "
+    "is invalid for input of size": "Take as many numbers of the flat tensor as the shape has: what comes after is "
     "padding.",
 }
 CASTS = PADDING | {
@@ -580,6 +580,9 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
         right={"the weight": weight, "its gradient": leaf.grad, "whether the weight itself was returned": True},
         mistakes={
             "the weight": {
+                "None, for its storage is still empty: resize that, and copy the numbers into it": lambda got: (
+                    got is None
+                ),
                 "what the memory held by chance: copy the gathered numbers into it": lambda got: (
                     isinstance(got, Tensor)
                     and not (got.any() and torch.isin(got.double(), padded.double()).all())  # may be zeros
@@ -723,7 +726,7 @@ def prefetched_forward(
                     "two: one in use, one on its way",
                     "That is all of them: start only the next gather, and let go of each weight after its layer."
                     if held > layers - 0.5
-                    else "Is the weight of the layer before still held, by some name?",
+                    else "Some name still holds the weight of the layer before, or two gathers are under way.",
                 )
         return "at most two whole weights are alive."
 
@@ -754,7 +757,7 @@ hidden_prefetched_forward = vary(
 # ---- mixed precision, norms, hybrid sharding
 
 
-@oracle(values=[(3, (3, 3)), (2, (5,))], traffic=[(4, (3, 5))], if_stuck=STUCK)
+@oracle(values=[(3, (2, 3)), (2, (5,))], traffic=[(4, (3, 3))], if_stuck=STUCK)  # pieces of other than P numbers
 def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> Case:
     """Gradients of 256 on rank 0 and small numbers elsewhere: bfloat16 can't add them."""
     bf16 = torch.bfloat16
@@ -820,18 +823,26 @@ hidden_mixed_precision_weight = vary(
 
 
 @oracle(
-    values=[([[0, 1]], 2, 1e6), ([[0, 1, 2]], 2, 1.0), ([[0, 1], [2, 3]], 2, 0.5)],
+    values=[([[0, 1]], 2, 100.0), ([[0, 1, 2]], 2, 1.0), ([[0, 1], [2, 3]], 2, 0.5)],
     traffic=[([[0, 1], [2, 3]], 3, 1.0)],
     if_stuck=STUCK,
 )
 def clip_shards(
-    draws: Draws, groups: list[list[int]], count: int, max_norm: float, dtype: torch.dtype = DOUBLE, empty: bool = False
+    draws: Draws,
+    groups: list[list[int]],
+    count: int,
+    max_norm: float,
+    dtype: torch.dtype = DOUBLE,
+    empty: bool = False,
+    unit: float = 1.0,
 ) -> Case:
-    """count: of pieces on each rank. Each group holds other numbers. empty: the last rank of each has no pieces."""
+    """count: of pieces on each rank. Each group holds other numbers, multiples of `unit`. empty: the last rank of each
+    has no pieces.
+    """
     ranks = sum(map(len, groups))
     of = {rank: number for number, members in enumerate(groups) for rank in members}
     pieces = [
-        [draws.integers(2 + number, dtype, seed=10 * rank + number) + rank + 5 for number in range(count)]  # no zero
+        [(draws.integers(2 + number, dtype, seed=10 * rank + number) + rank + 5) * unit for number in range(count)]
         for rank in range(ranks)
     ]
     if empty:
@@ -866,6 +877,7 @@ def clip_shards(
         in_order=True,  # the last rank's norm is often the largest
         world_size=ranks,
         driver=in_groups,
+        advice={"non-empty": "A rank may have no pieces: the sum of its squares is then 0."},
         traffic=traffic,
     )
 
@@ -874,7 +886,7 @@ def clip_shards(
 hidden_clip_shards = vary(
     clip_shards,
     values=[
-        ([[0, 2], [1, 3]], 1, 0.1),
+        ([[0, 2], [1, 3]], 1, 0.1, DOUBLE, False, 0.1),
         ([[0], [1, 2]], 3, 2.0, SINGLE),
         ([[0, 1, 2]], 2, 1.0, DOUBLE, True),
         ([[0]], 2, 0.25),
@@ -1009,7 +1021,7 @@ FROZEN = (
     vary(
         hidden_offload_end,
         values=[
-            ([0.5, 9.0, 6.0, 10.5], [1.0, 3.5, 0.5, 0.5], [2.5, 4.5, 3.5, 1.5], [3.5, 2.5, 5.0, 0.5]),
+            ([0.5, 9.0, 6.0, 10.5], [1.0, 3.5, 0.5, 0.5], [2.5, 4.5, 3.5, 1.5], [3.5, 2.5, 5.0, 5.0]),
             ([1.0, 2.0, 3.0], [0.5, 0.25, 0.5], [3.0, 1.0, 2.0], [1.0, 4.0, 0.5]),
             ([4.0, 1.0, 2.0], [1.0, 2.0, 0.5], [0.5, 3.0, 1.0], [2.0, 1.0, 0.25]),
             ([], [], [], []),

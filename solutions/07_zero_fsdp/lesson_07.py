@@ -187,7 +187,7 @@ figures.flat_pieces([6, 3, 6, 2], world_size=4)
 #
 # Three kinds of numbers need care:
 #
-# - A **tied** parameter has two names and one memory. It belongs in the flat tensor **once**, or its two copies drift
+# - A **tied** parameter has two names and one storage. It belongs in the flat tensor **once**, or its two copies drift
 #   apart. `model.parameters()` gives it once; `model.state_dict()` gives it twice.
 # - A **frozen** parameter (`requires_grad=False`) doesn't belong in it at all. Its gradient would be zero, and AdamW
 #   would still move it: **weight decay** pulls every number towards zero.
@@ -234,7 +234,7 @@ def flat_shard(model: nn.Module, rank: int, world_size: int) -> Tensor:
 # <details><summary>Hint</summary>
 #
 # `torch.cat` of `p.detach().flatten()` is the flat tensor, and `nn.functional.pad(flat, (0, 3))` puts three zeros
-# behind it. `-(-n // P)` is $n / P$ rounded up.
+# after it. `-(-n // P)` is $n / P$ rounded up.
 # </details>
 
 # %% check="flat-shard" judges="values" points=2
@@ -1430,8 +1430,7 @@ def slices_to_read(
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Number $i$ of the flat tensor lies in file $i$ // `saved`, at place $i$ % `saved`, where `saved` is the size of a
-# saved piece.
+# If saved pieces have $s$ numbers, number $i$ of the flat tensor lies in file `i // s`, at place `i % s`.
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #

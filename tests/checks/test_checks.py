@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -238,7 +239,7 @@ def test_a_wait_at_the_very_beginning_of_a_run_is_a_wait():
 def test_a_changed_input_is_seen_in_tensors_and_lists_of_them():
     expect_unchanged(answered([0], [[ONE]]), [ONE])
     expect_unchanged(answered([0], [[None]]), [None])
-    for after, before in ((2 * ONE, ONE), ([ONE, 2 * ONE], [ONE, ONE])):
+    for after, before in ((2 * ONE, ONE), ([ONE, 2 * ONE], [ONE, ONE]), (ONE.double(), ONE)):
         with pytest.raises(CheckFailed, match="must stay as it was"):
             expect_unchanged(answered([0], [[after]]), [before])
 
@@ -263,6 +264,25 @@ def test_training_the_callers_own_tensor_is_named(does, says):
         expect_unchanged(answer, [ONE])
     assert says in (words := str(failed.value)) and "copy: w.detach().clone().requires_grad_()" in words
     assert words.startswith("  rank 0: w ")
+
+
+def test_none_in_a_later_case_is_a_branch_without_a_return():
+    for cases, says in (([0], "not written yet"), ([1, 0], "a branch without `return`")):
+        run = Runner(lambda x: x or None)
+        with pytest.raises(CheckFailed, match=says):
+            for given in cases:
+                run(1, [given])
+
+
+def test_an_input_with_the_memory_of_another_tensor_has_changed():
+    def replaces(w, other):
+        w.data = other
+        return 1
+
+    for other in (2 * ONE, ONE.double()):
+        answer = Runner(partial(replaces, other=other))(1, [ONE.clone()])
+        with pytest.raises(CheckFailed, match="must stay as it was"):
+            expect_unchanged(answer, [ONE])
 
 
 def test_a_changed_input_has_the_name_that_the_answer_gives_it():

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 WIDTH = 78  # columns of a message's first line
 ASSUMES = (
-    "Hidden tests try cases that the notebook doesn't: does your code assume a number of ranks, a shape or a dtype?"
+    "Hidden tests try cases that the notebook doesn't: does your code rely on what the notebook's cases have in "
+    "common, such as a size, an order or a dtype?"
 )
 
 

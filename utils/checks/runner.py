@@ -158,7 +158,9 @@ class Runner:
         if all(result is None for result in results):
             raise CheckFailed(
                 "Every rank returned None.",
-                mistake="Is the function not written yet, or its `return` missing? Calls of `dist` return None "
+                mistake="In an earlier case it returned something: is there a branch without `return`?"
+                if self.runs[:-1]
+                else "Is the function not written yet, or its `return` missing? Calls of `dist` return None "
                 "too: they put their result into the tensor that you pass.",
             )
         return Answer(results, inputs_after, run, shared, names)

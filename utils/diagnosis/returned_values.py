@@ -44,8 +44,8 @@ def misused_value(source: str, line: int = 0) -> str:
         if user := misuse(call, returns, tree, parents):
             code = ast.unparse(user).split("\n")[0]
             code = code if len(code) <= LONGEST else code[: LONGEST - 4] + " ..."
-            is_kept = isinstance(user, ast.Attribute | ast.Call) and returns == NOTHING  # to wait for it
-            what_to_do = (ONLY_ASYNC if is_kept else WHAT_TO_DO[returns]).format(op=op)
+            kept = isinstance(user, ast.Attribute | ast.Call) or isinstance(parents[call], ast.Tuple)  # to wait for it
+            what_to_do = (ONLY_ASYNC if kept and returns == NOTHING else WHAT_TO_DO[returns]).format(op=op)
             return f"`{code}` takes what {op} returns: {returns}. {what_to_do}"
     return ""
 
@@ -72,7 +72,7 @@ def misuse(call: ast.Call, returns: str, tree: ast.AST, parents: dict[ast.AST, a
     """The statement or expression that takes the value of a call for its result; None if nothing does."""
     value: ast.AST = call
     user = parents.get(call)
-    while isinstance(user, ast.IfExp | ast.NamedExpr):
+    while isinstance(user, ast.IfExp | ast.NamedExpr | ast.Tuple):
         value, user = user, parents.get(user)
     if isinstance(user, ast.BinOp | ast.AugAssign):
         return user

@@ -32,17 +32,21 @@ def call_with(
     given = signature.bind_partial(*mine, **for_all).arguments  # a check may hand out a world_size of its own, as data
     free = signature.parameters.keys() - given.keys()
     known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in free}
-    kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
     before, held_before = [autograd_state(x) for x in mine], held(function)
     try:
         result = function(*mine, **for_all, **known)
         expect_none_left(held_before, function, [mine, for_all], result)
-        after = [autograd_change(x, was) or value for x, was, value in zip(mine, before, kept, strict=True)]
+        after = [autograd_change(x, was) or value for x, was, value in zip(mine, before, plain(mine), strict=True)]
         return Returned(result, after, shares_memory(result, mine))
     except LeftBehind:  # no exception of the function's own
         raise
     except catch as error:
-        return Returned(error, kept, False)
+        return Returned(error, plain(mine), False)
+
+
+def plain(inputs: list[Any]) -> list[Any]:
+    """The same without autograd, as they are now: a tensor's `.data` may be another tensor's, of another dtype."""
+    return [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
 
 
 def autograd_state(x: Any) -> tuple[bool, torch.Tensor | None]:
