@@ -144,9 +144,8 @@ def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
     for rank, after in enumerate(answer.inputs_after):
         before = [one_per_rank[rank] for one_per_rank in inputs]
         for number, (was, has_become) in enumerate(zip(before, after, strict=True), 1):
-            if isinstance(was, Witness) or equal_values(
-                has_become, was, strict=True
-            ):  # a dtype can change, through .data
+            # Strictly: through `.data`, a tensor can get another dtype.
+            if isinstance(was, Witness) or equal_values(has_become, was, strict=True):
                 continue
             name = answer.names[number - 1] if answer.names else ""
             which = name or ("the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}")

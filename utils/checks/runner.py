@@ -29,6 +29,11 @@ from .scores import Score
 from .show import show
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of a second
+NO_BRANCH = "In an earlier case it returned something: is there a branch without `return`?"
+NO_RETURN = (
+    "Is the function not written yet, or its `return` missing? Calls of `dist` return None too: they put their result "
+    "into the tensor that you pass."
+)
 
 # Checks compare times with formulas, and those hold at the datasheet's rates.
 simulate = partial(simulate_at_any_rates, rates="datasheet")
@@ -156,13 +161,7 @@ class Runner:
         self.runs.append(run)
         results, inputs_after, shared = (list(column) for column in zip(*run.results, strict=True))
         if all(result is None for result in results):
-            raise CheckFailed(
-                "Every rank returned None.",
-                mistake="In an earlier case it returned something: is there a branch without `return`?"
-                if self.runs[:-1]
-                else "Is the function not written yet, or its `return` missing? Calls of `dist` return None "
-                "too: they put their result into the tensor that you pass.",
-            )
+            raise CheckFailed("Every rank returned None.", mistake=NO_BRANCH if self.runs[:-1] else NO_RETURN)
         return Answer(results, inputs_after, run, shared, names)
 
     def world(self, request: RunRequest) -> Run:
