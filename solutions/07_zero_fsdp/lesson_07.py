@@ -126,7 +126,6 @@ figures.zero_stages(world_size=4)
 predict("GB per rank without ZeRO", ...)
 predict("GB per rank with ZeRO-1", ...)
 
-
 # %% exercise="state-bytes" difficulty=1 minutes=5
 def state_bytes(stage: int, num_params: int, world_size: int) -> int:
     """Bytes of weights, gradients and optimizer state that each rank holds.
@@ -142,7 +141,6 @@ def state_bytes(stage: int, num_params: int, world_size: int) -> int:
     states = piece if stage >= 1 else num_params
     return 2 * weights + 2 * gradients + 12 * states
     ### END SOLUTION
-
 
 # %% check="state-bytes" judges="values" points=2
 check(state_bytes, judges="values")
@@ -212,7 +210,6 @@ reveal(
     why="All of it. `.clone()` gives a piece of its own.",
 )
 
-
 # %% exercise="flat-shard" difficulty=2 minutes=8
 def flat_shard(model: nn.Module, rank: int, world_size: int) -> Tensor:
     """This rank's piece of all trainable parameters, laid end to end: no communication.
@@ -228,7 +225,6 @@ def flat_shard(model: nn.Module, rank: int, world_size: int) -> Tensor:
     flat = nn.functional.pad(flat, (0, size * world_size - len(flat)))
     return flat[rank * size : (rank + 1) * size].clone()
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -274,6 +270,24 @@ check(flat_shard, judges="memory")
 # %%
 predict("times N that ZeRO-1 sends", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# `nn.Parameter(shard)` is what the optimizer gets, once, before the first step. In a step, go from
+# `torch.cat([p.grad.flatten() ...])` to `piece.grad`, call `optimizer.step()`, and go back from `piece` to the
+# parameters.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# The gradients must be padded in the same way as the weights were. After the gather, cut off the padding and split what
+# is left by `p.numel()`: the pieces are views, to be copied into the parameters with `p.data.copy_(...)`.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Pad the flat gradient, and reduce-scatter it with `AVG` into a new tensor of the shard's length. Cast to the shard's
+# dtype, that is the shard's `.grad`. After the optimizer's step, cast the shard to the model's dtype and gather it into
+# the flat tensor, whose gradients nobody needs any more. Without the padding, that splits into the parameters' sizes.
+# </details>
 
 # %% exercise="zero-1" difficulty=3 minutes=15
 def zero_1(model: nn.Module, shard: Tensor, make_optimizer, rank: int, world_size: int):
@@ -312,26 +326,6 @@ def zero_1(model: nn.Module, shard: Tensor, make_optimizer, rank: int, world_siz
         return loss.detach()
 
     return step
-
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# `nn.Parameter(shard)` is what the optimizer gets, once, before the first step. In a step, go from
-# `torch.cat([p.grad.flatten() ...])` to `piece.grad`, call `optimizer.step()`, and go back from `piece` to the
-# parameters.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# The gradients must be padded in the same way as the weights were. After the gather, cut off the padding and split what
-# is left by `p.numel()`: the pieces are views, to be copied into the parameters with `p.data.copy_(...)`.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Pad the flat gradient, and reduce-scatter it with `AVG` into a new tensor of the shard's length. Cast to the shard's
-# dtype, that is the shard's `.grad`. After the optimizer's step, cast the shard to the model's dtype and gather it into
-# the flat tensor, whose gradients nobody needs any more. Without the padding, that splits into the parameters' sizes.
-# </details>
 
 # %% check="zero-1" judges="values" points=3
 check(zero_1, judges="values")
@@ -410,6 +404,23 @@ reveal(
 # %%
 predict("times N that ZeRO-2 sends, 4 microbatches", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The hook does what the middle of `zero_1` did, for one parameter. What remains for `step` is to run the backward
+# passes, to update, and to gather each parameter.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# After the hook, `p.grad` must be `None`, or the next microbatch adds to it. `piece.grad` is the sum over microbatches:
+# the first one sets it, the others add to it, and after the update it starts again.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Hook: pad the flat gradient, set `p.grad` to `None`, reduce-scatter, cast, and add the result to the shard's gradient.
+# Step: go backward from the loss of each microbatch, divided by their number. Then update, clear the shards' gradients,
+# and gather each parameter.
+# </details>
 
 # %% exercise="zero-2" difficulty=4 minutes=20
 def zero_2(
@@ -456,25 +467,6 @@ def zero_2(
 
     return step
 
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# The hook does what the middle of `zero_1` did, for one parameter. What remains for `step` is to run the backward
-# passes, to update, and to gather each parameter.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# After the hook, `p.grad` must be `None`, or the next microbatch adds to it. `piece.grad` is the sum over microbatches:
-# the first one sets it, the others add to it, and after the update it starts again.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Hook: pad the flat gradient, set `p.grad` to `None`, reduce-scatter, cast, and add the result to the shard's gradient.
-# Step: go backward from the loss of each microbatch, divided by their number. Then update, clear the shards' gradients,
-# and gather each parameter.
-# </details>
-
 # %% check="zero-2" judges="values" points=3
 check(zero_2, judges="values")
 
@@ -488,7 +480,6 @@ check(zero_2, judges="traffic")
 # ### What accumulation costs
 # Two ways to accumulate four microbatches, on 4 ranks: yours, and lesson 05's, which keeps whole gradients on every
 # rank and reduces them once. Eight layers of 32 x 32, in float64.
-
 
 # %% tags=["notebook-only"]
 def cut_each(model, rank, world_size):
@@ -573,7 +564,6 @@ figures.gather_compute_free(layers=3)
 # in-place change of a tensor, and refuses to go backward through one that has changed since it was saved. It is right
 # to do so, except here, where the same values come back. A change made through `weight.data` isn't counted.
 
-
 # %%
 def filled_again_through(way):
     """Whether backward runs after the weight has been filled again, through .data or
@@ -594,6 +584,22 @@ def filled_again_through(way):
 print("through weight.detach():", filled_again_through("weight.detach()"))
 print("through weight.data:    ", filled_again_through("weight.data"))
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# `weight.untyped_storage().nbytes()` says whether the memory is there. `weight.numel()` and `weight.element_size()`
+# work without it.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# Gather into a flat tensor of $P \cdot S$ numbers, resize the storage, copy the first $n$ numbers through
+# `weight.data`.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Cast the shard before you gather it: the narrow dtype travels. The storage takes $n$ times `element_size()` bytes, and
+# what is copied into it has the weight's shape.
+# </details>
 
 # %% exercise="gather-weight" difficulty=3 minutes=10
 def gather_weight(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
@@ -618,24 +624,6 @@ def gather_weight(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
 def free_weight(weight: Tensor) -> None:
     """Take away the memory of a weight."""
     weight.untyped_storage().resize_(0)
-
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# `weight.untyped_storage().nbytes()` says whether the memory is there. `weight.numel()` and `weight.element_size()`
-# work without it.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# Gather into a flat tensor of $P \cdot S$ numbers, resize the storage, copy the first $n$ numbers through
-# `weight.data`.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Cast the shard before you gather it: the narrow dtype travels. The storage takes $n$ times `element_size()` bytes, and
-# what is copied into it has the weight's shape.
-# </details>
 
 # %% check="gather-weight" judges="values" points=3
 check(gather_weight, judges="values")
@@ -662,6 +650,23 @@ check(gather_weight, judges="traffic")
 # %%
 predict("times N that ZeRO-3 sends", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The forward pass is a loop over `zip(weights, pieces)`: gather, `x = layer(x, weight)`, free if `reshard`, and a hook
+# on `x`. The reduction is the one in `zero_2`, without microbatches.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# `gather_weight` does nothing if the weight is there. So the hook on the output can call it in both cases, with and
+# without `reshard`.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `partial(before_backward, weight, piece)` can be the hook: autograd adds the gradient as the last argument. It returns
+# nothing: what a hook returns would replace the gradient. (A `lambda` in a loop sees the **last** layer's `weight`.)
+# Free the weight before you reduce, so that less is alive at a time.
+# </details>
 
 # %% exercise="zero-3" difficulty=4 minutes=20
 def zero_3(
@@ -724,25 +729,6 @@ def zero_3(
 
     return step
 
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# The forward pass is a loop over `zip(weights, pieces)`: gather, `x = layer(x, weight)`, free if `reshard`, and a hook
-# on `x`. The reduction is the one in `zero_2`, without microbatches.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# `gather_weight` does nothing if the weight is there. So the hook on the output can call it in both cases, with and
-# without `reshard`.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# `partial(before_backward, weight, piece)` can be the hook: autograd adds the gradient as the last argument. It returns
-# nothing: what a hook returns would replace the gradient. (A `lambda` in a loop sees the **last** layer's `weight`.)
-# Free the weight before you reduce, so that less is alive at a time.
-# </details>
-
 # %% check="zero-3" judges="values" points=3
 check(zero_3, judges="values")
 
@@ -755,7 +741,6 @@ check(zero_3, judges="traffic")
 # %% [markdown]
 # ### All stages, measured
 # One step of each stage on 4 ranks: the same 8 layers as before. How much does it send, and what is alive afterwards?
-
 
 # %% tags=["notebook-only"]
 def one_step(rank, world_size, stage, reshard=True):
@@ -814,6 +799,22 @@ reveal(
 # %%
 predict("ms with prefetch", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# `dist.all_gather_single(flat, shard, async_op=True)` returns a handle. The first gather starts before the loop. The
+# last layer has nothing to prefetch.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# In round $i$: wait for gather $i$, start gather $i + 1$, compute layer $i$. Starting all gathers at once would be as
+# fast, and would hold all weights.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Keep the gather that is under way, its tensor and its handle, under one name. At the top of the loop, move both to two
+# other names and wait. That also drops the weight of the layer before. If any name still holds it, there are three.
+# </details>
 
 # %% exercise="prefetched-forward" difficulty=3 minutes=15
 def prefetched_forward(
@@ -842,24 +843,6 @@ def prefetched_forward(
     return x
     ### END SOLUTION
 
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# `dist.all_gather_single(flat, shard, async_op=True)` returns a handle. The first gather starts before the loop. The
-# last layer has nothing to prefetch.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# In round $i$: wait for gather $i$, start gather $i + 1$, compute layer $i$. Starting all gathers at once would be as
-# fast, and would hold all weights.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Keep the gather that is under way, its tensor and its handle, under one name. At the top of the loop, move both to two
-# other names and wait. That also drops the weight of the layer before. If any name still holds it, there are three.
-# </details>
-
 # %% check="prefetched-forward" judges="values" points=2
 check(prefetched_forward, judges="values")
 
@@ -873,7 +856,6 @@ check(prefetched_forward, judges="memory")
 # ### On the timeline
 # Eight ranks, 8 layers. The GPU and the links of this virtual cluster are such that a gather takes 2 ms and a layer
 # takes 3 ms.
-
 
 # %% tags=["notebook-only"]
 def textbook(gather=2e-3, compute=3e-3, ranks=8, dim=1024, rows=1024):
@@ -933,7 +915,6 @@ reveal(
 # stages in their shortest form, at full size, on tensors without values. A hook handles each gradient as soon as it is
 # there, and when the backward pass is over, the rank asks what it holds. Gradients stay in bfloat16, as in the paper.
 
-
 # %%
 def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
     """Bytes that are alive when the backward pass is over, before the update."""
@@ -987,7 +968,6 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
     with track_memory() as memory:
         return memory.live
 
-
 # %% [markdown]
 # The GPUs have unlimited memory; otherwise the first stages couldn't run. The model starts with whole weights here;
 # large models are made on the meta device and filled shard by shard.
@@ -1038,6 +1018,22 @@ reveal(
 # together: the forward pass gathers, the backward pass reduces and scatters. Then ordinary code can use the weight, and
 # `backward()` does the rest. (This form leaves the freeing out.)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Where is the cast? In the forward pass before the gather, so that 2 bytes travel; in the backward pass before the
+# reduction, so that 4 do.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# `flat[:n].view(shape)`, with $n$ the product of `shape`, takes the padding off; the backward pass puts it back on
+# before it scatters.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Backward returns one gradient for each argument of forward: that of the shard, in float32 as the shard is, and `None`
+# for the two others.
+# </details>
 
 # %% exercise="mixed-precision-weight" difficulty=3 minutes=10
 class GatherInBf16(torch.autograd.Function):
@@ -1075,24 +1071,6 @@ def mixed_precision_weight(
     """
     return GatherInBf16.apply(shard, shape, world_size)
 
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# Where is the cast? In the forward pass before the gather, so that 2 bytes travel; in the backward pass before the
-# reduction, so that 4 do.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# `flat[:n].view(shape)`, with $n$ the product of `shape`, takes the padding off; the backward pass puts it back on
-# before it scatters.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Backward returns one gradient for each argument of forward: that of the shard, in float32 as the shard is, and `None`
-# for the two others.
-# </details>
-
 # %% check="mixed-precision-weight" judges="values" points=3
 check(mixed_precision_weight, judges="values")
 
@@ -1109,7 +1087,6 @@ check(mixed_precision_weight, judges="traffic")
 
 # %%
 predict("norm of the whole gradient", ...)
-
 
 # %% exercise="clip-shards" difficulty=2 minutes=8
 def clip_shards(
@@ -1132,7 +1109,6 @@ def clip_shards(
     return norm, [gradient * scale for gradient in gradients]
     ### END SOLUTION
 
-
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
@@ -1144,7 +1120,6 @@ check(clip_shards, judges="values")
 
 # %% check="clip-shards" judges="traffic" points=1
 check(clip_shards, judges="traffic")
-
 
 # %% tags=["notebook-only"]
 def three_and_four(rank, world_size):
@@ -1182,7 +1157,6 @@ reveal(
 # %%
 predict("GB that a rank all-reduces", ...)
 
-
 # %% exercise="hybrid-reduce" difficulty=2 minutes=8
 def hybrid_reduce(
     gradient: Tensor, shard_group: dist.ProcessGroup, replica_group: dist.ProcessGroup
@@ -1205,7 +1179,6 @@ def hybrid_reduce(
     return mine
     ### END SOLUTION
 
-
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
@@ -1223,7 +1196,6 @@ check(hybrid_reduce, judges="traffic")
 # Where do the groups come from? A mesh makes them all, on every rank and in the same order, which is what
 # `dist.new_group` demands. `get_group("shard")` is this rank's own group on that axis. Here is all that a step sends:
 # two gathers of 8 GB of weights and one reduction of 8 GB of gradients.
-
 
 # %% tags=["notebook-only"]
 def all_reduce_first(gradient, shard_group, replica_group):
@@ -1310,7 +1282,6 @@ reveal(
 # %%
 predict("seconds until the second weight is back", ...)
 
-
 # %% exercise="offload-end" difficulty=2 minutes=8
 def offload_end(
     ready: list[float], down: list[float], update: list[float], up: list[float]
@@ -1329,7 +1300,6 @@ def offload_end(
             free[station] = at = max(at, free[station]) + takes
     return free[-1]
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -1402,6 +1372,21 @@ figures.recut(numbers=10, before=4, after=3)
 # On 3 ranks, pieces have 4 numbers. Rank 1 of 3 needs the numbers 4 to 7, so it reads `[(1, 1, 3), (2, 0, 2)]`: places
 # 1 and 2 of saved rank 1, places 0 and 1 of saved rank 2.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# If saved pieces have $s$ numbers, number $i$ of the flat tensor lies in file `i // s`, at place `i % s`.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# This rank needs the numbers from `rank * mine` up to `(rank + 1) * mine`, but none beyond `num_params`: what follows
+# is padding, in the files as well. Some ranks may need nothing.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Walk from your first number: `divmod` by the size of a saved piece gives the file and the place in it. The slice ends
+# where the file ends or where your numbers end, whichever comes first. Go on from there.
+# </details>
 
 # %% exercise="slices-to-read" difficulty=3 minutes=12
 def slices_to_read(
@@ -1426,23 +1411,6 @@ def slices_to_read(
     return slices
     ### END SOLUTION
 
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# If saved pieces have $s$ numbers, number $i$ of the flat tensor lies in file `i // s`, at place `i % s`.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# This rank needs the numbers from `rank * mine` up to `(rank + 1) * mine`, but none beyond `num_params`: what follows
-# is padding, in the files as well. Some ranks may need nothing.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Walk from your first number: `divmod` by the size of a saved piece gives the file and the place in it. The slice ends
-# where the file ends or where your numbers end, whichever comes first. Go on from there.
-# </details>
-
 # %% check="slices-to-read" judges="values" points=3
 check(slices_to_read, judges="values")
 
@@ -1454,7 +1422,6 @@ check(slices_to_read, judges="values")
 # what; on loading, each rank reads the slices that it needs. Four ranks train for three steps with FSDP and save the
 # model and the optimizer. Two ranks load both and train for two more steps. The weights should be those of a single
 # process that never stopped.
-
 
 # %% tags=["notebook-only"]
 def train_with_fsdp(rank, world_size, steps, folder, first=0, save=False):
@@ -1567,7 +1534,6 @@ print(
 # their own, so they overlap with computing. Virtual ranks look like CPUs to FSDP, so here each call waits. Which calls
 # there are, in what order, and what a rank holds, is the same.
 
-
 # %%
 def fsdp_step(rank, world_size, mesh=None, **options):
     weights = [torch.empty(4096, 4096) for _ in range(4)]
@@ -1657,7 +1623,6 @@ print(f"mp_policy saves {in_all:.2f} ms; where float32 is as fast, {gathers:.2f}
 # have the same dtype and be frozen or not frozen together. `fully_shard` cuts **each** parameter along its first
 # dimension instead. A matrix with 5 rows, on 4 ranks:
 
-
 # %%
 def five_rows(rank, world_size):
     linear = nn.Linear(16, 5, bias=False)
@@ -1685,7 +1650,6 @@ spawn(five_rows, 4).results
 # Against it, tensor parallelism as in lesson 08: of each two layers, the first is cut by columns and the second by
 # rows. Both train 8 layers of 8,192 by 8,192 on 8 GPUs: in one node, or one in each of 8 nodes. **Predict** which is
 # faster.
-
 
 # %%
 # an all-reduce in the forward pass, in the backward pass, or in neither
@@ -1832,6 +1796,22 @@ def try_plan(plan):
     )
     return run
 
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# The gathers of a step take the same time for any number of rows, so more rows hide them better. The update takes the
+# same time for any number of microbatches. What fills the memory? `try_plan(...).memory()` shows it.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# A layer in `recompute` keeps only half of its activations, and costs another forward pass. A weight in `keep` saves a
+# gather, but takes memory that more rows could use. Does either pay off while the gathers are hidden anyway?
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# For one microbatch and for several, find the largest number of rows that fits, and compare. Par's estimate leaves
+# room: with a single microbatch, there are no gradients of shards yet when most activations are alive.
+# </details>
 
 # %% exercise="training-plan" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
@@ -1853,24 +1833,6 @@ def training_plan(layers: int, dim: int, world_size: int, memory: float) -> dict
     rows = int((0.9 * memory - state - whole) / of_a_row)
     return {"rows": rows, "keep": [], "recompute": [], "microbatches": 1}
     ### END SOLUTION
-
-
-# %% [markdown]
-# <details><summary>Hint 1: what to look at</summary>
-#
-# The gathers of a step take the same time for any number of rows, so more rows hide them better. The update takes the
-# same time for any number of microbatches. What fills the memory? `try_plan(...).memory()` shows it.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# A layer in `recompute` keeps only half of its activations, and costs another forward pass. A weight in `keep` saves a
-# gather, but takes memory that more rows could use. Does either pay off while the gathers are hidden anyway?
-# </details>
-# <details><summary>Hint 3: beyond par</summary>
-#
-# For one microbatch and for several, find the largest number of rows that fits, and compare. Par's estimate leaves
-# room: with a single microbatch, there are no gradients of shards yet when most activations are alive.
-# </details>
 
 # %% tags=["notebook-only"]
 run = try_plan(training_plan(40, 18_032, 8, 40e9))
