@@ -176,9 +176,5 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
-def shown_name(student: str) -> str:
-    return shortened(printable(student), MAX_NAME)
-
-
 def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"

@@ -34,27 +34,24 @@ class JudgementCache:
 
     def find(self, student: str, digest: str) -> Judgement | None:
         """The student's judgement if it was made from inputs with this digest; None if there isn't one to be read."""
-        try:
-            entry = json.loads(self.file(student).read_text(encoding="utf-8"))
-            return Judgement.from_json(json.dumps(entry["judgement"])) if entry["digest"] == digest else None
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
+        found = self.entry(student, "digest", digest)
+        return found[0] if found else None
 
     def find_answers(self, student: str, nb: NotebookNode) -> Judgement | None:
         """The latest judgement of the same answers, whatever the checks and the limits were then."""
-        try:
-            entry = json.loads(self.file(student).read_text(encoding="utf-8"))
-            same = entry["answers"] == digest_of_answers(nb)
-            return Judgement.from_json(json.dumps(entry["judgement"])) if same else None
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
+        found = self.entry(student, "answers", digest_of_answers(nb))
+        return found[0] if found else None
 
     def find_stamped(self, student: str, stamp: str) -> tuple[Judgement, str] | None:
         """The student's judgement and its digest, if it was made when the files had this stamp."""
+        return self.entry(student, "stamp", stamp) if stamp else None
+
+    def entry(self, student: str, name: str, value: str) -> tuple[Judgement, str] | None:
+        """The student's judgement and its digest, if there is one to be read whose field of this name is the same."""
         try:
             entry = json.loads(self.file(student).read_text(encoding="utf-8"))
-            found = Judgement.from_json(json.dumps(entry["judgement"])), str(entry["digest"])
-            return found if stamp and entry["stamp"] == stamp else None
+            same = entry[name] == value
+            return (Judgement.from_json(json.dumps(entry["judgement"])), str(entry["digest"])) if same else None
         except (OSError, ValueError, TypeError, KeyError):
             return None
 

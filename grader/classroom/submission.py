@@ -35,17 +35,6 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from grader.classroom.notebook_file import LINKED, Folder, NotANotebook, count, is_link, names_in, read_bytes
 from grader.sandbox.bounded import TooMuch
 
-__all__ = [
-    "NotANotebook",
-    "OfficialCells",
-    "Submission",
-    "add_problem",
-    "count",
-    "grade_id",
-    "problems",
-    "read_notebook",
-]
-
 NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "code": new_code_cell,
     "markdown": new_markdown_cell,

@@ -10,7 +10,8 @@ from nbformat.notebooknode import NotebookNode
 from grader.classroom.course import ClassroomError, Course
 from grader.classroom.grades import printable
 from grader.classroom.nbgrader_plugins import clear
-from grader.classroom.submission import NotANotebook, grade_id, read_notebook
+from grader.classroom.notebook_file import NotANotebook
+from grader.classroom.submission import grade_id, read_notebook
 from grader.judging.check_cells import is_check
 from grader.judging.verdict import PASSED
 

@@ -22,7 +22,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from grader.classroom.submission import count, grade_id
+from grader.classroom.notebook_file import count
+from grader.classroom.submission import grade_id
 from grader.judging.check_cells import extra_credit, is_check
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
 from grader.pages import number, page, visible

@@ -25,9 +25,10 @@ from nbgrader import utils
 
 from grader.classroom.course import Course
 from grader.classroom.grades import Grades, read_grades
+from grader.classroom.notebook_file import count
 from grader.classroom.one_submission import read_graded
 from grader.classroom.similarity import OFFICIAL, Pair, similar_answers
-from grader.classroom.submission import NO_ANSWER, Lesson, count, grade_id, is_copy, modified, notebooks_beside
+from grader.classroom.submission import NO_ANSWER, Lesson, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
 from grader.pages.board import Row, board, board_name, how_far, made_up_name

@@ -12,7 +12,7 @@ from .collectives import LETTERS, draw_cell, enough_colours
 from .picture import COLOURS, GREY, INK, PAPER, Look, Picture
 
 Point: TypeAlias = tuple[float, float]
-ROUND = "round,pad=0,rounding_size=0.15"
+TEAM: Look = {"boxstyle": "round,pad=0,rounding_size=0.15", "edgecolor": INK, "linewidth": 0.8}  # a frame around it
 
 
 def arrow(panel: Axes, start: Point, end: Point, bend: float = 0, colour: str = INK, shrink: float = 10) -> None:
@@ -179,8 +179,7 @@ def folding(size: int = 6) -> Picture:
         for place in range(size):
             asleep = row == 1 and place >= power
             disc(panel, place, row, place, PAPER if asleep else COLOURS[1] if place < power else COLOURS[0])
-    box: Look = {"boxstyle": ROUND, "facecolor": COLOURS[2], "edgecolor": INK, "linewidth": 0.8, "alpha": 0.5}
-    panel.add_patch(FancyBboxPatch((-0.4, 0.6), power - 0.2, 0.8, **box))
+    panel.add_patch(FancyBboxPatch((-0.4, 0.6), power - 0.2, 0.8, facecolor=COLOURS[2], alpha=0.5, **TEAM))
     for place in range(power, size):
         arrow(panel, (place, 0), (place - power, 0), bend=0.3)
         arrow(panel, (place - power, 2), (place, 2), bend=0.3)
@@ -199,13 +198,8 @@ def two_levels(nodes: int = 2, local: int = 4) -> Picture:
         panel.set_title(name, color=INK, fontsize=10)
         across, inside = [(seat, 0, 1, nodes) for seat in range(local)], [(0, node, local, 1) for node in range(nodes)]
         for frame, (x, y, wide, tall) in enumerate(across if number == 1 else inside):
-            box: Look = {
-                "boxstyle": ROUND,
-                "facecolor": COLOURS[frame % len(COLOURS)],
-                "edgecolor": INK,
-                "linewidth": 0.8,
-            }
-            panel.add_patch(FancyBboxPatch((x - 0.4, y - 0.4), wide - 0.2, tall - 0.2, **box))
+            colour = COLOURS[frame % len(COLOURS)]
+            panel.add_patch(FancyBboxPatch((x - 0.4, y - 0.4), wide - 0.2, tall - 0.2, facecolor=colour, **TEAM))
         for node in range(nodes):
             panel.text(-0.6, node, f"node {node}", ha="right", va="center", color=INK, fontsize=9)
             for seat in range(local):

@@ -37,9 +37,7 @@ def cluster(machine: Cluster) -> Picture:
     shape = f"{plural(machine.nodes, 'node')} x {plural(machine.gpus_per_node, 'GPU')}"
     picture = Picture(width + 0.3, below + 0.65, f"{machine.name}: {shape}")
     picture.suptitle(picture.title, color=INK, fontsize=12, fontweight="bold", y=1 - 0.06 / (below + 0.65), va="top")
-    panel = picture.add_axes((0, 0, 1, 1))
-    panel.set(xlim=(-0.15, width + 0.15), ylim=(below, -0.65))
-    panel.axis("off")
+    panel = picture.bare_panel((0, 0, 1, 1), (-0.15, width + 0.15), (below, -0.65))
     for node in range(drawn):
         draw_node(panel, machine, node, node * (wide + GAP), wide, tall, columns)
     if folded:

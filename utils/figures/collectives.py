@@ -79,15 +79,8 @@ def stages(states: list[State], names: list[str], title: str) -> Picture:
         panel.set_title(name, color=INK, fontsize=10)
         panel.axis("off")
         for rank, cells in enumerate(state):
-            panel.text(
-                rank,
-                -0.75,
-                f"rank {rank}" if world_size < 5 else str(rank),
-                ha="center",
-                va="center",
-                color=INK,
-                fontsize=9,
-            )
+            label = f"rank {rank}" if world_size < 5 else str(rank)
+            panel.text(rank, -0.75, label, ha="center", va="center", color=INK, fontsize=9)
             for depth, cell in enumerate(cells):
                 draw_cell(panel, rank, depth, cell)
     picture.subplots_adjust(left=0.02, right=0.98, bottom=0.04, top=1 - 0.62 / picture.get_figheight(), wspace=0.12)
@@ -108,17 +101,8 @@ def draw_cell(panel: Axes, x: float, y: float, text: str) -> None:
     for stripe, source in enumerate(sources):
         part = width / len(sources)
         panel.add_patch(Rectangle((left + stripe * part, top), part, height, color=COLOURS[source], linewidth=0))
-    panel.add_patch(
-        Rectangle(
-            (left, top),
-            width,
-            height,
-            fill=False,
-            edgecolor=INK if text else GREY,
-            linestyle="-" if text else ":",
-            linewidth=1,
-        )
-    )
+    colour, line = (INK, "-") if text else (GREY, ":")
+    panel.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=colour, linestyle=line, linewidth=1))
     panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9, linespacing=1)
 
 

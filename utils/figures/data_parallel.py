@@ -17,9 +17,7 @@ def data_parallel_step(shards: list[int]) -> Picture:
     world_size = len(shards)
     enough_colours(world_size)
     picture = Picture(1.35 * world_size + 2.1, 2.6, "one step of data parallelism")
-    panel = picture.add_axes((0.01, 0.01, 0.98, 0.85))
-    panel.set(xlim=(-1.9, world_size - 0.45), ylim=(len(STEPS) - 0.4, -0.95))
-    panel.axis("off")
+    panel = picture.bare_panel((0.01, 0.01, 0.98, 0.85), (-1.9, world_size - 0.45), (len(STEPS) - 0.4, -0.95))
     first = 0
     for rank, rows in enumerate(shards):
         panel.text(rank, -0.7, f"rank {rank}", ha="center", va="center", color=INK, fontsize=9)
@@ -57,10 +55,8 @@ def buckets(members: list[list[int]], sizes: list[int]) -> Picture:
     """
     bucket_of = {number: bucket for bucket, numbers in enumerate(members) for number in numbers}
     picture = Picture(8, 1.85, "the last layers' gradients are ready first, and fill the first bucket")
-    panel = picture.add_axes((0.01, 0.02, 0.98, 0.76))
+    panel = picture.bare_panel((0.01, 0.02, 0.98, 0.76), (-0.005, 1.005), (1.5, -1.15))
     whole, left = sum(sizes), 0.0
-    panel.set(xlim=(-0.005, 1.005), ylim=(1.5, -1.15))
-    panel.axis("off")
     for number, size in enumerate(sizes):
         width, bucket = size / whole, bucket_of.get(number)
         colour = PAPER if bucket is None else COLOURS[bucket % len(COLOURS)]
@@ -91,9 +87,8 @@ def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, 
             ends[name].append(max(ends[name][-1], at) + long)
     latest = max(of_plan[-1] for of_plan in ends.values())
     picture = Picture(8, 0.7 + 0.8 * len(plans), "communication still exposed after the backward pass")
-    panel = picture.add_axes((0.16, 0.03, 0.66, 0.9 - 0.34 / picture.get_figheight()))
-    panel.set(xlim=(-0.003 * latest, 1.003 * latest), ylim=(len(plans) - 0.5 + 0.06, -0.5))
-    panel.axis("off")
+    place = (0.16, 0.03, 0.66, 0.9 - 0.34 / picture.get_figheight())
+    panel = picture.bare_panel(place, (-0.003 * latest, 1.003 * latest), (len(plans) - 0.5 + 0.06, -0.5))
     for row, (name, (_, took)) in enumerate(plans.items()):
         panel.text(-0.01 * latest, row, name, ha="right", va="center", color=INK, fontsize=9)
         bar(panel, 0, backward, row - 0.38, WORK["backward"], f"backward: {backward:.3g} {unit}")

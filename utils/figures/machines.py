@@ -83,10 +83,8 @@ def roofline(peak: float, bandwidth: float | dict[str, float], points: dict[str,
 def tiles(tiles_a_side: int, row: int, column: int, step: int) -> Picture:
     """C = A B in tiles: the tile of C being computed, and the tiles of A and B that one step of its sum needs."""
     picture = Picture(6.4, 2.5, f"one tile of C, step {step + 1} of {tiles_a_side}")
-    panel = picture.add_axes((0, 0, 1, 0.86))
-    panel.set(xlim=(-0.6, 3 * tiles_a_side + 3.2), ylim=(tiles_a_side + 0.9, -0.3))
-    panel.set_aspect("equal")
-    panel.axis("off")
+    limits = (-0.6, 3 * tiles_a_side + 3.2), (tiles_a_side + 0.9, -0.3)
+    panel = picture.bare_panel((0, 0, 1, 0.86), *limits, aspect="equal")
     strips = {"A": ((row, None), (row, step)), "B": ((None, column), (step, column)), "C": ((), (row, column))}
     for place, (name, (strip, tile)) in enumerate(strips.items()):
         left = place * (tiles_a_side + 1.3)
@@ -108,10 +106,7 @@ def topology(matrix: list[list[str]], title: str, ring: list[int] | None = None)
     The more NVLinks, the wider the line; fast links are drawn over slow ones.
     """
     picture = Picture(5.6, 3.9, title)
-    panel = picture.add_axes((0, 0, 1, 0.9))
-    panel.set(xlim=(-1.5, 2.7), ylim=(-1.3, 1.3))
-    panel.set_aspect("equal")
-    panel.axis("off")
+    panel = picture.bare_panel((0, 0, 1, 0.9), (-1.5, 2.7), (-1.3, 1.3), aspect="equal")
     size = len(matrix)
     spots = around(size)
     in_ring = {frozenset(pair) for pair in zip(ring or [], [*(ring or [])[1:], *(ring or [])[:1]], strict=True)}
@@ -138,10 +133,8 @@ def rendezvous(world_size: int) -> Picture:
     picture = Picture(6.4, 3.4, "a rendezvous")
     apart, joined = picture.subplots(1, 2)
     spots = around(world_size)
-    for panel, words in (
-        (apart, "each writes its address,\nand reads the others'"),
-        (joined, "then all are connected"),
-    ):
+    titles = {apart: "each writes its address,\nand reads the others'", joined: "then all are connected"}
+    for panel, words in titles.items():
         panel.set(xlim=(-1.5, 1.5), ylim=(-1.25, 1.25))
         panel.set_aspect("equal")
         panel.axis("off")

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any, TypeAlias
 
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
@@ -45,6 +46,15 @@ class Picture(Figure):
         self.title = title
         size = min(12.0, 72 * width / (BOLD * len(title))) if title else 12.0  # points
         self.suptitle(title, color=INK, fontsize=size, fontweight="bold", x=0.5, y=max(0.97, 1 - 0.12 / height))
+
+    def bare_panel(
+        self, place: tuple[float, float, float, float], x: tuple[float, float], y: tuple[float, float], **look: Any
+    ) -> Axes:
+        """A panel without axes. place: its left, bottom, width and height, as parts of the picture's. x, y: limits."""
+        panel = self.add_axes(place)
+        panel.set(xlim=x, ylim=y, **look)
+        panel.axis("off")
+        return panel
 
     def png(self) -> bytes:
         drawn, content = io.BytesIO(), io.BytesIO()

@@ -20,9 +20,7 @@ DEADLOCK = "#CC2222"
 def pipeline(layers: list[str]) -> Picture:
     """The stages side by side, and what crosses their boundaries. layers[r]: the text in rank r's box."""
     picture = Picture(WIDEST, 1.9, "activations go forward, the gradient of each stage's input comes back")
-    panel = picture.add_axes((0.01, 0.02, 0.98, 0.78))
-    panel.set(xlim=(-0.35, 2 * len(layers) - 0.65), ylim=(-0.1, 1.1))
-    panel.axis("off")
+    panel = picture.bare_panel((0.01, 0.02, 0.98, 0.78), (-0.35, 2 * len(layers) - 0.65), (-0.1, 1.1))
     for rank, words in enumerate(layers):
         left = 2 * rank
         panel.add_patch(Rectangle((left, 0.1), 1, 0.8, facecolor=COLOURS["F"][1], edgecolor=INK, linewidth=0.9))

@@ -25,24 +25,14 @@ def sharded_matmul(cut: str, tp_size: int = 2) -> Picture:
     picture = Picture(7.4, 3.1, f"{cut[:-1]}-parallel: w is cut into {cut}")
     panel = sheet(picture, 15, 5.9)
     ranks, names = range(tp_size), [f"rank {rank}" for rank in range(tp_size)]
+    colours = [COLOURS[rank] for rank in ranks]
     if columns:
         matrix(panel, 0.2, 1.2, 3, 3, [PAPER], True, "x", "whole on every rank\n(B, D)")
-        matrix(panel, 4.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "w", "columns\n(D, F/t) each", names)
-        matrix(
-            panel,
-            9.2,
-            1.2,
-            4,
-            3,
-            [COLOURS[r] for r in ranks],
-            True,
-            "y",
-            "features, side by side\n(B, F/t) each",
-            names,
-        )
+        matrix(panel, 4.2, 1.2, 4, 3, colours, True, "w", "columns\n(D, F/t) each", names)
+        matrix(panel, 9.2, 1.2, 4, 3, colours, True, "y", "features, side by side\n(B, F/t) each", names)
     else:
-        matrix(panel, 0.2, 1.2, 3.6, 3, [COLOURS[r] for r in ranks], True, "x", "features\n(B, D/t) each", names)
-        matrix(panel, 4.8, 1.0, 2.6, 3.4, [COLOURS[r] for r in ranks], False, "w", "rows\n(D/t, F) each", names)
+        matrix(panel, 0.2, 1.2, 3.6, 3, colours, True, "x", "features\n(B, D/t) each", names)
+        matrix(panel, 4.8, 1.0, 2.6, 3.4, colours, False, "w", "rows\n(D/t, F) each", names)
         for r in ranks:
             matrix(panel, 8.5 + 3.2 * r, 1.2, 2.5, 3, [COLOURS[r]], True, "y" if r == 0 else "", "", [names[r]])
             if r:
@@ -144,14 +134,9 @@ def layer_doors(sequence_parallel: bool) -> Picture:
         colour = COLOURS[0] if inside or sequence_parallel else PAPER
         panel.add_patch(Rectangle((x, 1.1), wide, 2 * narrow, facecolor=PAPER, edgecolor=GREY, linestyle=":"))
         box(panel, x, 1.1, wide, tall, colour, name)
-        below = "features / t" if inside else "tokens / t" if sequence_parallel else "whole"
-        shape = (
-            f"(B, S, {'F' if name == 'MLP' else 'D'}/t)"
-            if inside
-            else "(B, S/t, D)"
-            if sequence_parallel
-            else "(B, S, D)"
-        )
+        below, shape = ("tokens / t", "(B, S/t, D)") if sequence_parallel else ("whole", "(B, S, D)")
+        if inside:
+            below, shape = "features / t", f"(B, S, {'F' if name == 'MLP' else 'D'}/t)"
         panel.text(x + wide / 2, 3.0, below, **small())
         panel.text(x + wide / 2, 3.5, shape, **small())
         x += wide
@@ -168,10 +153,7 @@ def layer_doors(sequence_parallel: bool) -> Picture:
 
 def sheet(picture: Picture, wide: float, tall: float) -> Axes:
     """A panel without axes, with (0, 0) at its top left."""
-    panel = picture.add_axes((0.01, 0.02, 0.98, 1 - 0.4 / picture.get_figheight()))
-    panel.set(xlim=(0, wide), ylim=(tall, 0))
-    panel.axis("off")
-    return panel
+    return picture.bare_panel((0.01, 0.02, 0.98, 1 - 0.4 / picture.get_figheight()), (0, wide), (tall, 0))
 
 
 def small() -> Look:

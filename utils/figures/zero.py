@@ -85,10 +85,7 @@ def gather_compute_free(layers: int = 3) -> Picture:
 
 
 def sheet(picture: Picture, x: tuple[float, float], y: tuple[float, float]) -> Axes:
-    panel = picture.add_axes((0.01, 0.02, 0.98, 0.96 - 0.32 / picture.get_figheight()))
-    panel.set(xlim=x, ylim=y)
-    panel.axis("off")
-    return panel
+    return picture.bare_panel((0.01, 0.02, 0.98, 0.96 - 0.32 / picture.get_figheight()), x, y)
 
 
 def block(panel: Axes, left: float, row: float, wide: float, colour: str, text: str) -> None:

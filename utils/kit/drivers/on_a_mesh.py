@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..placements import USES, Layout, both_passes, converter, cut_dim, moved
-from .backward import DriveResult, drive
+from .backward import DriveResult, drive, my_group
 
 Step = tuple[int, str, str]  # (axis, old placement, new placement)
 
@@ -47,10 +47,7 @@ def each_conversion(
 
     members: the ranks of each group that has a tensor of its own; by default, all ranks are one
     """
-    group = None
-    for ranks in members:
-        one = dist.new_group(list(ranks))
-        group = one if dist.get_rank() in ranks else group
+    group = my_group(dist.get_rank(), [list(ranks) for ranks in members]) if members else None
     made = {name: function(xs[name], *pair, group=group, **for_all) for name, pair in pairs.items()}
     return made if any(value is not None for value in made.values()) else None
 
@@ -59,11 +56,7 @@ def on_mesh(
     function: Callable[..., Any], *given: Any, rank: int, world_size: int, mesh: Sequence[int], **for_all: Any
 ) -> Any:
     """Call `function` with the mesh, this rank's coordinates on it, and its groups, one along each axis."""
-    groups = []
-    for axis in range(len(mesh)):
-        for members in groups_along(mesh, axis):
-            group = dist.new_group(members)
-            groups += [group] * (rank in members)
+    groups = [my_group(rank, groups_along(mesh, axis)) for axis in range(len(mesh))]
     return function(*given, **for_all, mesh=tuple(mesh), coordinates=places(mesh)[rank], groups=groups)
 
 

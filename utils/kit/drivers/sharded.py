@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...recording.storages import Storages
 from ...recording.track_memory import track_memory
 from ..mlp import layer, loss_of
+from .backward import my_group
 from .left_behind import leaving_no_groups
 
 
@@ -144,13 +144,7 @@ def in_groups(
 
     groups: {name of the argument: the members of all such groups, in the order in which they are made}
     """
-    given_groups = {}
-    for name, of_all in groups.items():
-        for members in of_all:
-            group = dist.new_group(members)
-            if rank in members:
-                given_groups[name] = group
-    return function(*given, **for_all, **given_groups)
+    return function(*given, **for_all, **{name: my_group(rank, of_all) for name, of_all in groups.items()})
 
 
 def backward_in_groups(

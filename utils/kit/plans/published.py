@@ -46,44 +46,14 @@ MODELS = {
     "llama-3-405b-128k": replace(LLAMA_3_405B, length=131_072),  # section 3.3.2
     "nemotron-4-15b": Model(32, 6144, 48, 4096, 256_000, 8, ffn=24_576),  # arXiv 2402.16819, table 1
     "nemotron-4-340b": Model(96, 18_432, 96, 4096, 256_000, 8, ffn=73_728),  # arXiv 2406.11704, table 1
-    "mixtral-8x7b": Model(
-        32,
-        4096,
-        32,
-        4096,
-        32_000,
-        8,
-        ffn=14_336,
-        gated=True,
-        experts=8,
-        top=2,  # arXiv 2401.04088, table 1
-    ),
-    "grok-1": Model(
-        64,
-        6144,
-        48,
-        8192,
-        131_072,
-        8,
-        ffn=32_768,
-        gated=True,
-        experts=8,
-        top=2,  # github.com/xai-org/grok-1, run.py
-    ),
-    "deepseek-v2": Model(
-        *(60, 5120, 128, 4096, 102_400, 1, 128, 1536, True),  # arXiv 2405.04434, section 3.1.2
-        experts=160,
-        top=6,
-        shared=2,
-        plain=1,
-    ),
-    "deepseek-v3": Model(
-        *(61, 7168, 128, 4096, 129_280, 1, 128, 2048, True),  # arXiv 2412.19437, section 4.2
-        experts=256,
-        top=8,
-        shared=1,
-        plain=3,
-    ),
+    # arXiv 2401.04088, table 1
+    "mixtral-8x7b": Model(32, 4096, 32, 4096, 32_000, 8, ffn=14_336, gated=True, experts=8, top=2),
+    # github.com/xai-org/grok-1, run.py
+    "grok-1": Model(64, 6144, 48, 8192, 131_072, 8, ffn=32_768, gated=True, experts=8, top=2),
+    # arXiv 2405.04434, section 3.1.2
+    "deepseek-v2": Model(60, 5120, 128, 4096, 102_400, 1, 128, 1536, True, experts=160, top=6, shared=2, plain=1),
+    # arXiv 2412.19437, section 4.2
+    "deepseek-v3": Model(61, 7168, 128, 4096, 129_280, 1, 128, 2048, True, experts=256, top=8, shared=1, plain=3),
 }
 
 

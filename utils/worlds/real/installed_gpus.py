@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from ...text.rank_sets import format_ranks
+
 DRIVER = "/dev/nvidiactl"  # exists where NVIDIA's driver is installed
 BUSY = 0.2  # a GPU is busy if processes other than this kernel hold more than this fraction of its memory
 
@@ -105,10 +107,4 @@ def held_by_this_process(nvml: Any, handle: object, index: int) -> int:
 
 def spans(gpus: list[InstalledGpu]) -> str:
     """Their numbers, as in "0-5, 7"."""
-    runs: list[list[int]] = []
-    for number in sorted(gpu.number for gpu in gpus):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return format_ranks(sorted(gpu.number for gpu in gpus), most=len(gpus))
