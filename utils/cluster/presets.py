@@ -139,8 +139,13 @@ A100 = Gpu(
 )
 H100 = Gpu(
     flops={
-        **{"fp8": 1979e12, "bf16": 989e12, "fp16": 989e12, "tf32": 494.5e12, "fp32": 67e12},
-        **{"fp64": 34e12, "int8": 1979e12},  # fp64: 67 in tensor cores
+        "fp8": 1979e12,
+        "bf16": 989e12,
+        "fp16": 989e12,
+        "tf32": 494.5e12,
+        "fp32": 67e12,
+        "fp64": 34e12,  # 67 in tensor cores
+        "int8": 1979e12,
     },
     memory=80e9,
     bandwidth=3.35e12,
@@ -150,8 +155,14 @@ H100 = Gpu(
 H200 = replace(H100, memory=141e9, bandwidth=4.8e12)  # the same chip
 B200 = Gpu(
     flops={
-        **{"fp4": 9000e12, "fp8": 4500e12, "bf16": 2250e12, "fp16": 2250e12, "tf32": 1125e12},
-        **{"fp32": 75e12, "fp64": 37e12, "int8": 4500e12},
+        "fp4": 9000e12,
+        "fp8": 4500e12,
+        "bf16": 2250e12,
+        "fp16": 2250e12,
+        "tf32": 1125e12,
+        "fp32": 75e12,
+        "fp64": 37e12,
+        "int8": 4500e12,
     },
     memory=180e9,
     bandwidth=8e12,
@@ -160,8 +171,14 @@ B200 = Gpu(
 )
 GB200 = Gpu(
     flops={
-        **{"fp4": 10000e12, "fp8": 5000e12, "bf16": 2500e12, "fp16": 2500e12, "tf32": 1250e12},
-        **{"fp32": 80e12, "fp64": 40e12, "int8": 5000e12},
+        "fp4": 10000e12,
+        "fp8": 5000e12,
+        "bf16": 2500e12,
+        "fp16": 2500e12,
+        "tf32": 1250e12,
+        "fp32": 80e12,
+        "fp64": 40e12,
+        "int8": 5000e12,
     },
     memory=186e9,
     bandwidth=8e12,
@@ -171,73 +188,124 @@ GB200 = Gpu(
 # One core of a laptop, with its share of what all cores share.
 CORE = Gpu(flops={"fp32": 80e9, "fp64": 40e9}, memory=2e9, bandwidth=6e9, launch=5e-6)
 
-A100_NVLINK = Link(NVLINK_LATENCY, 300e9, achieved=NVLINK_3)
-H100_NVLINK = Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4)
-INFINIBAND = Link(INFINIBAND_LATENCY, 50e9, achieved=NDR)
-
-
-def node(
-    name: str, gpu: Gpu, intra: Link, inter: Link, *sources: str, gpus_per_node: int = 8, nics: int | None = None
-) -> Cluster:
-    """A preset with one node: find_cluster gives it as many as it needs. sources: of all but the ESTIMATES."""
-    return Cluster(name, 1, gpus_per_node, gpu, intra, inter, nics, (*sources, ESTIMATES))
-
-
 PRESETS = {
     cluster.name: cluster
     for cluster in (
-        node(
-            *("dgx-a100", A100, A100_NVLINK, Link(INFINIBAND_LATENCY, 25e9, achieved=HDR)),
-            "GPU: NVIDIA A100 datasheet, A100 80GB SXM, the figures without sparsity; fp64 without tensor cores",
-            "inside a node: NVLink 3, 600 GB/s both ways together (the same datasheet)",
-            "between nodes: 8 ConnectX-6 of 200 Gb/s for compute (NVIDIA DGX A100 datasheet)",
+        Cluster(
+            "dgx-a100",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=A100,
+            intra=Link(NVLINK_LATENCY, 300e9, achieved=NVLINK_3),
+            inter=Link(INFINIBAND_LATENCY, 25e9, achieved=HDR),
+            sources=(
+                "GPU: NVIDIA A100 datasheet, A100 80GB SXM, the figures without sparsity; fp64 without tensor cores",
+                "inside a node: NVLink 3, 600 GB/s both ways together (the same datasheet)",
+                "between nodes: 8 ConnectX-6 of 200 Gb/s for compute (NVIDIA DGX A100 datasheet)",
+                ESTIMATES,
+            ),
         ),
-        node(
-            *("dgx-h100", H100, H100_NVLINK, INFINIBAND),
-            "GPU: NVIDIA H100 datasheet, H100 SXM; it prints figures with sparsity, these are half of them",
-            "inside a node: NVLink 4, 900 GB/s both ways together (the same datasheet)",
-            "between nodes: 8 ConnectX-7 of 400 Gb/s for compute (NVIDIA DGX H100 datasheet)",
+        Cluster(
+            "dgx-h100",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=H100,
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
+            inter=Link(INFINIBAND_LATENCY, 50e9, achieved=NDR),
+            sources=(
+                "GPU: NVIDIA H100 datasheet, H100 SXM; it prints figures with sparsity, these are half of them",
+                "inside a node: NVLink 4, 900 GB/s both ways together (the same datasheet)",
+                "between nodes: 8 ConnectX-7 of 400 Gb/s for compute (NVIDIA DGX H100 datasheet)",
+                ESTIMATES,
+            ),
         ),
-        node(
-            *("dgx-h200", H200, H100_NVLINK, INFINIBAND),
-            "GPU: NVIDIA H200 datasheet, H200 SXM: 141 GB and 4.8 TB/s; all peaks are those of H100 SXM",
-            "inside a node: NVLink 4, 900 GB/s both ways together (the same datasheet)",
-            "between nodes: 8 ConnectX-7 of 400 Gb/s for compute (NVIDIA DGX H200 datasheet)",
+        Cluster(
+            "dgx-h200",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=H200,
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
+            inter=Link(INFINIBAND_LATENCY, 50e9, achieved=NDR),
+            sources=(
+                "GPU: NVIDIA H200 datasheet, H200 SXM: 141 GB and 4.8 TB/s; all peaks are those of H100 SXM",
+                "inside a node: NVLink 4, 900 GB/s both ways together (the same datasheet)",
+                "between nodes: 8 ConnectX-7 of 400 Gb/s for compute (NVIDIA DGX H200 datasheet)",
+                ESTIMATES,
+            ),
         ),
-        node(
-            *("dgx-b200", B200, Link(NVLINK_LATENCY, 900e9, achieved=NVLINK_5), INFINIBAND),
-            "GPU: NVIDIA Blackwell datasheet, HGX B200, half of the figures with sparsity; tf32 is half of bf16 "
-            "(the datasheet rounds it to 1.1 PFLOP/s)",
-            "memory: 1,440 GB and 64 TB/s for 8 GPUs (NVIDIA DGX B200 datasheet); HGX B200's says 7.7 TB/s per GPU",
-            "inside a node: NVLink 5, 1.8 TB/s both ways together (NVIDIA Blackwell datasheet)",
-            "between nodes: 8 ConnectX-7 of 400 Gb/s (NVIDIA DGX B200 datasheet)",
+        Cluster(
+            "dgx-b200",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=B200,
+            intra=Link(NVLINK_LATENCY, 900e9, achieved=NVLINK_5),
+            inter=Link(INFINIBAND_LATENCY, 50e9, achieved=NDR),
+            sources=(
+                "GPU: NVIDIA Blackwell datasheet, HGX B200, half of the figures with sparsity; tf32 is half of bf16 "
+                "(the datasheet rounds it to 1.1 PFLOP/s)",
+                "memory: 1,440 GB and 64 TB/s for 8 GPUs (NVIDIA DGX B200 datasheet); HGX B200's says 7.7 TB/s per GPU",
+                "inside a node: NVLink 5, 1.8 TB/s both ways together (NVIDIA Blackwell datasheet)",
+                "between nodes: 8 ConnectX-7 of 400 Gb/s (NVIDIA DGX B200 datasheet)",
+                ESTIMATES,
+            ),
         ),
-        node(
-            *("gb200-nvl72", GB200, Link(NVLINK_LATENCY, 900e9, achieved=RACK), INFINIBAND),
-            "one node is one rack, all of it one NVLink domain: 18 compute trays x 4 GPUs",
-            "GPU: NVIDIA Blackwell datasheet, GB200 NVL72, one of 72 GPUs, half of the figures with sparsity",
-            "inside a node: NVLink 5, 1.8 TB/s both ways together (the same datasheet)",
-            "between nodes: one ConnectX-7 of 400 Gb/s per GPU (NVIDIA DGX GB200 datasheet)",
+        Cluster(
+            "gb200-nvl72",
+            nodes=1,
             gpus_per_node=72,  # 18 compute trays of 4
+            gpu=GB200,
+            intra=Link(NVLINK_LATENCY, 900e9, achieved=RACK),
+            inter=Link(INFINIBAND_LATENCY, 50e9, achieved=NDR),
+            sources=(
+                "one node is one rack, all of it one NVLink domain: 18 compute trays x 4 GPUs",
+                "GPU: NVIDIA Blackwell datasheet, GB200 NVL72, one of 72 GPUs, half of the figures with sparsity",
+                "inside a node: NVLink 5, 1.8 TB/s both ways together (the same datasheet)",
+                "between nodes: one ConnectX-7 of 400 Gb/s per GPU (NVIDIA DGX GB200 datasheet)",
+                ESTIMATES,
+            ),
         ),
-        node(
-            *("ethernet-cloud", H100, H100_NVLINK, Link(ETHERNET_LATENCY, 25e9)),
-            "a3-highgpu-8g, 8 x H100 SXM: the GPUs and NVLink of dgx-h100",
-            "between nodes: 4 NICs of 200 Gb/s for the GPUs, TCP over Ethernet (Google Cloud, Networking and GPU "
-            "machines, A3 High); its latency is that of A3 Mega",
+        Cluster(
+            "ethernet-cloud",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=H100,
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
+            inter=Link(ETHERNET_LATENCY, 25e9),
             nics=4,
+            sources=(
+                "a3-highgpu-8g, 8 x H100 SXM: the GPUs and NVLink of dgx-h100",
+                "between nodes: 4 NICs of 200 Gb/s for the GPUs, TCP over Ethernet (Google Cloud, Networking and GPU "
+                "machines, A3 High); its latency is that of A3 Mega",
+                ESTIMATES,
+            ),
         ),
-        node(
-            *("gcp-a3-mega", H100, H100_NVLINK, Link(ETHERNET_LATENCY, 25e9)),
-            "a3-megagpu-8g, 8 x H100 SXM: the GPUs and NVLink of dgx-h100",
-            "between nodes: 8 NICs of 200 Gb/s for the GPUs, Ethernet (Google Cloud, Networking and GPU machines, "
-            "A3 Mega); the latency is made to fit its smallest all-reduce",
+        Cluster(
+            "gcp-a3-mega",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=H100,
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
+            inter=Link(ETHERNET_LATENCY, 25e9),
+            sources=(
+                "a3-megagpu-8g, 8 x H100 SXM: the GPUs and NVLink of dgx-h100",
+                "between nodes: 8 NICs of 200 Gb/s for the GPUs, Ethernet (Google Cloud, Networking and GPU machines, "
+                "A3 Mega); the latency is made to fit its smallest all-reduce",
+                ESTIMATES,
+            ),
         ),
-        node(
-            *("aws-p5", H100, H100_NVLINK, Link(ETHERNET_LATENCY, 50e9)),
-            "p5.48xlarge, 8 x H100 SXM: the GPUs and NVLink of dgx-h100",
-            "between nodes: 3,200 Gb/s of Elastic Fabric Adapter per node (Amazon EC2 P5 instances), 400 Gb/s per "
-            "GPU; its latency is that of gcp-a3-mega, since none is published",
+        Cluster(
+            "aws-p5",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=H100,
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
+            inter=Link(ETHERNET_LATENCY, 50e9),
+            sources=(
+                "p5.48xlarge, 8 x H100 SXM: the GPUs and NVLink of dgx-h100",
+                "between nodes: 3,200 Gb/s of Elastic Fabric Adapter per node (Amazon EC2 P5 instances), 400 Gb/s per "
+                "GPU; its latency is that of gcp-a3-mega, since none is published",
+                ESTIMATES,
+            ),
         ),
         Cluster(
             "laptop",
