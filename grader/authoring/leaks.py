@@ -25,7 +25,7 @@ from grader.authoring.lesson import Lesson, Problem, checks_name, find_lessons, 
 from grader.authoring.markers import REGION, solution_lines
 
 ROOMS = "utils/checks/rooms"  # in the bundle
-RECORDS = ("frozen_cases.json", "best_scores.json", "timelines.json", "mistakes.json")  # which visible checks read
+RECORDS = ("frozen_cases.json", "best_scores.json", "timelines.json", "mistakes.json")  # read by visible checks
 SOLUTION_CELL = "answer-to-"  # how the id of a cell with an answer for self-study begins
 FROM_ROOT = ("LICENSE", "LICENSE-TEXT", "setup_env.py", "requirements.txt")
 MIN_TELLING = 16  # characters

@@ -44,7 +44,7 @@ NOT_AN_ESSAY = (
     "an essay's cell holds BEGIN and END SOLUTION alone, between them a model answer and a rubric whose points add up "
     "to the essay's, in lines such as '- 2 points: names the link'"
 )
-SCORE = "score"  # what the check of a challenge judges
+SCORE = "score"  # judged by the check of a challenge
 NOT_A_NAME = "a lesson must be called NN_topic, such as 01_collectives (lower-case, digits, _)"
 HEADER = re.compile(r"# ---\n(#.*\n)*?# ---\n")  # jupytext adds it when the file is saved from JupyterLab
 NOT_HERE = re.compile(r"(BEGIN|END) (HIDDEN TESTS|MARK SCHEME)|### (HASHED )?AUTOTEST|grader\.hidden")

@@ -40,7 +40,7 @@ from grader.judging.verdict import NOT_RUN, Judgement
 from grader.judging.worker import JudgeSettings
 
 PROJECT = Path(__file__).resolve().parents[2]
-READ_BY = ("submission.py", "notebook_file.py")  # what makes the official cells of a submission's files
+READ_BY = ("submission.py", "notebook_file.py")  # the makers of the official cells of a submission's files
 HEAVY = 5 << 20  # bytes in a folder; a lesson has half a megabyte
 MADE_FROM = ".made-from"  # beside a feedback page: feedback_keys of when it was written
 

@@ -37,7 +37,7 @@ NAMES = {
 class HandIn:
     """What the zip holds of one student."""
 
-    place: str = ""  # what the platform calls it: the beginning of the files' names
+    place: str = ""  # the platform's name for it: the beginning of the files' names
     files: dict[str, zipfile.ZipInfo] = field(default_factory=dict)  # by the names that they get
     when: datetime = datetime.min  # the newest file's date
     late: bool = False  # as the platform marks it

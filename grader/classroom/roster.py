@@ -18,7 +18,7 @@ COLUMNS = {
     "lms_user_id": ("lms_user_id", "lms user id"),
 }
 CANVAS = "sis login id"  # its gradebook; there, "Student" is "Lovelace, Ada", and "ID" a number of its own
-A_FOLDER = re.compile(r"\w[\w.@+-]*")  # what can be a student's id: their folders have this name
+A_FOLDER = re.compile(r"\w[\w.@+-]*")  # a possible student's id: their folders have this name
 
 
 def import_roster(course: Course, file: Path) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from utils.kit.witness import Witness
 from utils.worlds.virtual.calls import VirtualCall
 from utils.worlds.virtual.simulated_world import event_fields
 
-Stays = SlowMemory | Witness  # what a check hands to its ranks, and the hub keeps: they get stand-ins
+Stays = SlowMemory | Witness  # objects that a check hands to its ranks and the hub keeps: they get stand-ins
 MAX_BYTES = 1 << 29  # sent and received by all ranks of one run together
 MAX_CALLS, MAX_OTHER_MESSAGES = 50_000, 100_000  # per rank and run
 MAX_CLAIMS = 500_000  # spans of computing, or samples of memory; in CPU_SECONDS no rank can make so many

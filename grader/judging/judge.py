@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from grader.inside.slices import Slice
 
 MEMORY = 4 << 30  # bytes, for what a submission sends to this process: a rank is ended when it takes more
-JUDGE_SECONDS, HASTY_JUDGE_SECONDS = 60, 10  # of computing for one check, of this process
+JUDGE_SECONDS, HASTY_JUDGE_SECONDS = 60, 10  # this process's computing for one check
 SLEEPS = 20  # times as long as that, a check may take: only a process that hangs does
 HASTY_TOTAL = 120  # seconds of a submission, until the rest is put off
 MAX_TEXT = 10_000  # characters of a verdict: some checks quote all that they were given

@@ -16,7 +16,7 @@ from grader.sandbox.bubblewrap import Limits
 MAX_HOSTS = 4  # the most that one submission may use up
 CPU_SECONDS = 5  # computing time of one rank in one run; a right answer takes a tenth of one
 CPU_SECONDS_EACH = 1  # a run in which all compute gets CPU_SECONDS, and this for each of its ranks
-RUN_SECONDS = 60  # that the hub waits for the ranks of one run, less what a busy machine has delayed them
+RUN_SECONDS = 60  # the hub's patience with one run's ranks, less what a busy machine has delayed them
 HASTY_SECONDS = 5  # the same for a submission that is put off when it takes longer
 MOST_DELAY = 20  # times as long a run may take, whatever has delayed it
 HOST_LIMITS = Limits(wall=24 * 3600, cpu=24 * 3600)  # the hub limits the time of each run

@@ -119,7 +119,7 @@ class RemoteRunner(Runner):
         except RankCrashed:
             if stays:
                 raise
-            if self.reused:  # what an earlier run has left in a process may be to blame
+            if self.reused:  # an earlier run may have left something in a process
                 self.flags = []
             # It may be the machine's fault, which was short of memory, say.
             run = self.run_ranks(request, orders, stays)

@@ -49,7 +49,7 @@ class Look(NamedTuple):
 
     kind: Kind
     colour: str = GREY
-    order: float = 0  # of painting
+    order: float = 0  # the order of painting
 
 
 @dataclass(slots=True)

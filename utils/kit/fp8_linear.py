@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ..recording.torch_private import scaled_product
 
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
-MULTIPLE = 16  # what sizes must be divisible by
+MULTIPLE = 16  # divisor of all sizes
 SMALLEST = 1e-12  # stands for the largest number of a tensor of zeros
 
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from ..recording.regions import region
 from .generators import generator_of
 
-Routing = Sequence[Sequence[int]]  # of each of a rank's tokens: the numbers of its experts
+Routing = Sequence[Sequence[int]]  # for each of a rank's tokens, the numbers of its experts
 
 
 def draw_routing(

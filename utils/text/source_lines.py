@@ -14,7 +14,7 @@ from .package import FOLDER, LESSONS
 # Packages of any environment, even one this Python does not run in: .../lib/python3.12/site-packages/...
 IN_ENVIRONMENT = re.compile(r".*[/\\](lib(32|64)?[/\\]python3(\.\d+t?)?|Lib)[/\\](site|dist)-packages[/\\]")
 
-MOST_BYTES = 8 << 20  # of a file with source
+MOST_BYTES = 8 << 20  # largest source file
 
 
 def lines_of(file: str) -> list[str]:

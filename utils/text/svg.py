@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 INK, PAPER = "#222222", "#FFFFFF"
-GREEN = "var(--jp-success-color1, #2e7d32)"  # of words: JupyterLab's own, which differs between light and dark themes
+GREEN = "var(--jp-success-color1, #2e7d32)"  # JupyterLab's green for words; it differs between light and dark themes
 # In a dark theme, the paper becomes the theme's ground and the ink white, while hues stay; docs/book/_static/book.css
 # does the same. The first selector is JupyterLab's, the second VS Code's. Where a viewer ignores styles, as JupyterLab
 # does in a notebook that it doesn't trust, the paper is white.

@@ -115,7 +115,7 @@ def through_backward(
     """
     calls: list[str] = []
     given: list[int] = []  # addresses of the tensors that the checkpoint is called with
-    inner: dict[int, ref[Tensor]] = {}  # those of them that are not leaves
+    inner: dict[int, ref[Tensor]] = {}  # the ones that are not leaves
     saved: list[int] = []  # addresses, as hooks see them
     leaf, w = x.clone().requires_grad_(), nn.Parameter(weight.clone())
 

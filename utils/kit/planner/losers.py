@@ -19,7 +19,7 @@ SAID = {
     "pp": "messages",
     "dp": "gradients",
 }
-LEAST = 0.002  # of a step: differences below are not worth a word
+LEAST = 0.002  # share of a step: smaller differences are not worth a word
 
 
 class Loser(NamedTuple):

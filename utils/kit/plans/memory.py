@@ -52,15 +52,15 @@ def layer_bytes(model: Model, tp: int, tokens: int, rows: int, recompute: str) -
     stream = 2 * own * model.width  # a tensor of the residual stream
     heads = 2 * tokens * (2 * model.queries // tp + 2 * keys) + 4 * tokens * model.heads // tp
     inner = 2 * tokens * model.dense_ffn // tp
-    inside = 2 * rows * model.ffn  # of all tp ranks' rows, a part of the columns
+    inside = 2 * rows * model.ffn  # all tp ranks' rows, a part of the columns
     there = 2 * rows * model.width
     active = 0 if recompute == "selective" else 1
-    norms = 2 * (stream + 8 * own)  # what comes out, a mean and a deviation
+    norms = 2 * (stream + 8 * own)  # the output, a mean and a deviation
     kept = 2 * stream + norms + heads + (into + active) * inner
     freed = 0
     if model.experts:  # backward begins with them
         kept += (into + active) * inside + 2 * there + 4 * own * (model.experts + 3 * model.top)
-        inner, own_rows, freed = inside, there, cut * there  # what the sum over a token's experts kept
+        inner, own_rows, freed = inside, there, cut * there  # kept by the sum over a token's experts
     else:
         own_rows = stream
     whole = own_rows * tp
@@ -111,14 +111,14 @@ def live_layers(plan: Plan, model: Model, batch: int, stage: int) -> int:
     each = plan.layers(model)
     if mine < each and stage == 0:
         return most_alive(0, plan.pp, count, tuple(plan.chunk_layers(model, 0)))
-    return under_way * each // plan.chunks - (each - mine)  # of the last stage's last chunk, one microbatch
+    return under_way * each // plan.chunks - (each - mine)  # one microbatch of the last stage's last chunk
 
 
 def working_bytes(plan: Plan, model: Model, stage: int) -> int:
     """The most that the first backward of a layer, the output or the embeddings need; two messages with a pipeline."""
     stream, kept, most = of_layer(plan, model)
     needs = [most + (kept - stream if plan.recompute == "full" else 0)]
-    if model.vocabulary and stage == plan.pp - 1:  # what the norm keeps; logits, in 16 and in 32 bits
+    if model.vocabulary and stage == plan.pp - 1:  # kept by the norm; logits, in 16 and in 32 bits
         needs.append(2 * stream + (8 * plan.tokens(model) + 6 * plan.tokens(model) * model.vocabulary) // plan.tp)
     if model.vocabulary and stage == 0:  # all layers of the chunk are done then
         done = plan.chunk_layers(model, stage)[0] * (stream if plan.recompute == "full" else kept)

@@ -22,7 +22,7 @@ from .plan import RECOMPUTE, Plan, plans
 from .seconds import compose, range_of, seconds_of
 
 MOST_CP = 4  # between nodes
-WITHIN = 0.05  # what tests allow the formula's pieces to be off by
+WITHIN = 0.05  # the formula's tolerance in tests
 
 
 @dataclass(frozen=True)

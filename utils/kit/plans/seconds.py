@@ -114,7 +114,7 @@ def bubble_seconds(plan: Plan, stages: list[float], middle: float) -> float:
 
     stages: as stages_of has them; middle: one that has all its layers and nothing else
     """
-    chunks = [stage - (1 - 1 / plan.chunks) * middle for stage in stages]  # that chunk of the first, of the last stage
+    chunks = [stage - (1 - 1 / plan.chunks) * middle for stage in stages]  # the chunk on the first and last stage
     return sum(chunks) + (plan.pp - len(stages)) * chunks[0] - max(chunks)
 
 

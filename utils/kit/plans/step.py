@@ -27,7 +27,7 @@ from .products import DTYPE
 from .schedule import Task, schedule
 from .weights import update
 
-Kept = tuple[Tensor | None, GradientEdge | None]  # what went into a piece, and where its backward begins
+Kept = tuple[Tensor | None, GradientEdge | None]  # a piece's input, and where its backward begins
 
 
 def alike(plan: Plan) -> Callable[[int], tuple[int, int]]:
@@ -66,7 +66,7 @@ class Stage:
 
     def __init__(self, rank: int, model: Model, plan: Plan, batch: int):
         self.rank, self.plan = rank, plan
-        self.ranks = plan.tp * plan.replicas  # of a stage
+        self.ranks = plan.tp * plan.replicas  # ranks per stage
         self.stage, within = divmod(rank, self.ranks)
         self.count, self.shape = plan.microbatches(batch), (plan.tokens(model) // plan.tp, model.width)
         self.chunks, self.tables = self.pieces(model, within), model.vocabulary > 0
@@ -203,7 +203,7 @@ class Stage:
 
     def backward(self, chunk: int, microbatch: int, grad: Tensor | None) -> Tensor | None:
         kept = self.kept.pop((chunk, microbatch))
-        if grad is None:  # of the loss, or if the model ends in a layer, of what that returns
+        if grad is None:  # the loss's gradient, or the last layer's
             grad = torch.empty(()) if self.tables else torch.empty(self.shape, dtype=DTYPE)
         for piece in reversed(self.chunks[chunk]):
             x, edge = kept.pop()
