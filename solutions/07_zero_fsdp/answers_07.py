@@ -91,6 +91,9 @@ wrong("cut-each", sentence="a piece of each parameter: lay all of them end to en
 wrong("chunks", sentence="pieces that differ in length: the last ones are padded with zeros").replace(
     "flat[rank * size : (rank + 1) * size].clone()", "torch.cat(parameters).tensor_split(world_size)[rank].clone()"
 )
+wrong(
+    "one-too-long", sentence="a piece with one number too many: where P divides N there is no padding", hidden=True
+).replace("-(-len(flat) // world_size)", "len(flat) // world_size + (len(flat) % world_size > 0 or world_size == 1)")
 right("fills-its-piece").body("""
     flat = nn.utils.parameters_to_vector([p for p in model.parameters() if p.requires_grad]).detach()
     size = (len(flat) + world_size - 1) // world_size
@@ -195,6 +198,10 @@ wrong(
     "new-optimizer-each-step",
     sentence="if each step makes a new optimizer, which has forgotten its averages: make one, before the first step",
 ).replace("optimizer.step()", "make_optimizer([piece]).step()")
+wrong(
+    "new-optimizers",
+    sentence="if each step makes a new optimizer, which has forgotten its averages: make one, before the first step",
+).replace("optimizer.step()", "optimizer = make_optimizer([piece])\noptimizer.step()")
 right("views-of-one-flat-tensor").function("""
     parameters = [p for p in model.parameters() if p.requires_grad]
     piece = shard.requires_grad_()
@@ -295,6 +302,25 @@ wrong("divides-again", sentence="with the mean over the microbatches divided by 
 wrong("last-microbatch-undivided", sentence="of the last microbatch alone: add to the gradient of the shard").replace(
     " / len(microbatches)", ""
 ).replace("piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine")
+wrong("plain-adamw", "Whole gradients of many parameters", caught_by="memory").function("""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = make_optimizer(parameters)
+
+    def step(microbatches):
+        optimizer.zero_grad()
+        for rows in microbatches:
+            (loss_of(model(rows)) / len(microbatches)).backward()
+        for p in parameters:
+            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        optimizer.step()
+
+    return step
+""")
+wrong("reduces-at-the-end", "reduce each gradient in its hook", caught_by="traffic").replace(
+    "p.register_post_accumulate_grad_hook(partial(reduce_gradient, piece))", "pass"
+).replace(
+    "optimizer.step()", "for p, piece in zip(parameters, pieces):\n    reduce_gradient(piece, p)\noptimizer.step()"
+)
 right("divides-at-the-end").replace(
     "(loss_of(model(rows)) / len(microbatches)).backward()", "loss_of(model(rows)).backward()"
 ).replace("optimizer.step()", "for piece in pieces:\n    piece.grad /= len(microbatches)\noptimizer.step()")
@@ -453,6 +479,13 @@ wrong("misses-the-last", sentence="the output of all layers but the last").repla
 wrong("keeps-padding", "invalid for input", hidden=False).replace(
     "flat[: dim * dim].view(dim, dim)", "flat.view(dim, dim)"
 )
+wrong("waits-at-once", "one after another", caught_by="time").function("""
+    for shard in shards:
+        flat = shard.new_empty(world_size * len(shard))
+        dist.all_gather_single(flat, shard, async_op=True).wait()
+        x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
+    return x
+""")
 right("with-an-iterator").function("""
     def gathers():
         for shard in shards:
@@ -677,6 +710,12 @@ wrong(
     "-(-gradient.numel() // shard_size // dist.get_world_size(replica_group)) * dist.get_world_size(replica_group)",
 )
 wrong("groups-of-its-own-in-each-call", "use the groups that you are given").body(own_groups + "    return mine\n")
+wrong("whole-world-at-once", "reduce-scatter first", caught_by="traffic").body("""
+    size = -(-gradient.numel() // shard_size)
+    flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel())).clone()
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    return flat[dist.get_rank(shard_group) * size :][:size].clone()
+""")
 right("ends-its-own-groups").body(own_groups + "    dist.destroy_process_group(own)\n    return mine\n")
 right("divides-once").body("""
     size = (gradient.numel() + shard_size - 1) // shard_size
