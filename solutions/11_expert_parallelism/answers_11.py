@@ -198,6 +198,10 @@ wrong(
 wrong("cuts-the-experts-gradient", "no gradient").replace(
     "expert_mlp(*one)", "expert_mlp(one[0], one[1].detach(), one[2])"
 )
+wrong(
+    "skips-empty-experts",
+    sentence="no gradient for an expert that no row came to: let it run on its empty tensor, too, which gives zeros",
+).replace("expert_mlp(*one)", "expert_mlp(*one) if len(one[0]) else one[0]")
 wrong("all-experts-for-all", "with the wrong sizes", caught_by="traffic").replace("(gates.T > 0)", "(gates.T >= 0)")
 wrong(
     "wrong-way-round",

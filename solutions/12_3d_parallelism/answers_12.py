@@ -910,6 +910,10 @@ wrong("last-place", sentence="boxes that end with the last place: `end` is the f
 wrong("whole-width", sentence="boxes as wide as q, k and v of the shard together: each of them is a third").replace(
     "first, first + each", "first, first + each * pieces"
 )
+wrong(
+    "third-of-the-shard",
+    sentence="boxes at the wrong distance: in the whole, each of q, k and v is as wide as the parts of all ranks",
+).replace("(piece * tp_size + tp_rank)", "(piece * pieces + tp_rank)")
 wrong("second-dimension", sentence="cut along the second dimension: columns are the last one", hidden=True).replace(
     "len(shape) - 1", "min(1, len(shape) - 1)"
 )

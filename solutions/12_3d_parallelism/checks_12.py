@@ -872,7 +872,7 @@ FROZEN = (
     ),
     vary(
         hidden_shard_boxes,
-        values=[("rows", (2, 4), 3), ("columns", (2, 4), 3), ("qkv", (5, 12), 3), ("no", (3, 5), 2)],
+        values=[("rows", (2, 4), 3), ("columns", (2, 4), 3), ("qkv", (5, 12), 2), ("no", (3, 5), 2)],
     ),
     vary(
         hidden_axis_groups, values=[({"dp": 2, "pp": 2, "tp": 3}, ("pp",)), ({"dp": 2, "pp": 3, "tp": 2}, ("dp", "tp"))]
