@@ -640,6 +640,9 @@ wrong(
     "dist.get_rank(group), not its number in the world",
 ).replace("dist.get_rank(group)", "dist.get_rank() % dist.get_world_size(group)")
 wrong("float32", "in float32", hidden=True).replace("shape, piece = kept", "shape, piece = kept[0], kept[1].float()")
+wrong("every-t-th", sentence="the numbers in a different order: unpack lays neighbours end to end").replace(
+    "flat[rank * length : (rank + 1) * length]", "flat[rank::size]"
+)
 wrong("default-dtype", "the dtype of the pieces", hidden=True).replace("piece.new_empty", "torch.empty")
 wrong("by-rows", "the same size").body("""
     rank, size = dist.get_rank(group), dist.get_world_size(group)

@@ -454,6 +454,11 @@ wrong(
     loss = num_experts * (counts / counts.sum() * probabilities.mean(0)).sum()
     return g(loss) / g(torch.ones_like(loss))
 """)
+wrong(
+    "too-few-counts",
+    sentence="the loss with too few counts: bincount has none for experts after the last chosen one, but for minlength",
+    hidden=True,
+).replace(", minlength=num_experts)", ")")
 wrong("forgets-e", sentence="3 times too small: the factor E is missing").replace(
     "num_experts * (counts /", "(counts /"
 )
@@ -641,6 +646,13 @@ wrong(
     "second-level-alone",
     sentence="what the second level alone gives: first, rows go to the rank of this node that serves their place",
 ).replace("chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)\n", "")
+wrong(
+    "second-level-first", sentence="what you get with the second level first, and no reordering between the two"
+).body("""
+    nodes, local = dist.get_world_size(cross_group), dist.get_world_size(local_group)
+    there = all_to_all(x, [len(x) // nodes] * nodes, [len(x) // nodes] * nodes, cross_group)
+    return all_to_all(there, [len(x) // local] * local, [len(x) // local] * local, local_group)
+""")
 wrong("four-dimensions", "in a different shape").replace(".reshape(x.shape)", "")
 wrong("first-level-as-it-is", same_as="first-level-alone").replace(
     "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
