@@ -159,7 +159,8 @@ def notes(piece: Piece, x: Tensor, w: Tensor) -> dict[int, int]:
 def leaves_of(x: Tensor, w: Tensor, trained: bool, together: bool) -> Sequence[Tensor]:
     """together: both lie in one memory."""
     if together:
-        return torch.cat([x, w]).requires_grad_().split([len(x), len(w)])
+        one = torch.cat([x, w]).requires_grad_()
+        return one[: len(x)], one[len(x) :]
     return x.clone().requires_grad_(trained), w.clone().requires_grad_()
 
 
