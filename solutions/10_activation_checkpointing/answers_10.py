@@ -18,6 +18,9 @@ wrong("tensor-bytes", sentence="the bytes of the tensors: a slice keeps all of t
     "storage.nbytes()", "tensor.nbytes"
 )
 wrong("backwards", "as they are saved").replace("return kept", "return kept[::-1]")
+wrong("tensors-by-name", same_as="counts-twice").replace(
+    "if storage.data_ptr() not in known:", "if not any(tensor is x for x in inputs):"
+)
 wrong(
     "address-of-a-slice",
     sentence="a list in which one memory counts twice, since two slices lie in it: compare the memory's address, "
