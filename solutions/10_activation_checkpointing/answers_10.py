@@ -18,18 +18,9 @@ wrong("tensor-bytes", sentence="the bytes of the tensors: a slice keeps all of t
     "storage.nbytes()", "tensor.nbytes"
 )
 wrong("backwards", "as they are saved").replace("return kept", "return kept[::-1]")
-wrong("tensors-by-name", same_as="counts-twice").body("""
-    kept = []
-
-    def pack(tensor):
-        if not any(tensor is x for x in inputs):
-            kept.append(tensor.untyped_storage().nbytes())
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        output = function(*inputs)
-    return kept
-""")
+wrong("tensors-by-name", same_as="counts-twice").replace(
+    "if storage.data_ptr() not in known:", "if not any(tensor is x for x in inputs):"
+)
 wrong(
     "address-of-a-slice",
     sentence="a list in which one memory counts twice, since two slices lie in it: compare the memory's address, "
@@ -53,6 +44,13 @@ wrong(
 ).replace("return kept", "return list(dict.fromkeys(kept))")
 wrong("in-all", sentence="the sum: return one entry for each piece of memory").replace(
     "return kept", "return [sum(kept)]"
+)
+wrong(
+    "as-many-as-inputs",
+    sentence="a list that lacks an entry where two inputs lie in one memory: that is one address, not two",
+    hidden=True,
+).replace(
+    "return kept", "places = {x.untyped_storage().data_ptr() for x in inputs}\nreturn kept[len(inputs) - len(places) :]"
 )
 wrong(
     "four-bytes",
@@ -645,6 +643,10 @@ wrong(
     "dist.get_rank(group), not its number in the world",
 ).replace("dist.get_rank(group)", "dist.get_rank() % dist.get_world_size(group)")
 wrong("float32", "in float32", hidden=True).replace("shape, piece = kept", "shape, piece = kept[0], kept[1].float()")
+wrong("every-t-th", sentence="the numbers in a different order: unpack lays neighbours end to end").replace(
+    "flat[rank * length : (rank + 1) * length]", "flat[rank::size]"
+)
+wrong("default-dtype", "the dtype of the pieces", hidden=True).replace("piece.new_empty", "torch.empty")
 wrong("by-rows", "the same size").body("""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
 

@@ -156,20 +156,32 @@ def notes(piece: Piece, x: Tensor, w: Tensor) -> dict[int, int]:
     return {place.data_ptr(): place.nbytes() for place in places}
 
 
-def call_with_grad(function: Callable[..., Any], x: Tensor, w: Tensor, piece: Piece, trained: bool) -> dict[str, Any]:
-    return {"the list": function(piece, x.clone().requires_grad_(trained), w.clone().requires_grad_())}
+def leaves_of(x: Tensor, w: Tensor, trained: bool, together: bool) -> Sequence[Tensor]:
+    """together: both lie in one memory."""
+    if together:
+        one = torch.cat([x, w]).requires_grad_()
+        return one[: len(x)], one[len(x) :]
+    return x.clone().requires_grad_(trained), w.clone().requires_grad_()
+
+
+def call_with_grad(
+    function: Callable[..., Any], x: Tensor, w: Tensor, piece: Piece, trained: bool, together: bool
+) -> dict[str, Any]:
+    return {"the list": function(piece, *leaves_of(x, w, trained, together))}
 
 
 @oracle(values=[(chain, 4, 6), (result_kept, 3, 5), (slices, 4, 6), (two_sizes, 4, 6), (chain, 3, 5, False)])
-def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int, trained: bool = True) -> Case:
+def kept_for_backward(
+    draws: Draws, piece: Piece, rows: int, dim: int, trained: bool = True, together: bool = False
+) -> Case:
     """trained: whether x, too, requires a gradient."""
     x, w = normal(draws, rows, dim), normal(draws, dim, dim, seed=1)
-    leaves = x.clone().requires_grad_(trained), w.clone().requires_grad_()
+    leaves = leaves_of(x, w, trained, together)
     given = [leaf.untyped_storage().data_ptr() for leaf in leaves]
     right = [nbytes for place, nbytes in notes(piece, *leaves).items() if place not in given]
     return Case(
         [[x], [w]],
-        for_all={"piece": piece, "trained": trained},
+        for_all={"piece": piece, "trained": trained, "together": together},
         driver=call_with_grad,
         right={"the list": [right]},
         mistakes={
@@ -192,6 +204,7 @@ hidden_kept_for_backward = vary(
         (slices, 2, 9),
         (chain, 1, 2),
         (other_dtypes, 3, 5),
+        (two_sizes, 3, 5, True, True),
     ],
 )
 ### END HIDDEN TESTS
@@ -650,6 +663,7 @@ def pieces_over(
                 "The gather must be handed the group, and every rank of it a piece of the same size, ceil(n / t) "
                 "numbers: lay the tensor's numbers end to end, and pad."
             ),
+            "invalid tensor type": "What is gathered has the dtype of the pieces: take piece.new_empty(...).",
             "is invalid for input of size [1-9]": "Pad before you cut; cut the padding off before .view(shape).",
             "is invalid for input of size 0": (
                 "This rank's piece was empty. Its place in the group is dist.get_rank(group), not its number in the "

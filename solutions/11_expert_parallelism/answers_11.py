@@ -198,6 +198,10 @@ wrong(
 wrong("cuts-the-experts-gradient", "no gradient").replace(
     "expert_mlp(*one)", "expert_mlp(one[0], one[1].detach(), one[2])"
 )
+wrong(
+    "skips-empty-experts",
+    sentence="no gradient for an expert that no row came to: let it run on its empty tensor, too, which gives zeros",
+).replace("expert_mlp(*one)", "expert_mlp(*one) if len(one[0]) else one[0]")
 wrong("all-experts-for-all", "with the wrong sizes", caught_by="traffic").replace("(gates.T > 0)", "(gates.T >= 0)")
 wrong(
     "wrong-way-round",
@@ -450,6 +454,11 @@ wrong(
     loss = num_experts * (counts / counts.sum() * probabilities.mean(0)).sum()
     return g(loss) / g(torch.ones_like(loss))
 """)
+wrong(
+    "too-few-counts",
+    sentence="the loss with too few counts: bincount has none for experts after the last chosen one, but for minlength",
+    hidden=True,
+).replace(", minlength=num_experts)", ")")
 wrong("forgets-e", sentence="3 times too small: the factor E is missing").replace(
     "num_experts * (counts /", "(counts /"
 )
@@ -637,6 +646,13 @@ wrong(
     "second-level-alone",
     sentence="what the second level alone gives: first, rows go to the rank of this node that serves their place",
 ).replace("chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)\n", "")
+wrong(
+    "second-level-first", sentence="what you get with the second level first, and no reordering between the two"
+).body("""
+    nodes, local = dist.get_world_size(cross_group), dist.get_world_size(local_group)
+    there = all_to_all(x, [len(x) // nodes] * nodes, [len(x) // nodes] * nodes, cross_group)
+    return all_to_all(there, [len(x) // local] * local, [len(x) // local] * local, local_group)
+""")
 wrong("four-dimensions", "in a different shape").replace(".reshape(x.shape)", "")
 wrong("first-level-as-it-is", same_as="first-level-alone").replace(
     "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",

@@ -464,8 +464,9 @@ def hidden_slowest_rank(draws: Draws, P: int, E: int, dim: int, hidden: int, flo
 
 @oracle(values=[([4, 4], 3, 1), ([3, 6], 4, 2)], if_stuck="every rank must call g equally often.")
 @in_groups
-def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
-    scores = [normal(draws, t, E, seed=rank) + torch.arange(E) / 2 for rank, t in enumerate(tokens)]
+def balance_loss(draws: Draws, tokens: list[int], E: int, k: int, liked: float = 0.5) -> Case:
+    """liked: by how much more than the one before each expert is wanted."""
+    scores = [normal(draws, t, E, seed=rank) + liked * torch.arange(E) for rank, t in enumerate(tokens)]
     given = [each.softmax(-1) for each in scores]
     chosen = [each.topk(k).indices for each in scores]
 
@@ -482,7 +483,7 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
 ### BEGIN HIDDEN TESTS
 hidden_balance_loss = vary(
     balance_loss,
-    values=[{"tokens": [3, 5], "E": 4, "k": 2, "groups": PAIRS}, ([2, 5, 3], 5, 3), ([6], 4, 1)],
+    values=[{"tokens": [3, 5], "E": 4, "k": 2, "groups": PAIRS}, ([2, 5, 3], 5, 3), ([6], 4, 1), ([2, 3], 6, 1, -4.0)],
 )
 ### END HIDDEN TESTS
 

@@ -163,6 +163,10 @@ gradients = [part.view_as(x) for part, x in zip(flat.split(sizes + [1] * last), 
 loss = flat[-1] if last else None""",
 )
 
+wrong("microbatch-on-every-stage", "only the first takes a microbatch").replace(
+    "microbatches[number] if x is None else x", "microbatches[number]"
+)
+
 wrong, right = ANSWERS.to("merge-attention")
 wrong("adds", sentence="the sum: weight each part by its share of all exponentials").body(
     "return out_a + out_b, torch.logaddexp(lse_a, lse_b)"
@@ -189,7 +193,10 @@ wrong("lse-added", sentence="the sum of both: it is the logarithm of a sum of ex
 wrong("lse-larger", sentence="the larger one: it is the logarithm of a sum of exponentials").replace(
     "return out, lse", "return out, torch.maximum(lse_a, lse_b)"
 )
-wrong("overflows", "out", hidden=True).body("""
+wrong("lse-overflows", "an exponential overflows", hidden=True).replace(
+    "return out, lse", "return out, lse_a + (lse_b - lse_a).exp().log1p()"
+)
+wrong("overflows", "an exponential overflows", hidden=True).body("""
     a, b = lse_a.exp().unsqueeze(-1), lse_b.exp().unsqueeze(-1)
     return (out_a * a + out_b * b) / (a + b), (a + b).squeeze(-1).log()
 """)
@@ -910,6 +917,10 @@ wrong("last-place", sentence="boxes that end with the last place: `end` is the f
 wrong("whole-width", sentence="boxes as wide as q, k and v of the shard together: each of them is a third").replace(
     "first, first + each", "first, first + each * pieces"
 )
+wrong(
+    "third-of-the-shard",
+    sentence="boxes at the wrong distance: in the whole, each of q, k and v is as wide as the parts of all ranks",
+).replace("(piece * tp_size + tp_rank)", "(piece * pieces + tp_rank)")
 wrong("second-dimension", sentence="cut along the second dimension: columns are the last one", hidden=True).replace(
     "len(shape) - 1", "min(1, len(shape) - 1)"
 )

@@ -1339,7 +1339,7 @@ def batch_rows(
     An epoch has num_samples // batch_size steps; samples left over are not used in it.
     Its order is torch.randperm(num_samples) by a generator with the seed
     `seed + epoch`. A batch is the next batch_size samples of it, and each data rank has
-    a chunk of that, in order.
+    an equal chunk of that, in order.
     """
     ### BEGIN SOLUTION
     epoch, place = divmod(step, num_samples // batch_size)

@@ -37,6 +37,7 @@ TENSORS = {
     "empty": torch.empty(2, 0, 3),
     "transposed": base.t(),
     "every second": base[:, ::2],
+    "one of a column": torch.arange(6.0)[::3][:1],  # contiguous, with a stride of 3
     "expanded": torch.ones(3, 1).expand(3, 1000),
     "conjugate": torch.complex(base, -base).conj(),
     "negative": torch.complex(base, -base).conj().imag,

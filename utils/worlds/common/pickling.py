@@ -63,7 +63,8 @@ def pack(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, 
     if not has_memory(tensor):
         return without_values, (tensor.dtype, tuple(tensor.shape))
     values = tensor.cpu().resolve_conj().resolve_neg().contiguous()
-    return unpack, (values.reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
+    flat = values.as_strided((values.numel(),), (1,))  # a single number may have any stride
+    return unpack, (flat.view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
 
 
 def has_memory(tensor: torch.Tensor) -> bool:

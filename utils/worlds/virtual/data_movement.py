@@ -135,7 +135,7 @@ def write(into: torch.Tensor, what: torch.Tensor) -> None:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.data.contiguous().view(-1)
+    return tensor.data.contiguous().as_strided((tensor.numel(),), (1,))  # a single number may have any stride
 
 
 # --- the tensors of a call: Buffers for each collective in it, since torch may put several into one call
