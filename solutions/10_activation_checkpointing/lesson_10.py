@@ -238,6 +238,24 @@ predict("times a step computes x @ w", ...)
 #
 # Checkpoints may be **nested**: the function may itself call `checkpoint`. If you've done the above, that works.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# In `forward`, remember which places of `args` hold tensors, and fill them again from `ctx.saved_tensors` in
+# `backward`. Autograd is already off in `forward`.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# A detached tensor is a leaf of a new graph: after the inner backward pass its `.grad` is the gradient that you return.
+# Only outputs that require a gradient may go into the inner backward pass, each with its own gradient.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Backward has four parts: put the arguments back together, with detached tensors; call the function with autograd on;
+# run the inner backward pass from the outputs that have a gradient; return one entry for the function and one for each
+# argument, which is `None` where it isn't a tensor.
+# </details>
+
 # %% exercise="checkpoint" difficulty=4 minutes=20
 class Checkpoint(torch.autograd.Function):
     @staticmethod
@@ -275,24 +293,6 @@ def checkpoint(function, *args):
     bit. Nothing of torch.utils.checkpoint is called.
     """
     return Checkpoint.apply(function, *args)
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# In `forward`, remember which places of `args` hold tensors, and fill them again from `ctx.saved_tensors` in
-# `backward`. Autograd is already off in `forward`.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# A detached tensor is a leaf of a new graph: after the inner backward pass its `.grad` is the gradient that you return.
-# Only outputs that require a gradient may go into the inner backward pass, each with its own gradient.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Backward has four parts: put the arguments back together, with detached tensors; call the function with autograd on;
-# run the inner backward pass from the outputs that have a gradient; return one entry for the function and one for each
-# argument, which is `None` where it isn't a tensor.
-# </details>
 
 # %% check="checkpoint" judges="values" points=5
 check(checkpoint, judges="values")
@@ -398,6 +398,23 @@ predict(
 # Each GPU has a generator of its own, `torch.cuda.get_rng_state()`, and an autocast of its own, to be treated in the
 # same way; `fork_rng` already covers all of them. Here, the CPU's are enough.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The inner function has to know whether it has been called before, and what the conditions were. A list that the
+# wrapper creates, empty at first, will do.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# Note the conditions **before** the first call runs the function, and not when the wrapper is made: between the two,
+# other code may draw numbers.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# First call: note state, dtype and whether autocast is on, then call. Later calls: inside `fork_rng` and `autocast`,
+# set the noted state, then call.
+# </details>
+
 # %% exercise="replayable" difficulty=3 minutes=10
 def replayable(function):
     """Return again(*args), which repeats function(*args) under the same conditions.
@@ -421,23 +438,6 @@ def replayable(function):
 
     return again
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# The inner function has to know whether it has been called before, and what the conditions were. A list that the
-# wrapper creates, empty at first, will do.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# Note the conditions **before** the first call runs the function, and not when the wrapper is made: between the two,
-# other code may draw numbers.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# First call: note state, dtype and whether autocast is on, then call. Later calls: inside `fork_rng` and `autocast`,
-# set the noted state, then call.
-# </details>
 
 # %% check="replayable" judges="values" points=4
 check(replayable, judges="values")
@@ -650,6 +650,22 @@ figures.memory_and_time(curves, "memory and time of a step of 24 layers")
 # of these goes up to some `end`. What is the peak then? Either it comes **in** the first segment, which goes backward
 # last, when all others are gone; or it comes later in the chain, where the first segment contributes its input alone.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Fill `least` from the end of the chain to its beginning. `least[start]` needs only entries with larger numbers.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# For a given `end`, the peak is the larger of two numbers: what all layers of the first segment keep together, and the
+# boundary of `start` plus the least peak from `end` on. The best `end` has the smallest such peak.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Besides `least[start]`, note the `end` that led to it. When the table is full, walk from layer 0 along those notes:
+# the places where you stop are the starts.
+# </details>
+
 # %% exercise="best-segments" difficulty=4 minutes=15
 def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
     """Return the starts of segments with the least peak, for layers that differ.
@@ -674,22 +690,6 @@ def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
         start = following[start]
     return starts
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# Fill `least` from the end of the chain to its beginning. `least[start]` needs only entries with larger numbers.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# For a given `end`, the peak is the larger of two numbers: what all layers of the first segment keep together, and the
-# boundary of `start` plus the least peak from `end` on. The best `end` has the smallest such peak.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Besides `least[start]`, note the `end` that led to it. When the table is full, walk from layer 0 along those notes:
-# the places where you stop are the starts.
-# </details>
 
 # %% check="best-segments" judges="values" points=5
 check(best_segments, judges="values")
@@ -734,6 +734,22 @@ check(best_segments, judges="values")
 # %%
 predict("products with an inner dimension of 128 or more", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The inner dimension is the last one of the left factor. Which argument is the left factor?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# In two of the three operations the left factor is the first argument, in `addmm` the second. Anything that isn't one
+# of the three has no inner dimension, so ask for the operation before you look at its arguments.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# A dictionary from each of the three operations to the place of its left factor answers both questions: is it a
+# product, and where is the left factor?
+# </details>
+
 # %% exercise="keep-expensive" difficulty=3 minutes=8
 def keep_expensive(least: int):
     """Make the policy that keeps the result of each matrix product with an inner
@@ -752,22 +768,6 @@ def keep_expensive(least: int):
 
     return policy
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# The inner dimension is the last one of the left factor. Which argument is the left factor?
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# In two of the three operations the left factor is the first argument, in `addmm` the second. Anything that isn't one
-# of the three has no inner dimension, so ask for the operation before you look at its arguments.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# A dictionary from each of the three operations to the place of its left factor answers both questions: is it a
-# product, and where is the left factor?
-# </details>
 
 # %% check="keep-expensive" judges="values" points=4
 check(keep_expensive, judges="values")
@@ -864,6 +864,22 @@ reveal(
 #
 # `dist.all_gather_single(flat, piece, group=group)` fills `flat`, (t * n,), with each rank's `piece`, (n,).
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# It is lesson 07's flat shard, for one tensor. `pack` may return anything that a rank can send, such as a tuple of a
+# shape and a piece. That is all that `unpack` has to go on.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# A slice is a view and keeps the whole tensor alive, so the piece needs memory of its own.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Pack: flatten, pad to a multiple of the group's size, keep a clone of this rank's slice together with the shape.
+# Unpack: gather all pieces, cut off the padding, give it the shape.
+# </details>
+
 # %% exercise="pieces-over" difficulty=3 minutes=10
 def pieces_over(group):
     """Return (pack, unpack): hooks by which each rank keeps 1/t of a saved tensor.
@@ -888,22 +904,6 @@ def pieces_over(group):
 
     return pack, unpack
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# It is lesson 07's flat shard, for one tensor. `pack` may return anything that a rank can send, such as a tuple of a
-# shape and a piece. That is all that `unpack` has to go on.
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# A slice is a view and keeps the whole tensor alive, so the piece needs memory of its own.
-# </details>
-# <details><summary>Hint 3: almost the code</summary>
-#
-# Pack: flatten, pad to a multiple of the group's size, keep a clone of this rank's slice together with the shape.
-# Unpack: gather all pieces, cut off the padding, give it the shape.
-# </details>
 
 # %% check="pieces-over" judges="values" points=3
 check(pieces_over, judges="values")
@@ -1153,6 +1153,22 @@ def try_plan(plan):
 try_plan([(0, 24, False)])
 try_plan([(number, number + 1, True) for number in range(24)])
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# A layer that is left alone saves its seconds and costs `keeps - boundary` bytes. Which layers give most for a byte?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# Start with a plan that recomputes everything. Then leave layers alone, the best bargain first, as long as the plan
+# fits.
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# Recomputed neighbours in one segment need one boundary between them, so there is room for more layers. And the best
+# bargain first is not always best: what fits together?
+# </details>
+
 # %% exercise="recompute-plan" difficulty=5 minutes=15
 board_name = ""  # your name on the class's board; empty for none
 
@@ -1178,22 +1194,6 @@ def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) ->
             again[number] = True
     return plan()
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# A layer that is left alone saves its seconds and costs `keeps - boundary` bytes. Which layers give most for a byte?
-# </details>
-# <details><summary>Hint 2: the idea</summary>
-#
-# Start with a plan that recomputes everything. Then leave layers alone, the best bargain first, as long as the plan
-# fits.
-# </details>
-# <details><summary>Hint 3: beyond par</summary>
-#
-# Recomputed neighbours in one segment need one boundary between them, so there is room for more layers. And the best
-# bargain first is not always best: what fits together?
-# </details>
 
 # %%
 try_plan(recompute_plan(chain.boundaries, chain.keeps, chain.seconds, memory))

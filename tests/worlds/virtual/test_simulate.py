@@ -25,6 +25,19 @@ def exchange(rank, world_size):
     return x
 
 
+def one_number(rank, world_size):
+    x = torch.arange(6.0)[rank::3][:1]  # contiguous, with a stride of 3
+    if rank == 1:
+        dist.send(x.clone(), dst=0)
+    else:
+        dist.recv(x := torch.zeros(1, 1), src=1)
+    return x
+
+
+def test_a_single_number_may_have_any_stride():
+    assert [run.results for run in (simulate(one_number, 2, device="cpu"), spawn(one_number, 2))] == [[1, 1]] * 2
+
+
 def test_a_run_has_all_that_a_run_of_spawn_has():
     virtual, real = simulate(exchange, 3, device="cpu"), spawn(exchange, 3)
     assert isinstance(virtual, Run)
