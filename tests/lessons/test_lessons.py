@@ -26,8 +26,9 @@ messages = functools.cache(lambda lesson: read_messages(LESSONS[lesson]))
 
 
 def first_of_each(part_of, ones_of) -> list:
-    """(lesson, one) for each of `ones_of(lesson)`; in `make test` the first of each part, or one of a lesson whose
-    answers `make build` has judged with the very code that is here.
+    """(lesson, one) for each of `ones_of(lesson)`.
+
+    `make test` runs one of each part of a lesson, or just one if `make build` has judged the lesson's present answers.
     """
     found, seen = [], set()
     for name in LESSONS:
