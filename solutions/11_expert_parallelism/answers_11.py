@@ -456,7 +456,7 @@ wrong(
 """)
 wrong(
     "too-few-counts",
-    sentence="the loss with too few counts: bincount has none for experts after the last chosen one, but for minlength",
+    sentence="the loss with too few counts: bincount stops at the last expert that was chosen, so pass minlength",
     hidden=True,
 ).replace(", minlength=num_experts)", ")")
 wrong("forgets-e", sentence="3 times too small: the factor E is missing").replace(
