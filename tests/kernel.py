@@ -82,8 +82,8 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
-def wait_until_gone(zygote: int, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until_gone(zygote: int) -> None:
+    deadline = time.monotonic() + 60
     while processes_of_session(zygote):
         assert time.monotonic() < deadline, f"still there: {processes_of_session(zygote)}"
         time.sleep(0.02)

@@ -184,8 +184,7 @@ def serve(connection: socket.socket) -> None:
 
 def settle_in(connection: socket.socket) -> None:
     """Keep nothing of the parent's but its memory, and end when it ends."""
-    gc.collect()
-    gc.freeze()  # nothing of it is collected here, which might close a descriptor of ours
+    gc.freeze()  # nothing of it is collected here: it may wait for threads that aren't there, or close our descriptors
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
     nothing = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/dev/fd"):

@@ -7,6 +7,8 @@ launchers       `spawn` beside other ways to start ranks
 startup         what `import utils` and the first spawn add to `import torch`
 parallelisms    a training step of each parallelism in `spawn`: time, and memory of its ranks
 recorder        what recording adds to an all-reduce
+watch           what `watch` adds to a training step
+reports         how soon a report comes, for each kind of failure
 virtual_speed   how long `simulate` takes
 predictions     what `simulate` predicts for this machine, beside what `spawn` takes
 grading         one submission of each kind, by plain nbgrader and by this grader

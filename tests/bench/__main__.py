@@ -24,6 +24,7 @@ PARTS = [
     "parallelisms",
     "recorder",
     "watch",
+    "reports",
     "virtual_speed",
     "predictions",
     "grading",

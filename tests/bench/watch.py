@@ -30,15 +30,19 @@ def measure(case: str, quick: bool = False) -> list[Row]:
 
 def times_in_a_job() -> list[float]:
     """Seconds per step, without and with `watch`."""
+    return json.loads(said_in_a_job("-m", "tests.bench.watch")[0].splitlines()[-1])
+
+
+def said_in_a_job(*program: str) -> list[str]:
+    """What each of two watched ranks of a program prints."""
     store: Any = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    command = [sys.executable, "-m", "utils.watch", "-m", "tests.bench.watch"]
+    command = [sys.executable, "-m", "utils.watch", *program]
     ranks = []
     for rank in ("0", "1"):
         own = {**os.environ, **meet, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank}
         ranks.append(subprocess.Popen(command, env=own, stdout=subprocess.PIPE, text=True))
-    said = [process.communicate(timeout=300)[0] for process in ranks]
-    return json.loads(said[0].splitlines()[-1])
+    return [process.communicate(timeout=300)[0] for process in ranks]
 
 
 def rank_program() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -92,6 +93,28 @@ def test_a_function_that_came_later_is_found():
         return os.getpid()
 
     assert before != later() == pid()
+
+
+def test_garbage_of_the_parent_is_left_alone():
+    """A process group's, for example, which would wait for its threads: a fork has none."""
+
+    class WaitsForItsThread:
+        def __init__(self):
+            self.process, self.itself = os.getpid(), self
+
+        def __del__(self):
+            if os.getpid() != self.process:
+                os._exit(1)
+
+    with pytest.raises(TooMuch):
+        ends()
+    gc.collect()
+    gc.disable()
+    try:
+        WaitsForItsThread()
+        assert pid() != os.getpid()
+    finally:
+        gc.enable()
 
 
 def test_what_a_busy_machine_delays_is_not_counted(monkeypatch):

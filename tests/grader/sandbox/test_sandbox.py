@@ -403,11 +403,9 @@ time.sleep(30)
     ids=["wall time", "CPU time of all", "output", "memory", "memory of all", "memory of sockets", "many files"],
 )
 def test_exceeding_a_limit_ends_it_with_the_reason(source, limits, reason):
-    began = time.monotonic()
     end = inside(source, limits=limits)
     assert reason in end.stopped
     assert end.status == 128 + signal.SIGKILL
-    assert time.monotonic() - began < 20
     assert len(end.stdout) <= limits.output
 
 

@@ -8,7 +8,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 
 import pytest
 import torch
@@ -38,10 +37,8 @@ def no_process(monkeypatch):
 
 
 def refusal(fn, *args, **kwargs) -> str:
-    began = time.monotonic()
     with pytest.raises(TypeError) as caught:
         spawn(fn, 2, *args, **kwargs)
-    assert time.monotonic() - began < 1  # it takes milliseconds, but the machine may be busy
     assert str(caught.value).count("\n") == 0 and caught.value.__suppress_context__
     return str(caught.value)
 

@@ -1,15 +1,12 @@
-"""What a student reads when ranks go wrong, and how soon: in a real kernel, one row per failure.
+"""What a student reads when ranks go wrong: in a real kernel, one row per failure.
 
-Each row is run as a cell; the report must hold the words, in time, and the next call must work, with nothing left of
-the world before.
+Each row is run as a cell; the report must hold the words, and the next call must work, with nothing left of the world
+before. `make BENCH_ARGS=reports bench` measures how soon.
 """
 
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -24,12 +21,11 @@ class Row:
     name: str
     body: str  # the program's, with `rank` and `world_size`
     reads: list[str]  # parts of the report, in this order
-    seconds: float  # from the call to the report
     never: tuple[str, ...] = ("onnection", "terminate called")  # words that must not appear at all
     options: str = ""  # spawn's
 
 
-QUIET = 0.05  # seconds that four Pythons take to start on two idle cores
+START = "import ctypes, os, time, torch, torch.distributed as dist\nfrom utils import spawn"
 OTHERS_WAIT = ["(Ranks 0 and 2 were waiting in barrier"]
 TABLE = [
     Row(
@@ -37,25 +33,21 @@ TABLE = [
         "if rank == 1: raise ValueError('no luck')\ndist.barrier()",
         ["RankFailed: rank 1 raised ValueError: no luck", "line 2, in program", "raise ValueError('no luck')"]
         + OTHERS_WAIT,
-        1,
     ),
     Row(
         "one-raises-others-in-a-message",
         "x = torch.ones(1)\nif rank == 1: raise KeyError('lr')\ndist.recv(x, src=1)",
         ["RankFailed: rank 1 raised KeyError: 'lr'", "raise KeyError('lr')", "(Ranks 0 and 2 were waiting in recv"],
-        1,
     ),
     Row(
         "leaves",
         "if rank == 1: os._exit(7)\ndist.barrier()",
         ["RankCrashed: rank 1 exited with code 7: something called os._exit", "had not called the network yet"],
-        1,
     ),
     Row(
         "segfault",
         "dist.barrier()\nif rank == 1: ctypes.string_at(0)\ndist.barrier()",
         ["RankCrashed: rank 1 was killed by SIGSEGV", "it was at In[", "line 3", "ctypes.string_at(0)", "barrier"],
-        1,
     ),
     Row(
         "killed",
@@ -65,31 +57,26 @@ TABLE = [
             "ran out of memory",
             "its last call to the network, completed: barrier",
         ],
-        1,
     ),
     Row(
         "abort-in-gloo-dtype",
         "dist.all_reduce(torch.ones(1000, dtype=[torch.float64, torch.float32][rank % 2]))",
         ["RankCrashed", "brought float64 [1000]", "So rank", "SIGABRT (a C++ library gave up)."],
-        2,
     ),
     Row(
         "abort-in-gloo-size",
         "dist.all_reduce(torch.ones(5000 if rank else 1000))",
         ["RankCrashed", "rank 0 brought float32 [1000], rank 1 brought float32 [5000]", "SIGABRT"],
-        2,
     ),
     Row(
         "out-of-memory",
         "if rank == 1: bytearray(10**15)\ndist.barrier()",
         ["RankFailed: rank 1 raised MemoryError", "line 2", "bytearray(10**15)"] + OTHERS_WAIT,
-        1,
     ),
     Row(
         "out-of-memory-in-torch",
         "if rank == 1: torch.empty(10**15)\ndist.barrier()",
         ["RankFailed: rank 1 raised RuntimeError", "allocate memory", "torch.empty(10**15)"] + OTHERS_WAIT,
-        1,
     ),
     Row(
         "endless-loop",
@@ -100,45 +87,38 @@ TABLE = [
             "In[",
             "timeout=",
         ],
-        2.5,
         options="timeout=1",
     ),
     Row(
         "loop-that-holds-the-GIL",
         "if rank == 1: sum(range(10**13))\ndist.barrier()",
         ["RankTimeout", "rank 0  waits in barrier", "rank 1  is running", "line 2", "sum(range(10**13))"],
-        2.5,
         options="timeout=1",
     ),
     Row(
         "nobody-joins",
         "if rank == 1: dist.barrier()",
         ["WorldStuck: rank 1 can't move any more", "rank 1  waits in barrier", "line 2", "never called this barrier"],
-        2,
     ),
     Row(
         "different-collectives",
         "x = torch.ones(1)\ndist.broadcast(x, 0) if rank else dist.all_reduce(x)",
         ["WorldStuck", "rank 0 called all_reduce, rank 1 called broadcast"],
-        2,
     ),
     Row(
         "everyone-sends-first",
         "x = torch.ones(1)\ndist.send(x, (rank + 1) % world_size)\ndist.recv(x, (rank - 1) % world_size)",
         ["WorldStuck", "rank 0  waits in send to 1", "line 3", "Everyone sends first", "0 → 1 → 2 → 0", "isend"],
-        2,
     ),
     Row(
         "asks-for-input",
         "input('name? ')",
         ["RankFailed: ranks 0, 1 and 2 raised EOFError", "line 2"],
-        1,
     ),
     Row(
         "returns-a-lock",
         "import threading\nreturn threading.Lock() if rank == 2 else rank",
         ["RankFailed: rank 2 raised CannotReturn: it returned a lock, which can't be sent to the notebook"],
-        1,
     ),
 ]
 TABLE = {row.name: row for row in TABLE}
@@ -147,7 +127,7 @@ TABLE = {row.name: row for row in TABLE}
 @pytest.fixture(scope="module")
 def notebook():
     notebook = Notebook()
-    notebook.run("import ctypes, os, time, torch, torch.distributed as dist\nfrom utils import spawn")
+    notebook.run(START)
     assert works(notebook)
     yield notebook
     notebook.close()
@@ -160,17 +140,6 @@ def works(notebook: Notebook) -> bool:
     return shown == {"stdout": "[0, 1]\n", "stderr": "", "error": None} and processes_of_session(zygote) == [zygote]
 
 
-def slowness() -> float:
-    """How many times slower this machine is now than an idle one, for which the promised seconds hold.
-
-    Measured by what has nothing to do with spawn, which might itself have become slow: four Pythons, started at once.
-    """
-    began = time.monotonic()
-    for python in [subprocess.Popen([sys.executable, "-c", "import json, decimal"]) for _ in range(4)]:
-        python.wait()
-    return max(1.0, (time.monotonic() - began) / QUIET)
-
-
 def cell(body: str, options: str = "") -> str:
     lines = "\n".join("    " + line for line in body.splitlines())
     return f"def program(rank, world_size):\n{lines}\nspawn(program, 3, {options})"
@@ -179,14 +148,10 @@ def cell(body: str, options: str = "") -> str:
 @pytest.mark.parametrize("name", TABLE)
 def test_what_the_student_reads(notebook, name):
     row = TABLE[name]
-    slow = slowness()
-    began = time.monotonic()
     shown = notebook.run(cell(row.body, row.options))
-    took = time.monotonic() - began
     assert shown["stderr"] == ""
     assert in_order(row.reads, shown["error"]), shown["error"]
     assert not any(words in shown["error"] + shown["stdout"] for words in row.never)
-    assert took < row.seconds * max(slow, slowness())
     assert works(notebook)
 
 
@@ -205,10 +170,7 @@ def test_two_ranks_that_raise_are_both_reported_the_first_one_first(notebook):
         "if rank == 1:\n    time.sleep(0.2)\n    raise TypeError('second')\n"
         "dist.barrier()"
     )
-    slow = slowness()
-    began = time.monotonic()
     shown = notebook.run(cell(body))
-    assert time.monotonic() - began < max(slow, slowness())
     assert in_order(["rank 2 raised ValueError: first", "rank 1 raised TypeError: second"], shown["error"])
     assert "(Rank 0 was waiting in barrier" in shown["error"]
 
@@ -216,26 +178,24 @@ def test_two_ranks_that_raise_are_both_reported_the_first_one_first(notebook):
 @pytest.mark.parametrize(
     "body",
     [
-        "time.sleep(60)",
+        "time.sleep(600)",
         "while True: pass",
         "sum(range(10**13))",
-        "dist.barrier() if rank == 0 else time.sleep(60)",
-        "dist.recv(torch.ones(1), src=1) if rank == 0 else time.sleep(60)",
+        "dist.barrier() if rank == 0 else time.sleep(600)",
+        "dist.recv(torch.ones(1), src=1) if rank == 0 else time.sleep(600)",
         "while True: print('x' * 1000)",
-        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)",
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)",
     ],
 )
-def test_an_interrupt_ends_the_world_at_once(notebook, body):
-    zygote, slow = zygote_of(notebook), slowness()
+def test_an_interrupt_ends_the_world(notebook, body):
+    zygote = zygote_of(notebook)
     cell = notebook.send(
         "def endless(rank, world_size):\n    dist.barrier()\n    print('begun', flush=True)\n"
         f"    {body}\nspawn(endless, 3)"
     )
     notebook.wait_for_output("begun")  # after the barrier, all have
-    began = time.monotonic()
     notebook.manager.interrupt_kernel()
     shown = notebook.outputs_of(cell)
-    assert time.monotonic() - began < 0.5 * max(slow, slowness())
     assert shown["error"].startswith("KeyboardInterrupt: the ranks were ended.\n  rank 0  ")
     for line in shown["error"].splitlines()[1:]:
         assert re.search(r"  ranks? \d.*line [234]:  \S", line), shown["error"]
@@ -261,7 +221,7 @@ def test_a_kernel_that_ends_leaves_nothing_behind(death, tmp_path):
             os.kill(notebook.manager.provisioner.pid, signal.SIGKILL)
         else:
             notebook.manager.restart_kernel(now=True)
-        wait_until_gone(zygote, seconds=1)
+        wait_until_gone(zygote)
         assert not os.listdir(tmp_path), "the folder of the world is still there"
         if death == "restart":
             notebook.client.wait_for_ready(timeout=60)
@@ -271,19 +231,15 @@ def test_a_kernel_that_ends_leaves_nothing_behind(death, tmp_path):
 
 
 def test_ranks_of_a_killed_zygote_end_and_the_next_call_works(notebook):
-    zygote, slow = zygote_of(notebook), slowness()
+    zygote = zygote_of(notebook)
     cell = notebook.send(
         "def endless(rank, world_size):\n    print('begun', flush=True)\n    time.sleep(600)\nspawn(endless, 4)"
     )
     notebook.wait_for_output("begun")
-    began = time.monotonic()
     os.kill(zygote, signal.SIGKILL)
     shown = notebook.outputs_of(cell)
-    took = time.monotonic() - began
-    limit = max(slow, slowness())
-    assert took < limit
     assert "the process that starts the ranks was killed" in shown["error"] and "Run the cell again" in shown["error"]
-    wait_until_gone(zygote, seconds=limit)
+    wait_until_gone(zygote)
     assert works(notebook)
     os.kill(zygote_of(notebook), signal.SIGKILL)  # now between two calls
     assert works(notebook)

@@ -270,7 +270,7 @@ def test_failure_notebook_that_is_stopped_stops_its_ranks(work, how, cuda_in_the
             assert notebook.run(again)["stdout"] == "[2.0, 2.0]\n"
         else:
             os.kill(notebook.manager.provisioner.pid, signal.SIGKILL)
-            wait_until_gone(zygote, seconds=20)  # the driver takes a while to end a running kernel
+            wait_until_gone(zygote)
     finally:
         notebook.close()
 

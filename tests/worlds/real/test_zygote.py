@@ -197,7 +197,7 @@ def test_whoever_is_killed_meanwhile_nothing_is_left(notebook, victim, tmp_path)
     assert len(processes_of_session(zygote)) == 6
     pids = {"kernel": notebook.manager.provisioner.pid, "zygote": zygote, "stand-in": stand_in}
     os.kill(pids[victim], signal.SIGKILL)
-    wait_until_gone(zygote, seconds=2)
+    wait_until_gone(zygote)
     if victim == "kernel":
         assert not os.listdir(tmp_path / "worlds"), "the folder of the world is still there"
 
