@@ -242,10 +242,16 @@ def test_the_virtual_world_has_no_circle_even_between_types():
     assert circles_of_types(ROOT, "utils.worlds.virtual") == []
 
 
-def test_importing_utils_loads_no_torch():
-    code = (
-        "import sys, utils, utils.events, utils.text; print([m for m in sys.modules if m.partition('.')[0] == 'torch'])"
-    )
+@pytest.mark.parametrize(
+    "imported, slow",
+    [
+        ("utils, utils.events, utils.text, utils.worlds.scripts.command", {"torch", "numpy"}),
+        ("grader.judging.judge, utils.recording.storages", {"nbgrader", "sympy", "torch.distributed.tensor"}),
+    ],
+    ids=["a notebook, a script", "a judge, a program"],
+)
+def test_what_starts_often_does_not_import_what_takes_a_second(imported, slow):
+    code = f"import sys, {imported}; print(sorted({slow} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT).strip() == "[]"
 
 

@@ -6,6 +6,7 @@ operation of this process returns: torch calls it after each operation, once aut
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from ..events.memory_samples import KINDS, OTHER, Sample
@@ -210,7 +210,8 @@ class StorageTracker(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if DTensor in types:
+        of_tensors = sys.modules.get("torch.distributed.tensor")  # importing it takes a second
+        if of_tensors and of_tensors.DTensor in types:
             return NotImplemented  # the operations on its local tensors come here too
         result = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):

@@ -19,9 +19,15 @@ from ..sharded_regions import blocks_for
 
 
 def my_group(rank: int, groups: Sequence[list[int]] | None) -> dist.ProcessGroup | None:
-    """The process group that `rank` is in, the whole world without `groups`; every rank must create all of them."""
-    made = [dist.new_group(members) for members in groups or []]
-    return next((group for group, members in zip(made, groups or [], strict=True) if rank in members), dist.group.WORLD)
+    """The process group that `rank` is in, the whole world without `groups`; every rank must create all of them.
+
+    Raises ValueError if it is in none, or in several.
+    """
+    if not groups:
+        return dist.group.WORLD
+    made: list[dist.ProcessGroup] = [dist.new_group(members) for members in groups]
+    [mine] = [group for group, members in zip(made, groups, strict=True) if rank in members]
+    return mine
 
 
 class DriveResult(TypedDict):

@@ -15,7 +15,6 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from ...recording import regions
-from ...recording.callers import HOME
 from ...text import package
 from ...text.source_lines import library_prefixes
 
@@ -120,6 +119,8 @@ def show_gpus() -> None:
 
 def tell_scripts(module: Any, name: str, answer: Callable[..., Any]) -> None:
     """Replace this function of torch's, except where torch calls it."""
+    from ...recording.callers import HOME  # only now, in a rank: it takes torch, and the command starts quickly
+
     others: Callable[..., Any] = getattr(module, name)
 
     @functools.wraps(others)
