@@ -24,20 +24,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 SECONDS = 120
 
-TWO_RANKS = """\
-import torch
-import torch.distributed as dist
-from manyranks import spawn
-
-
-def train(rank, world_size):
-    loss = torch.zeros(1)
-    if rank == 0:
-        dist.all_reduce(loss)
-
-
-spawn(train, 2)
-"""
 EVERYTHING = """\
 import sys
 
@@ -76,6 +62,20 @@ try:
     spawn(fails, 2)
 except RankFailed as error:
     print(error)
+"""
+TWO_RANKS = """\
+import torch
+import torch.distributed as dist
+from manyranks import spawn
+
+
+def train(rank, world_size):
+    loss = torch.zeros(1)
+    if rank == 0:
+        dist.all_reduce(loss)
+
+
+spawn(train, 2)
 """
 
 
@@ -162,13 +162,6 @@ def said_of_a_hang(done):
     return done.stderr
 
 
-def test_a_scripts_hang_is_reported_with_the_scripts_lines_and_none_of_ours(project, installed):
-    (project / "script.py").write_text(TWO_RANKS)
-    said = said_of_a_hang(python(project, installed, "script.py"))
-    assert re.search(r'File ".*script\.py", line 12, in <module>\n +spawn\(train, 2\)', said)
-    assert "script.py, line 9:  dist.all_reduce(loss)" in said
-
-
 @pytest.mark.thorough
 def test_the_same_with_python_m_in_a_package(project, installed):
     (project / "app").mkdir()
@@ -211,12 +204,16 @@ def test_the_console_script_runs_a_script_beside_a_package_called_utils(project,
 
 
 @pytest.mark.parametrize("without_fork", ["", pytest.param("1", marks=pytest.mark.thorough)])
-def test_both_worlds_work_beside_a_package_called_utils(project, installed, without_fork):
-    (project / "program.py").write_text(EVERYTHING)
+def test_both_worlds_work_beside_a_package_called_utils_and_a_hang_shows_the_scripts_lines(
+    project, installed, without_fork
+):
+    (project / "program.py").write_text(EVERYTHING + TWO_RANKS)
     options = {"SPAWN_WITHOUT_FORK": "1"} if without_fork else {}
     done = python(project, installed, "program.py", **options)
-    assert done.returncode == 0, done.stderr
+    said = said_of_a_hang(done)  # so everything before it went well
     assert "raised ValueError: on purpose\n  program.py, line 25, in fails" in done.stdout, done.stdout
+    assert re.search(r'File ".*program\.py", line 49, in <module>\n +spawn\(train, 2\)', said)
+    assert "program.py, line 46:  dist.all_reduce(loss)" in said
 
 
 @pytest.mark.thorough

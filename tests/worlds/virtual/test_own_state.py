@@ -303,18 +303,34 @@ def test_what_a_rank_sets_in_a_librarys_module_is_its_own(world):
 
 
 def sets_flags_and_logs(rank, world_size):
-    """torch's flags, and Python's root logger."""
+    """torch's flags and its options for printing, Python's root logger, and a named one with a handler per rank."""
+    level = logging.INFO if rank == 0 else logging.ERROR
     torch.backends.cudnn.benchmark = rank == 1
-    logging.basicConfig(level=logging.INFO if rank == 0 else logging.ERROR)
+    torch.set_printoptions(precision=2 + rank)
+    logging.basicConfig(level=level)
+    log, written = logging.getLogger("of this test"), io.StringIO()
+    log.addHandler(logging.StreamHandler(written))
+    log.setLevel(level)
+    log.propagate = False
     dist.barrier()
-    log = logging.root.level, len(logging.root.handlers), logging.getLogger("train").isEnabledFor(logging.INFO)
-    return torch.backends.cudnn.benchmark, log
+    log.info("started")
+    log.error("rank %d", rank)
+    dist.barrier()
+    root = (
+        logging.root.level == level,
+        len(logging.root.handlers),
+        logging.getLogger("train").isEnabledFor(logging.INFO),
+    )
+    return torch.backends.cudnn.benchmark, str(torch.tensor(0.123456)), root, written.getvalue()
 
 
 @both
-def test_flags_of_torch_and_the_root_logger_are_each_ranks_own(world):
-    levels = [logging.INFO, logging.ERROR, logging.ERROR]
-    assert world(sets_flags_and_logs, 3).results == [(r == 1, (levels[r], 1, r == 0)) for r in range(3)]
+def test_flags_of_torch_print_options_and_loggers_are_each_ranks_own(world):
+    assert world(sets_flags_and_logs, 3).results == [
+        (False, "tensor(0.12)", (True, 1, True), "started\nrank 0\n"),
+        (True, "tensor(0.123)", (True, 1, False), "rank 1\n"),
+        (False, "tensor(0.1235)", (True, 1, False), "rank 2\n"),
+    ]
 
 
 def replaces_methods(rank, world_size):
@@ -459,28 +475,6 @@ def main(rank, world_size):
     dist.barrier()
     return [state_of_rank.rank, ask(), Asker().ask()]
 """
-
-
-def logs_and_prints(rank, world_size):
-    """A named logger with a handler per rank, and torch's options for printing."""
-    log, written = logging.getLogger("of this test"), io.StringIO()
-    log.addHandler(logging.StreamHandler(written))
-    log.setLevel(logging.INFO if rank == 0 else logging.ERROR)
-    log.propagate = False
-    torch.set_printoptions(precision=2 + rank)
-    dist.barrier()
-    log.info("started")
-    log.error("rank %d", rank)
-    dist.barrier()
-    return written.getvalue(), str(torch.tensor(0.123456))
-
-
-@both
-def test_each_rank_has_its_own_loggers_and_print_options(world):
-    assert world(logs_and_prints, 2).results == [
-        ("started\nrank 0\n", "tensor(0.12)"),
-        ("rank 1\n", "tensor(0.123)"),
-    ]
 
 
 def profiles(rank, world_size, folder):

@@ -38,8 +38,11 @@ def test_a_single_number_may_have_any_stride():
     assert [run.results for run in (simulate(one_number, 2, device="cpu"), spawn(one_number, 2))] == [[1, 1]] * 2
 
 
-def test_a_run_has_all_that_a_run_of_spawn_has():
-    virtual, real = simulate(exchange, 3, device="cpu"), spawn(exchange, 3)
+def test_a_run_has_all_that_a_run_of_spawn_has(capsys):
+    virtual = simulate(exchange, 3, device="cpu")
+    printed = capsys.readouterr().out
+    real = spawn(exchange, 3)
+    assert printed == capsys.readouterr().out and printed.startswith("[rank 0] before\n[rank 1] before\n")
     assert isinstance(virtual, Run)
     assert all(torch.equal(a, b) for a, b in zip(virtual.results, real.results, strict=True))
     assert virtual.output == real.output == ["before\nafter\n"] * 3
@@ -54,14 +57,6 @@ def test_a_run_has_all_that_a_run_of_spawn_has():
     assert "tree" in repr(virtual.costs())
     with pytest.raises(ValueError, match="this run was real"):
         real.costs()
-
-
-def test_prints_come_in_the_order_of_spawn(capsys):
-    simulate(exchange, 3)
-    virtual = capsys.readouterr().out
-    spawn(exchange, 3)
-    assert virtual == capsys.readouterr().out
-    assert virtual.startswith("[rank 0] before\n[rank 1] before\n")
 
 
 def test_a_custom_cluster_takes_five_lines():

@@ -75,12 +75,11 @@ def test_a_hang_ends_every_rank_with_the_report_of_spawn_and_leaves_dumps_that_e
     assert said.stdout.partition("\n\n")[2] == zero.partition("\n")[2]
 
 
-def test_a_line_in_the_script_does_the_same_before_and_after_the_group_is_made(ranks):
-    watch = "import utils\nutils.watch()\n"
-    for text in (watch + HANGS, HANGS.replace("rank, x", watch + "rank, x")):
-        codes, _, (zero, _) = ranks(text, command=())
-        assert codes == [1, 1]
-        assert zero.startswith(SAID.replace("line 6", "line 8"))
+def test_a_line_in_the_script_does_the_same_after_the_group_is_made(ranks):
+    """The command calls the same function before it is made."""
+    codes, _, (zero, _) = ranks(HANGS.replace("rank, x", "import utils\nutils.watch()\nrank, x"), command=())
+    assert codes == [1, 1]
+    assert zero.startswith(SAID.replace("line 6", "line 8"))
 
 
 TIMED_OUT = """\
@@ -167,13 +166,12 @@ def test_with_keep_going_the_report_is_printed_and_the_ranks_go_on(ranks):
 
 def test_a_hang_on_two_machines_is_explained(two_nodes, tmp_path):
     (tmp_path / "train.py").write_text(HANGS)
-    both = two_nodes.torchrun("--nproc-per-node=2", "-m", "utils.watch", "--save", "dumps", "train.py")
+    both = two_nodes.torchrun("--nproc-per-node=1", "-m", "utils.watch", "--save", "dumps", "train.py")
     assert all(done.returncode for done in both)
     said = both[0].stderr + both[1].stderr
-    assert said.count("WorldStuck: rank 0 can't move any more, and the others have finished.") == 1, said
-    assert said.count("  has finished\n") == 3
+    assert said.count(SAID) == 1, said
     assert (tmp_path / "dumps/report.txt").exists()
-    assert json.loads((tmp_path / "dumps/rank_3.json").read_text())["watch"]["finished"]
+    assert json.loads((tmp_path / "dumps/rank_1.json").read_text())["watch"]["finished"]
 
 
 # --- the command line
