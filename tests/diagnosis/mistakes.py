@@ -116,8 +116,6 @@ def shards_rounded_up(rank, world_size):
     BACKWARD,
     "Rank 1 has finished",
     "No rank may skip a batch",
-    "Look at `if step == 1 and rank == 1` (line",
-    "which leaves before it",
     documented="2. One rank skips a batch",
 )
 def a_batch_with_nan_is_skipped(rank, world_size):

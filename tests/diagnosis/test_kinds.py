@@ -232,6 +232,15 @@ def an_exception_that_is_swallowed(rank, world_size):
     dist.barrier()
 
 
+@kind("No rank may skip a batch", "Look at `if batch is None` (line", "which leaves before it")
+def a_batch_that_one_rank_skips(rank, world_size):
+    replica = DDP(nn.Linear(2, 2))
+    for batch in [torch.ones(1, 2), None if rank == 1 else torch.ones(1, 2), torch.ones(1, 2)]:
+        if batch is None:
+            continue
+        replica(batch).sum().backward()
+
+
 @kind("Rank 1 is in its handler of SIGTERM", worlds=REAL)
 def a_signal_on_one_rank(rank, world_size):
     signal.signal(signal.SIGTERM, lambda *_: dist.barrier())
