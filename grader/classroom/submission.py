@@ -17,7 +17,6 @@ show.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -32,8 +31,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_
 from nbgrader.api import Gradebook, MissingEntry, Notebook, SourceCell
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from grader.classroom.notebook_file import LINKED, Folder, NotANotebook, count, is_link, names_in, read_bytes
-from grader.sandbox.bounded import TooMuch
+from grader.classroom.notebook_file import LINKED, Folder, NotANotebook, count, is_link, names_in, printable
 
 NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "code": new_code_cell,
@@ -73,26 +71,6 @@ class Submission(NotebookExporter):
         except NotANotebook as reason:
             nb, resources["not_a_notebook"] = new_notebook(), str(reason)
         return self.from_notebook_node(nb, resources=resources, **kw)  # type: ignore[no-untyped-call]
-
-    def from_file(self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any) -> tuple[Any, ...]:
-        resources = {} if resources is None else resources
-        try:
-            nb = read_notebook(file_stream)
-        except NotANotebook as reason:
-            nb, resources["not_a_notebook"] = new_notebook(), str(reason)
-        return self.from_notebook_node(nb, resources=resources, **kw)  # type: ignore[no-untyped-call]
-
-
-def read_notebook(file_stream: io.IOBase) -> NotebookNode:
-    """Read a notebook and convert it to the current format. Raises NotANotebook if the file holds anything else."""
-    try:
-        content = file_stream.read()
-    except UnicodeDecodeError as error:
-        content = error.object
-    try:
-        return read_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else bytes(content))[0]
-    except TooMuch as reason:
-        raise NotANotebook(f"the file can't be read: that {reason}") from None
 
 
 def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode, list[str]]:
@@ -166,15 +144,15 @@ def why_this(chosen: Path, path: Path, reason: NotANotebook | None) -> list[str]
     if chosen == path:
         return []
     if reason:
-        return [f"{shown(chosen)} was read instead, because {because(path, reason)}"]
+        return [f"{printable(chosen.name)} was read instead, because {because(path, reason)}"]
     if not path.exists():
-        return [f"{shown(chosen)} was read instead, because there is no {path.name}"]
-    return [f"{shown(chosen)} was read, because it is newer than {path.name}"]
+        return [f"{printable(chosen.name)} was read instead, because there is no {path.name}"]
+    return [f"{printable(chosen.name)} was read, because it is newer than {path.name}"]
 
 
 def not_read(others: list[Path]) -> list[str]:
     there = [path for path in others if path.exists()]
-    return [f"not read: {', '.join(shown(path) for path in there)}"] if there else []
+    return [f"not read: {', '.join(printable(path.name) for path in there)}"] if there else []
 
 
 def because(path: Path, reason: NotANotebook) -> str:
@@ -186,11 +164,6 @@ def notebooks_beside(path: Path) -> list[Path]:
     names = [name for name in names_in(path.parent) if name.endswith(".ipynb") and name[0] != "."]
     found = (path.with_name(name) for name in names if name != path.name)
     return [other for other in found if other.is_file() and not other.is_symlink()][:MAX_FILES]
-
-
-def shown(path: Path) -> str:
-    """A file's name without control characters: students choose these names."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in path.name)
 
 
 def is_of_lesson(nb: NotebookNode, ids: dict[str, Any]) -> bool:
