@@ -66,10 +66,6 @@ class Cell:
     check: Check | None = None
 
     @property
-    def tags(self) -> tuple[str, ...]:
-        return self.marker.tags
-
-    @property
     def exercise(self) -> str | None:
         """The name of the exercise that students write in this cell."""
         return self.marker.exercise

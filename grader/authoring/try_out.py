@@ -14,7 +14,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -96,7 +96,8 @@ class TryOut:
                     bar.clear()
                     print_result(candidate, self.judged[key])
                 results.append((candidate, self.judged[key]))
-        others = list(other_problems(bench, results))
+        said = [result.problem for _, result in results]
+        others = [one for one in broken_rules(bench.lesson) if not any(one.text in problem for problem in said)]
         print_unproved(bench, results)
         print_not_told_apart(outcomes)
         print_end(results, others, waiting, time.monotonic() - start)
@@ -153,13 +154,6 @@ class TryOut:
 def fails(exercise: str, results: Results) -> bool:
     """Whether the solution does, or the check that judges it. Then no verdict on another answer says anything."""
     return any(one.exercise == exercise and one.kind == "solution" and result.problem for one, result in results)
-
-
-def other_problems(bench: Workbench, results: Results) -> Iterator[Problem]:
-    """Why `make build` would refuse the lesson, beyond what each answer got."""
-    for problem in broken_rules(bench.lesson):
-        if not any(problem.text in result.problem for _, result in results):
-            yield problem
 
 
 def key_of(bench: Workbench, candidate: Candidate) -> str:

@@ -298,24 +298,26 @@ class Round:
         """Whether the submission's grades are in the gradebook; if not, it has to be judged."""
         student, again = submission.student, self.options.regrade or self.options.exercise
         self.stamps[student] = stamp_of(submission.handed_in.parent, self.inputs)
-        known = None if again else self.cache.find_stamped(student, self.stamps[student])
+        stamp = "" if again else self.stamps[student]
+        known = self.cache.find(student, "stamp", stamp) if stamp else None
         if known and self.is_unchanged(submission, *known):
             return True
         nb = submission.read()
         digest = digest_of(nb, self.lesson, self.course.judge_settings)
         not_run = nb.metadata.get("not_run")
-        if self.options.exercise and not not_run and (before := self.cache.find_answers(student, nb)):
-            self.kept[student] = before, exercises_in(nb).get(self.options.exercise, [])
+        before = self.cache.find(student, "answers", digest_of_answers(nb)) if self.options.exercise else None
+        if before and not not_run:
+            self.kept[student] = before[0], exercises_in(nb).get(self.options.exercise, [])
         if self.options.regrade:
             self.cache.drop(student)
-        judgement = Judgement(self.lesson) if not_run else self.cache.find(student, digest)
-        if not judgement or (self.options.exercise and not not_run):
+        found = (Judgement(self.lesson), digest) if not_run else self.cache.find(student, "digest", digest)
+        if not found or (self.options.exercise and not not_run):
             self.to_judge[student] = nb, digest
             return False
         if not not_run:
-            self.cache.store(student, digest, judgement, digest_of_answers(nb), self.stamps[student])
-        if not self.is_unchanged(submission, judgement, digest):
-            submission.record(nb, digest, judgement)
+            self.cache.store(student, digest, found[0], digest_of_answers(nb), self.stamps[student])
+        if not self.is_unchanged(submission, *found):
+            submission.record(nb, digest, found[0])
             self.counts["judged before and taken over"] += 1
         return True
 

@@ -18,26 +18,22 @@ show.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat.notebooknode import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbformat.v4 import new_notebook
 from nbgrader.api import Gradebook, MissingEntry, Notebook, SourceCell
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from grader.classroom.notebook_file import LINKED, Folder, NotANotebook, count, is_link, names_in, printable
 
-NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
-    "code": new_code_cell,
-    "markdown": new_markdown_cell,
-    "raw": new_raw_cell,
-}
 HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
 NO_ANSWER = "there is no answer to "  # and then their exercises
 MAX_FILES = 10  # per folder
@@ -218,7 +214,11 @@ class Official:
 
     def cell(self, source: str, number: str) -> NotebookNode:
         metadata = {"nbgrader": dict(self.metadata)}
-        return NEW_CELL[self.source_cell.cell_type](source=source, id=number, metadata=metadata)
+        return new_cell(self.source_cell.cell_type, source=source, id=number, metadata=metadata)
+
+
+def new_cell(kind: str, **content: Any) -> NotebookNode:
+    return getattr(nbformat.v4, f"new_{kind}_cell")(**content)
 
 
 def official_metadata(cell: SourceCell, notebook: Notebook) -> dict[str, Any]:
@@ -441,7 +441,7 @@ class Taken:
 
     def cell(self, item: Item, number: str) -> NotebookNode:
         if item.name is None:
-            return NEW_CELL[item.kind](source=item.text, id=number)
+            return new_cell(item.kind, source=item.text, id=number)
         official = self.lesson.cells[item.name]
         keeps_official = official.metadata["locked"] or not item.kind
         return official.cell(official.source_cell.source if keeps_official else item.text, number)

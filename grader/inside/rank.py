@@ -205,7 +205,7 @@ class RankWorld(SimulatedWorld):
     def make_group(self, asked: NewGroup, make: Callable[[], Any]) -> Any:
         rank, members = self.rank, self.to_world_ranks(asked.members)
         where = who_called()[0]
-        request = {"do": "make", "group": asked.name, "members": list(members), "where": where, "clock": rank.clock}
+        request = {"do": "make_group", "group": asked.name, "members": [*members], "where": where, "clock": rank.clock}
         rank.clock = max(rank.clock, self.hub.request(request).get("clock", 0.0))
         return make()
 

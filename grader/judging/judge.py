@@ -228,8 +228,6 @@ class Judging:
             remarks = [self.judge_part(part, cell, code, visible, scores) for part in registered]
         except CheckFailed as failed:
             verdict.said, verdict.mistake = str(failed), failed.mistake
-            if failed.impossible:
-                self.flag("claims what is impossible", f"{cell.name}: {failed.saw}, expected {failed.expected}")
             verdict.hidden = "hidden test" in failed.header
             verdict.points = cell.points * failed.share
             verdict.kind = PART if failed.share else BLANK if failed.saw == "Not written yet." else WRONG
@@ -267,10 +265,10 @@ class Judging:
         try:
             return judge_openly(run, part, cell)
         except CheckFailed as failed:
-            if not part.hidden:
-                raise
             if failed.impossible:
                 self.flag("claims what is impossible", f"{cell.name}: {failed.saw}, expected {failed.expected}")
+            if not part.hidden:
+                raise
             where = differences(run.cases[-1], visible) if run.cases else "in a different case"
             raise veiled(failed, cell.judges, run.ended, where) from None
         except TooLong as error:
@@ -312,7 +310,7 @@ def judge_openly(run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
 def has_check(part: Checks, cell: CheckCell) -> bool:
     """Whether it judges this cell; the visible part has to, a hidden one need not."""
     exercise = cell.function.replace("_", "-")
-    return not part.hidden or (exercise, cell.judges) in part.registered
+    return not part.hidden or (exercise, cell.judges) in part.checks
 
 
 def needs_messages(part: Checks, cell: CheckCell) -> bool:
@@ -321,7 +319,7 @@ def needs_messages(part: Checks, cell: CheckCell) -> bool:
     A module of checks names the exercises for which that isn't so in NO_MESSAGES.
     """
     exercise = cell.function.replace("_", "-")
-    is_judged = cell.judges == SCORE or (exercise, "traffic") in part.registered
+    is_judged = cell.judges == SCORE or (exercise, "traffic") in part.checks
     return is_judged and exercise not in getattr(part.module, "NO_MESSAGES", ())
 
 

@@ -202,7 +202,7 @@ class RemoteRunner(Runner):
         breaches = [f"rank {rank.number} sent {rank.breach}" for rank in hub.ranks if rank.breach]
         if breaches:
             self.flags.append(Flag("sent the grader messages that no answer sends", "; ".join(breaches)))
-        if stopped := self.ranks.why_host_stopped:
+        if stopped := self.ranks.running_host().stopped:
             return HostGone(stopped)
         return error
 
