@@ -46,7 +46,7 @@ from grader.authoring.lesson import (
     read_lesson,
 )
 from grader.authoring.messages import has_changed, message_drift, update_messages
-from grader.authoring.mistakes import not_told_apart
+from grader.authoring.mistakes import known_of, not_told_apart
 from grader.authoring.predictions import only_reveals
 from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
@@ -353,7 +353,7 @@ def command(names: Iterable[str] = (), force: bool = False, check: bool = False,
         if not check:
             made = build(names, force, root) + update_messages(read_lessons(names, root), force)
             print(f"built {', '.join(made)}" if made else "nothing to build")
-            for text in (text for lesson in read_lessons(names, root) for text in not_told_apart(lesson)):
+            for text in (text for lesson in read_lessons(names, root) for text in not_told_apart(*known_of(lesson))):
                 print(text)
         stored = [text for lesson in read_lessons(names, root) for text in message_drift(lesson)]
         found = drift(names, root) + stored

@@ -291,7 +291,7 @@ class Round:
         submission = OneSubmission(self.course, self.lesson, student)
         if not submission.holds_a_notebook:
             print_problems(student, find_problems(self.course, self.lesson, student))
-        elif not (self.options.new and submission.is_graded()):
+        elif not (self.options.new and "judgement" in submission.read_autograded().metadata):
             self.safely(submission, "w", lambda: self.record_or_wait(submission))
 
     def record_or_wait(self, submission: OneSubmission) -> bool:
@@ -305,13 +305,14 @@ class Round:
         nb = submission.read()
         digest = digest_of(nb, self.lesson, self.course.judge_settings)
         not_run = nb.metadata.get("not_run")
-        before = self.cache.find(student, "answers", digest_of_answers(nb)) if self.options.exercise else None
-        if before and not not_run:
-            self.kept[student] = before[0], exercises_in(nb).get(self.options.exercise, [])
+        exercise = "" if not_run else self.options.exercise
+        before = self.cache.find(student, "answers", digest_of_answers(nb)) if exercise else None
+        if exercise and before:
+            self.kept[student] = before[0], exercises_in(nb).get(exercise, [])
         if self.options.regrade:
             self.cache.drop(student)
         found = (Judgement(self.lesson), digest) if not_run else self.cache.find(student, "digest", digest)
-        if not found or (self.options.exercise and not not_run):
+        if not found or exercise:
             self.to_judge[student] = nb, digest
             return False
         if not not_run:

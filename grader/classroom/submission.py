@@ -168,7 +168,8 @@ def is_of_lesson(nb: NotebookNode, ids: dict[str, Any]) -> bool:
             lesson = Lesson(gradebook.find_notebook(ids["notebook"], ids["assignment"]))
         except MissingEntry:
             return False
-        return any(claim(cell) in lesson.cells or lesson.defined_in(cell.source) for cell in nb.cells)
+        claims = any(claim(cell) in lesson.cells for cell in nb.cells)
+        return claims or any(defines(cell.source, name) for cell in nb.cells for name in lesson.answers)
 
 
 # ---- the lesson, as the gradebook knows it ---------------------------------------------------------------------------
@@ -185,10 +186,6 @@ class Lesson:
     def answer_of(self, check: str) -> str | None:
         """The exercise that a check judges: `ring-all-reduce-values` judges `ring-all-reduce`, not `ring`."""
         return max((name for name in self.answers if check.startswith(f"{name}-")), key=len, default=None)
-
-    def defined_in(self, source: str) -> list[str]:
-        """The exercises whose functions a text defines."""
-        return [name for name in self.answers if defines(source, name)]
 
 
 @dataclass(frozen=True)
@@ -319,9 +316,6 @@ class Item:
         """Its text as `plain` has it, made once: it is compared with each cell of the lesson, and may be long."""
         return plain(self.text)
 
-    def is_code_for(self, exercise: str) -> bool:
-        return self.kind == "code" and defines(self.text, exercise)
-
 
 class Taken:
     """The cells of a submission in the form in which they are graded, and one line per repair."""
@@ -344,13 +338,14 @@ class Taken:
     # -- which cell is which
 
     def find_answer(self, name: str) -> None:
-        given, exercise = self.lesson.cells[name].given, name
+        given = self.lesson.cells[name].given
         claiming = [item for item in self.items if item.claims == name]
         written = [item for item in claiming if item.plain != given]
-        defining = [item for item in written if defines(item.text, exercise)]
-        elsewhere = [item for item in self.items if item.is_code_for(exercise) and item.plain != given]
+        defining = [item for item in written if defines(item.text, name)]
+        code = [item for item in self.items if item.kind == "code"]
+        elsewhere = [item for item in code if defines(item.text, name) and item.plain != given]
         elsewhere = [item for item in elsewhere if item.claims == name or item.claims not in self.lesson.cells]
-        untouched = [item for item in self.items if item.kind == "code" and item.plain == given]
+        untouched = [item for item in code if item.plain == given]
         candidates = defining or written or elsewhere or claiming or untouched
         if not candidates:
             return

@@ -83,15 +83,12 @@ def pack(message: dict[str, Any], placeholder_for: PlaceholderFor | None = None)
     return HEADER.pack(len(text), len(data)) + text + data
 
 
-def receive(
-    connection: socket.socket, resolve: Resolve | None = None, read: Read | None = None
-) -> dict[str, Any] | None:
+def receive(connection: socket.socket, resolve: Resolve | None = None) -> dict[str, Any] | None:
     """The next message; None if the other end is closed. Raises Breach.
 
     resolve   makes the value that a placeholder stands for; without it, placeholders are refused
-    read      reads from the connection; by default, as it is
     """
-    parts = receive_unread(read or (lambda count: read_all(connection, count)))
+    parts = receive_unread(lambda count: read_all(connection, count))
     return None if parts is None else unpack(*parts, resolve)
 
 

@@ -98,7 +98,8 @@ def read_class(course: Course, lesson: str) -> Class:
             continue
     source, earlier = course.source(lesson), earlier_answers(course, lesson)
     official = answers_in(source)
-    found.rubrics = {grade_id(cell): plain(cell.source) for cell in source.cells if is_by_hand(cell)}
+    by_hand = [cell for cell in source.cells if utils.is_grade(cell) and utils.is_solution(cell)]
+    found.rubrics = {grade_id(cell): plain(cell.source) for cell in by_hand}
     found.similar = similar_answers(found.answers, given, official, earlier)
     found.answers |= {OFFICIAL: official, **earlier}
     return found
@@ -118,11 +119,6 @@ def earlier_answers(course: Course, lesson: str) -> dict[str, dict[str, str]]:
 def answers_in(nb: NotebookNode) -> dict[str, str]:
     """The code of each answer."""
     return {grade_id(cell): cell.source for cell in nb.cells if utils.is_solution(cell) and cell.cell_type == "code"}
-
-
-def is_by_hand(cell: NotebookNode) -> bool:
-    """Whether a person grades it."""
-    return bool(utils.is_grade(cell) and utils.is_solution(cell))
 
 
 def plain(source: str) -> str:

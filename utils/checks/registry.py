@@ -137,11 +137,10 @@ def taken_for_the_result(failed: CheckFailed, run: Runner) -> str:
 
 def words_in_a_notebook(one: Check, run: Runner) -> str:
     """What a check says of the same function in a notebook, if that is the outcome of a known wrong answer; else ""."""
-    with run.as_in_a_notebook() as other:
-        try:
-            one(other)
-        except CheckFailed as failed:
-            return failed.mistake if failed.is_known else ""
+    try:
+        one(run.as_in_a_notebook())
+    except CheckFailed as failed:
+        return failed.mistake if failed.is_known else ""
     return ""
 
 
