@@ -369,7 +369,10 @@ class Reader:
             self.wrong(line, f"write ### BEGIN SOLUTION or ### END SOLUTION alone on its line, not {content.strip()!r}")
 
     def code(self, cell: Cell) -> None:
-        self.syntax(cell)
+        try:
+            parse(cell.source)
+        except SyntaxError as error:
+            self.wrong(cell.body_line + (error.lineno or 1) - 1, f"not Python: {error.msg}")
         for offset, text in region_problems(cell.source):
             self.wrong(cell.body_line + offset, text)
         marks = [i for i, line in enumerate(cell.source.split("\n")) if REGION.fullmatch(line)]
@@ -380,12 +383,6 @@ class Reader:
             self.wrong(cell.line, f"exercise {cell.exercise!r} has no ### BEGIN SOLUTION and ### END SOLUTION")
         if cell.check is not None:
             self.check_source(cell, cell.check)
-
-    def syntax(self, cell: Cell) -> None:
-        try:
-            parse(cell.source)
-        except SyntaxError as error:
-            self.wrong(cell.body_line + (error.lineno or 1) - 1, f"not Python: {error.msg}")
 
     def check_source(self, cell: Cell, check: Check) -> None:
         try:
