@@ -310,8 +310,8 @@ def test_a_new_course_can_be_graded_in(tmp_path, monkeypatch, capsys):
     assert course.directories.course_id == "My-course-2026"
     assert "01_collectives" in course.lessons() and course.config.Judge.lessons == "solutions"
     with pytest.raises(ClassroomError, match="nobody has handed in anything: .* expected as .*/submitted/"):
-        commands.handed_in(course)
-    assert grade_class.exercises_of(course, "01_collectives")
+        grade_class.handed_in(course)
+    assert grade_class.exercises_in(course.source("01_collectives"))
 
 
 def test_a_new_course_leaves_what_is_there_alone(tmp_path):
@@ -341,7 +341,7 @@ def test_a_course_says_what_it_lacks(tmp_path):
         link.unlink()
         make()
         with pytest.raises(ClassroomError, match=words):
-            commands.handed_in(Course.at(root))
+            grade_class.handed_in(Course.at(root))
         link.symlink_to(".") if not link.exists() and not link.is_symlink() else None
     (root / "nbgrader_config.py").write_text("c = get_config(\n")
     with pytest.raises(ClassroomError, match="nbgrader_config.py can't be read: SyntaxError: "):
@@ -455,7 +455,7 @@ def test_a_folder_that_is_not_a_course_and_a_course_without_submissions(made, tm
         Course.at(tmp_path)
     course = Course.at(make_course(tmp_path))
     monkeypatch.setattr(bubblewrap, "why_not", lambda: None)
-    for act in (lambda: grade_class.grade_class(course, LESSON), lambda: commands.handed_in(course)):
+    for act in (lambda: grade_class.grade_class(course, LESSON), lambda: grade_class.handed_in(course)):
         with pytest.raises(ClassroomError, match="nobody has handed in .*: submissions are expected as .*/STUDENT/"):
             act()
 

@@ -15,8 +15,8 @@ import pytest
 from distributed import Client
 from nbgrader.converters import GenerateAssignment
 
-from grader.classroom.course import Course
-from grader.classroom.dask_cluster import ClusterError, judge_all
+from grader.classroom.course import ClassroomError, Course
+from grader.classroom.dask_cluster import judge_all
 from grader.classroom.grade_class import GradeOptions, autograde
 from grader.classroom.grades import read_grades
 from grader.judging.worker import JudgeSettings
@@ -105,7 +105,7 @@ def test_when_a_worker_is_killed_half_way_nothing_is_lost_or_graded_twice(tmp_pa
 
 def test_a_missing_scheduler_worker_or_grader_is_reported_in_one_line(scheduler, start, monkeypatch):
     def said(address: str) -> str:
-        with pytest.raises(ClusterError) as error:
+        with pytest.raises(ClassroomError) as error:
             list(judge_all(LESSON, {"ada": ""}, JudgeSettings("solutions", False, 10), scheduler=address))
         assert "\n" not in str(error.value)
         return str(error.value)
