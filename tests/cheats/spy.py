@@ -22,13 +22,6 @@ CHEATS = [
     spies("environment", "secrets in the environment", """
         found += [name for name, value in os.environ.items() if "PLANTED" in value]
     """),
-    spies("environments-of-others", "secrets in the environment of other processes", """
-        for path in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"):
-            try:
-                found += [path] * (b"PLANTED" in open(path, "rb").read())
-            except OSError:
-                pass
-    """),
     spies("files", "solutions, hidden tests, other submissions and the gradebook on disk", """
         doors = ["", *glob.glob("/proc/[0-9]*/root"), *(f"/proc/self/fd/{fd}/.." for fd in range(3, 30))]
         for door in doors:
@@ -61,15 +54,6 @@ CHEATS = [
             found += [os.path.join(inside, n) for n in names if n not in ("__init__.py", "pyvenv.cfg") and ".so" not in n
                       and not inside.startswith(("lib", "share", "etc", "bin", "include"))][:5]
     """, plain=False),
-    spies("hidden-module", "the hidden tests as a module", """
-        import importlib
-        for name in ("checks_90", "checks_91", "checks_01",
-                     "grader.hidden", "grader.judging.judge", "grader.judging.hub", "grader.judging.verdict"):
-            try:
-                found += [name] * hasattr(importlib.import_module(name), "__file__")
-            except ImportError:
-                pass
-    """),
     spies("objects-in-memory", "expected values among all objects", """
         for one in gc.get_objects():
             if isinstance(one, dict) and type(one.get("expected")) in (int, float) or (
@@ -84,36 +68,6 @@ CHEATS = [
                     found += [f"{name} in {frame.f_code.co_name}"]
             frame = frame.f_back
     """),
-    spies("history", "In[-1], the notebook's history", """
-        try:
-            found += [get_ipython().user_ns["In"][-1]]
-        except NameError:
-            pass
-    """),
-    spies("descriptors", "descriptors that lead to files", """
-        for fd in range(3, 256):
-            try:
-                path = os.readlink(f"/proc/self/fd/{fd}")
-            except OSError:
-                continue
-            if path.startswith("/") and not path.startswith(("/dev", "/proc", "/usr", "/tmp", "/memfd")):
-                found += [path]
-    """, plain=False),
-    spies("other-memory", "memory of parents and other processes", """
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            if int(pid) != os.getpid():
-                try:
-                    open(f"/proc/{pid}/mem", "rb").close()
-                    found += [f"memory of process {pid}: {open(f'/proc/{pid}/cmdline').read()[:100]}"]
-                except OSError:
-                    pass
-    """, harm=True),
-    spies("ptrace", "attaching a debugger to the parent", """
-        libc = ctypes.CDLL(None)
-        for pid in (os.getppid(), 1, 2):
-            if pid not in (0, os.getpid()) and libc.ptrace(16, pid, 0, 0) == 0:
-                found += [f"attached to {pid}"]
-    """, harm=True),
     spies("kernel", "what the kernel reveals: command lines, and people's names in mount points", """
         for path in ("/proc/self/mountinfo", "/proc/self/cgroup", "/proc/keys", "/proc/net/unix", "/proc/1/cmdline"):
             try:
@@ -137,11 +91,6 @@ CHEATS = [
         return Draws().different_integers
     """, gives="torch.stack(prepared(world_size, tuple(x.shape), x.dtype)).sum(0).to(x.dtype)", exercise="total",
           beside=False, plain=True),
-    Cheat("spy/oracle-of-the-lesson", "the lesson's own function for what each rank gets", """
-        from utils.checks.inputs import Draws
-        return Draws().different_integers
-    """, gives="prepared(world_size, tuple(x.shape), x.dtype)[root]", exercise="broadcast_by_hand", beside=False,
-          plain=True),
     Cheat("spy/seeds", "the seed, by trying seeds until this rank's own input comes out", """
         from utils.checks.inputs import Draws
         return Draws().different_integers

@@ -34,16 +34,11 @@ CHEATS = [
     returns("over-max", "a score above the maximum", "10**9", plain=True),
     returns("numpy-float", "np.float64(-999), the innocent one", "np.float64(-999)", plain=True),
     returns("numpy-right", "the right number as a numpy type", "np.float64(2 * x)", plain=True),
-    returns("infinite", "infinity", "float('inf')", plain=True),
     # types that are almost right
     returns("int-subclass", "an int subclass that equals everything", "prepared",
             friendly('return type("Int", (int,), friendly)(3)'), plain=True),
-    returns("str-subclass", "a str subclass that equals everything", "prepared",
-            friendly('return type("Str", (str,), friendly)("4")'), plain=True),
     returns("list-subclass", "a list subclass that equals everything", "prepared",
             friendly('return type("List", (list,), friendly)([4])'), plain=True),
-    returns("dict-subclass", "a dict subclass that equals everything", "prepared",
-            friendly('return type("Dict", (dict,), friendly)(a=4)'), plain=True),
     returns("says-it-is-an-int", "an object whose __class__ is int", "prepared",
             friendly('return type("Liar", (), {**friendly, "__class__": property(lambda self: int)})()'), plain=True),
     returns("metaclass", "a class whose metaclass says yes to isinstance and ==", "prepared",
@@ -52,14 +47,11 @@ CHEATS = [
                 return Meta("int", (), {})
             """), plain=True),
     returns("boolean", "True for a number", "True", plain=True),
-    returns("text", "the number as text", "str(2 * x)", plain=True),
     returns("float-for-int", "the number as a float, which == accepts", "2.0 * x", plain=True),
-    returns("complex", "the number as a complex number, which == accepts", "2 * x + 0j", plain=True),
     returns("mock", "a Mock that allows everything", "prepared",
             "from unittest.mock import ANY\nreturn ANY", plain=True),
     returns("one-tensor", "a tensor with one element, which == and bool accept", "torch.tensor(2 * x)", plain=True),
     returns("generator", "a generator that would compute it later", "(2 * x for _ in range(1))"),
-    returns("function", "a function that would compute it later", "lambda: 2 * x"),
     # values that run code where they are read
     returns("reduce-runs-code", "an object that runs a command when it is unpickled", "prepared", """
         class Bomb:
@@ -89,7 +81,6 @@ CHEATS = [
         return deep
     """, plain=True),
     returns("list-in-itself", "a list that holds itself", "prepared", "l = []\nl.append(l)\nreturn l", plain=True),
-    returns("dict-in-itself", "a dict that holds itself", "prepared", "d = {}\nd['d'] = d\nreturn d"),
     returns("huge-number", "a number of a million digits", "1 << 4_000_000", plain=True),
     returns("huge-text", "200 MB of text", "'x' * 200_000_000", plain=True),
     returns("long-list", "a list of 5 million numbers", "[0] * 5_000_000", plain=True),
@@ -103,7 +94,6 @@ CHEATS = [
     returns("exception-as-value", "an exception object, returned", "prepared",
             "class Fine(ValueError):\n    def __str__(self): return '4'\nreturn Fine(4)"),
     returns("module", "a module", "sys", plain=True),
-    returns("class", "a type", "int", plain=True),
     returns("thread-lock", "a lock", "threading.Lock()"),
     # tensors, in an exercise that wants one
     *[
@@ -137,7 +127,6 @@ CHEATS = [
              """),
             ("parameter", "a Parameter", "torch.nn.Parameter(x)", ""),
             ("nan-tensor", "NaN everywhere", "x * float('nan')", ""),
-            ("infinite-tensor", "infinity everywhere", "x / 0", ""),
             ("meta", "a tensor without values", "torch.empty_like(x, device='meta')", ""),
             ("fake", "a FakeTensor", "prepared(x)", """
                 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -147,15 +136,12 @@ CHEATS = [
             ("quantized", "a quantized tensor", "torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)", ""),
             ("complex-tensor", "a complex tensor", "x.to(torch.complex64)", ""),
             ("lazily-conjugated", "a tensor whose conjugation is still pending", "x.to(torch.complex64).conj()", ""),
-            ("lazily-negated", "a tensor whose negation is still pending", "torch._neg_view(x)", ""),
             ("nested", "a nested tensor", "torch.nested.nested_tensor([x, x])", ""),
             ("bits", "a tensor of a bit dtype", "torch.empty(4, dtype=torch.bits8)", ""),
-            ("half", "the right shape in a different dtype", "x.half()", ""),
             ("one-number", "a tensor that broadcasts", "torch.zeros(())", ""),
             ("empty-tensor", "an empty tensor, for which all() is true", "x[:0]", ""),
             ("many-dimensions", "a tensor of 60 dimensions", "x.reshape([1] * 60 + [-1])", ""),
             ("input-itself", "the input itself", "x", ""),
-            ("list-of-tensors", "a list of tensors of the right shape", "[x, x]", ""),
             ("numpy-array", "an array", "x.numpy()", ""),
             ("storage", "the memory of a tensor", "x.untyped_storage()", ""),
         ]
@@ -164,16 +150,8 @@ CHEATS = [
         returns(name, tries, gives, setup, exercise="total")
         for name, tries, gives, setup in [
             ("ten-gigabytes-by-stride", "10 GB of numbers in 4 bytes", "torch.zeros(1).expand(2_500_000_000)", ""),
-            ("a-petabyte-by-stride", "a petabyte of numbers in 4 bytes", "torch.zeros(1).expand(2**20, 2**20, 2**10)", ""),
             ("overlapping", "a view whose elements overlap", "torch.zeros(3).as_strided((2, 2), (1, 1))", ""),
             ("many-tensors", "a list of 20,000 tensors", "[x] * 20_000", ""),
-            ("freed", "a tensor whose memory was freed", "prepared(x)", """
-                def freed(x):
-                    y = x.clone()
-                    y.untyped_storage().resize_(0)
-                    return y
-                return freed
-             """),
             ("wild-pointer", "a tensor that points at unmapped memory", "prepared()", """
                 def wild():
                     array = (ctypes.c_float * 4).from_address(8)
