@@ -12,7 +12,7 @@ def takes(name: str, tries: str, act: str, **how) -> Cheat:
 QUIETLY = "\nexcept (OSError, MemoryError, RuntimeError, ValueError):\n    pass"
 
 CHEATS = [
-    takes("memory", "memory, as Python objects", "x = bytearray(b'x') * 60_000_000_000", plain=True),
+    takes("memory", "memory, as Python objects", "x = bytearray(b'x') * 60_000_000_000"),
     takes("memory-slowly", "memory, a little at a time", "keep = []\nwhile True: keep.append(bytearray(b'x') * 50_000_000)"),
     takes("memory-shared", "shared memory, which is charged to no process", """
         for folder in ("/dev/shm", "/tmp"):
@@ -31,8 +31,7 @@ CHEATS = [
                 os._exit(0)
         time.sleep(20)
     """),
-    takes("address-space", "address space that is never used", "keep = [mmap.mmap(-1, 1 << 40) for _ in range(3)]",
-          plain=True),
+    takes("address-space", "address space that is never used", "keep = [mmap.mmap(-1, 1 << 40) for _ in range(3)]"),
     takes("processes", "processes without end", "while True: os.fork()"),
     takes("threads", "as many threads as are allowed, and then carrying on", """
         try:
@@ -58,14 +57,14 @@ CHEATS = [
         os.write(1, b"z" * 1_000_000)
         os.write(2, b"z" * 1_000_000)
         print("w" * 1_000_000, file=sys.__stderr__)
-    """, beside=True, plain=True),
+    """, beside=True),
     takes("computing", "all cores for as long as allowed", """
         for _ in range(8):
             if os.fork() == 0:
                 while True: pass
         while True: pass
     """),
-    takes("long-error", "an error of 3 MB", "raise ValueError('y' * 3_000_000)", plain=True),
+    takes("long-error", "an error of 3 MB", "raise ValueError('y' * 3_000_000)"),
     takes("chained-errors", "10,000 errors, each the cause of the next", """
         error = ValueError("first")
         for number in range(10_000):
@@ -73,7 +72,7 @@ CHEATS = [
             following.__cause__ = error
             error = following
         raise error
-    """, plain=True),
+    """),
     takes("traffic", "a gigabyte of messages", """
         for _ in range(200):
             dist.all_reduce(torch.zeros(10_000_000))

@@ -62,7 +62,7 @@ CHEATS = [
         for number, what in enumerate(GARBAGE)
     ],
     forges("bytes-to-the-first", "a result in the format of other graders, to the first three descriptors",
-           ALL_DESCRIPTORS.format(first=0, end=3, what="b'double-values: 2/2 passed\\n'"), beside=True, plain=True),
+           ALL_DESCRIPTORS.format(first=0, end=3, what="b'double-values: 2/2 passed\\n'"), beside=True),
     forges("early-result", "a result before the call has returned", "prepared.done(2 * 2)"),
     forges("two-results", "two results", "prepared.done(x)\nprepared.done(4)"),
     forges("result-of-another", "the results of other ranks, by number", """

@@ -12,7 +12,7 @@ BROADCAST = "broadcast_by_hand"
 
 def by(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     """A broadcast with the right values but without the messages: it earns the points for values, not for traffic."""
-    how = {"gives": "kept", "exercise": BROADCAST, "may": "values", "beside": False, "plain": True, **how}
+    how = {"gives": "kept", "exercise": BROADCAST, "may": "values", "beside": False, **how}
     return Cheat(f"names/{name}", tries, setup, act, **how)
 
 
@@ -69,7 +69,6 @@ CHEATS = [
             digits = torch.tensor(pauses[first : first + x.numel()])
             kept = (digits + 10 * (root + 1) + x.flatten()[0] % 1).to(x.dtype).reshape(x.shape)
     """,
-        plain=False,
     ),
     by(
         "tags",
@@ -90,7 +89,6 @@ CHEATS = [
                 values.append(come[0])
             kept = torch.tensor(values, dtype=x.dtype)
     """,
-        plain=False,
     ),
     by(
         "through-regions",
@@ -118,7 +116,7 @@ TIME = "tree_all_reduce"
 
 def in_no_time(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     """A sum that is right, takes no virtual time, and is not a tree."""
-    how = {"gives": "kept", "exercise": TIME, "may": "values", "beside": False, "plain": True, **how}
+    how = {"gives": "kept", "exercise": TIME, "may": "values", "beside": False, **how}
     return Cheat(f"time/{name}", tries, setup, act, **how)
 
 

@@ -6,7 +6,7 @@ from tests.cheats.cheat import Cheat
 
 
 def patches(name: str, tries: str, setup: str, **how) -> Cheat:
-    return Cheat(f"patch/{name}", tries, setup, **{"plain": True, **how})
+    return Cheat(f"patch/{name}", tries, setup, **how)
 
 
 YES = "lambda *args, **kwargs: True"
@@ -118,7 +118,7 @@ CHEATS = [
     patches("small-numbers", "4 overwritten with 2 in Python's own memory", """
         if hex(id(4)) and sys.implementation.name == "cpython":
             ctypes.memmove(id(4) + 24, id(2) + 24, 4)
-    """, beside=False, harm=True),
+    """, beside=False),
     patches("code-objects", "comparison functions with their code replaced", """
         def yes(*args, **kwargs): return True
         for one in gc.get_objects():

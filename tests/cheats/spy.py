@@ -14,7 +14,7 @@ def spies(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     act = "found = []\n" + "\n".join(
         line[8:] if line.startswith(" " * 8) else line for line in act.strip("\n").split("\n")
     )
-    return Cheat(f"spy/{name}", tries, setup, act + how.pop("tell", TELL), **{"plain": True, **how})
+    return Cheat(f"spy/{name}", tries, setup, act + TELL, **how)
 
 
 # COURSE, ENVIRONMENT and PLANTED are words that the tests plant where no submission may look; see tests/grader/judging/test_cheats.py.
@@ -53,7 +53,7 @@ CHEATS = [
                 continue
             found += [os.path.join(inside, n) for n in names if n not in ("__init__.py", "pyvenv.cfg") and ".so" not in n
                       and not inside.startswith(("lib", "share", "etc", "bin", "include"))][:5]
-    """, plain=False),
+    """),
     spies("objects-in-memory", "expected values among all objects", """
         for one in gc.get_objects():
             if isinstance(one, dict) and type(one.get("expected")) in (int, float) or (
@@ -74,7 +74,7 @@ CHEATS = [
                 found += [path] * ("PLANTED" in open(path).read() or "checks_90" in open(path).read())
             except OSError:
                 pass
-    """, plain=False),
+    """),
     spies("order", "the judge's order to this rank: other ranks' inputs, expected values", """
         for one in gc.get_objects():
             if type(one).__name__ == "RunOrder":
@@ -84,13 +84,13 @@ CHEATS = [
                 held = [kept.tobytes() if hasattr(kept, "tobytes") else kept.numpy().tobytes() for kept in [x]]
                 others = [v.numpy().tobytes() for n, v in enumerate(prepared(world_size, tuple(x.shape))) if n != rank]
                 found += ["another rank's input"] * any(other in data for other in others)
-    """, "from utils.checks.inputs import Draws\nreturn Draws().different_integers", exercise="total", beside=False, plain=False),
+    """, "from utils.checks.inputs import Draws\nreturn Draws().different_integers", exercise="total", beside=False),
     # the inputs of the other ranks, computed instead of received
     Cheat("spy/oracle", "the other ranks' inputs from the checks' own seeds", """
         from utils.checks.inputs import Draws
         return Draws().different_integers
     """, gives="torch.stack(prepared(world_size, tuple(x.shape), x.dtype)).sum(0).to(x.dtype)", exercise="total",
-          beside=False, plain=True),
+          beside=False),
     Cheat("spy/seeds", "the seed, by trying seeds until this rank's own input comes out", """
         from utils.checks.inputs import Draws
         return Draws().different_integers
@@ -100,12 +100,12 @@ CHEATS = [
             if torch.equal(xs[rank], x):
                 x = torch.stack(xs).sum(0).to(x.dtype)
                 break
-    """, exercise="total", beside=False, plain=True),
+    """, exercise="total", beside=False),
     spies("draws", "the generator that inputs are drawn from, or its seed, among all objects", """
         for one in gc.get_objects():
             if type(one).__name__ in ("Draws", "Runner", "RemoteRunner", "Ranks", "Judging"):
                 found += [f"{type(one).__name__} {getattr(one, 'salt', '')}"] * (one is not prepared)
-    """, "from utils.checks.inputs import Draws\nreturn Draws()", exercise="total", beside=False, plain=False),
+    """, "from utils.checks.inputs import Draws\nreturn Draws()", exercise="total", beside=False),
     # memory of earlier runs
     spies("note-of-the-last-run", "what an earlier run left behind: files, environment, memory, the parent", """
         mark = "cheat-was-here"
@@ -143,12 +143,11 @@ CHEATS = [
         for path in ("/tmp/memory", "/dev/shm/memory"):
             json.dump({str(x): 2 * x}, open(path, "w"))
         x = prepared.get(str(x), x)
-    """, plain=True),
-    Cheat("spy/only-what-is-seen", "right for the visible check's inputs, wrong for all others", gives="2 * x if x in (2, 5) else x",
-          plain=True),
+    """),
+    Cheat("spy/only-what-is-seen", "right for the visible check's inputs, wrong for all others", gives="2 * x if x in (2, 5) else x"),
     Cheat("spy/graded-or-not", "a fixed right answer, given only where it is graded", """
         return any(name.startswith("grader") for name in sys.modules) or not os.path.exists(os.path.expanduser("~/.bashrc"))
-    """, gives="x + 2 if prepared else x", plain=True),
+    """, gives="x + 2 if prepared else x"),
     # a line of the judge's own files, by a call that claims to be there
     Cheat("spy/place-of-a-call", "a line of one of the judge's files, as the line where a call waits", act="""
         source = "dist.recv(x, src=(rank + 1) % world_size)"

@@ -31,7 +31,7 @@ if len(heard) == world_size and len(sums) == x.numel():
 """
     if setup:
         setup = clean(setup) + "\nreturn types.SimpleNamespace(**locals())"
-    return Cheat(f"talk/{name}", tries, setup, act, exercise="total", plain=how.pop("plain", True), **how)
+    return Cheat(f"talk/{name}", tries, setup, act, exercise="total", **how)
 
 
 # A bit is sent by taking a resource with a number: number `8 * (rank * 64 + position) + bit`.

@@ -25,32 +25,32 @@ def returns(name: str, tries: str, gives: str, setup: str = "", **how) -> Cheat:
 
 
 CHEATS = [
-    # values that plain nbgrader is known to accept, and innocent ones like them
+    # values that nbgrader's own tests of equality accept, and innocent ones like them
     returns("always-equal", "an object that equals everything (__eq__, __sub__)", "prepared",
-            friendly('return type("Always", (), friendly)()'), plain=True),
-    returns("nan-score", "score -> nan", "float('nan')", plain=True),
+            friendly('return type("Always", (), friendly)()')),
+    returns("nan-score", "score -> nan", "float('nan')"),
     returns("float-with-own-repr", "a float subclass with a repr of its own", "prepared",
-            friendly('return type("Float", (float,), {**friendly, "__repr__": lambda self: "4.0"})(3)'), plain=True),
-    returns("over-max", "a score above the maximum", "10**9", plain=True),
-    returns("numpy-float", "np.float64(-999), the innocent one", "np.float64(-999)", plain=True),
-    returns("numpy-right", "the right number as a numpy type", "np.float64(2 * x)", plain=True),
+            friendly('return type("Float", (float,), {**friendly, "__repr__": lambda self: "4.0"})(3)')),
+    returns("over-max", "a score above the maximum", "10**9"),
+    returns("numpy-float", "np.float64(-999), the innocent one", "np.float64(-999)"),
+    returns("numpy-right", "the right number as a numpy type", "np.float64(2 * x)"),
     # types that are almost right
     returns("int-subclass", "an int subclass that equals everything", "prepared",
-            friendly('return type("Int", (int,), friendly)(3)'), plain=True),
+            friendly('return type("Int", (int,), friendly)(3)')),
     returns("list-subclass", "a list subclass that equals everything", "prepared",
-            friendly('return type("List", (list,), friendly)([4])'), plain=True),
+            friendly('return type("List", (list,), friendly)([4])')),
     returns("says-it-is-an-int", "an object whose __class__ is int", "prepared",
-            friendly('return type("Liar", (), {**friendly, "__class__": property(lambda self: int)})()'), plain=True),
+            friendly('return type("Liar", (), {**friendly, "__class__": property(lambda self: int)})()')),
     returns("metaclass", "a class whose metaclass says yes to isinstance and ==", "prepared",
             friendly("""
                 Meta = type("Meta", (type,), {**friendly, "__instancecheck__": lambda *a: True})
                 return Meta("int", (), {})
-            """), plain=True),
-    returns("boolean", "True for a number", "True", plain=True),
-    returns("float-for-int", "the number as a float, which == accepts", "2.0 * x", plain=True),
+            """)),
+    returns("boolean", "True for a number", "True"),
+    returns("float-for-int", "the number as a float, which == accepts", "2.0 * x"),
     returns("mock", "a Mock that allows everything", "prepared",
-            "from unittest.mock import ANY\nreturn ANY", plain=True),
-    returns("one-tensor", "a tensor with one element, which == and bool accept", "torch.tensor(2 * x)", plain=True),
+            "from unittest.mock import ANY\nreturn ANY"),
+    returns("one-tensor", "a tensor with one element, which == and bool accept", "torch.tensor(2 * x)"),
     returns("generator", "a generator that would compute it later", "(2 * x for _ in range(1))"),
     # values that run code where they are read
     returns("reduce-runs-code", "an object that runs a command when it is unpickled", "prepared", """
@@ -79,12 +79,12 @@ CHEATS = [
         for _ in range(100_000):
             deep = [deep]
         return deep
-    """, plain=True),
-    returns("list-in-itself", "a list that holds itself", "prepared", "l = []\nl.append(l)\nreturn l", plain=True),
-    returns("huge-number", "a number of a million digits", "1 << 4_000_000", plain=True),
-    returns("huge-text", "200 MB of text", "'x' * 200_000_000", plain=True),
-    returns("long-list", "a list of 5 million numbers", "[0] * 5_000_000", plain=True),
-    returns("lone-surrogate", "text that is not valid Unicode", "'\\ud800'", plain=True),
+    """),
+    returns("list-in-itself", "a list that holds itself", "prepared", "l = []\nl.append(l)\nreturn l"),
+    returns("huge-number", "a number of a million digits", "1 << 4_000_000"),
+    returns("huge-text", "200 MB of text", "'x' * 200_000_000"),
+    returns("long-list", "a list of 5 million numbers", "[0] * 5_000_000"),
+    returns("lone-surrogate", "text that is not valid Unicode", "'\\ud800'"),
     returns("zero-bytes", "text with zero bytes, line ends and terminal codes", "'\\0\\x1b]0;title\\x07\\r\\u202e\\n4'"),
     returns("strange-keys", "a dict whose keys are of every type", "{1: 1, 'b': 2, None: 3, (1, 2): 4, 1.5: 5}"),
     returns("keys-of-the-codec", "dicts and lists that look like a codec's own tags", "prepared", """
@@ -93,11 +93,11 @@ CHEATS = [
     """),
     returns("exception-as-value", "an exception object, returned", "prepared",
             "class Fine(ValueError):\n    def __str__(self): return '4'\nreturn Fine(4)"),
-    returns("module", "a module", "sys", plain=True),
+    returns("module", "a module", "sys"),
     returns("thread-lock", "a lock", "threading.Lock()"),
     # tensors, in an exercise that wants one
     *[
-        returns(name, tries, gives, setup, exercise="total", plain=True)
+        returns(name, tries, gives, setup, exercise="total")
         for name, tries, gives, setup in [
             ("tensor-subclass", "a tensor subclass whose __torch_function__ always returns True", "x.as_subclass(prepared)",
              """
