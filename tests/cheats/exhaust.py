@@ -23,14 +23,6 @@ CHEATS = [
             except OSError:
                 pass
     """, beside=True),
-    takes("memory-of-children", "memory in many children", """
-        for _ in range(50):
-            if os.fork() == 0:
-                keep = bytearray(b"x") * 500_000_000
-                time.sleep(30)
-                os._exit(0)
-        time.sleep(20)
-    """),
     takes("address-space", "address space that is never used", "keep = [mmap.mmap(-1, 1 << 40) for _ in range(3)]"),
     takes("processes", "processes without end", "while True: os.fork()"),
     takes("threads", "as many threads as are allowed, and then carrying on", """
@@ -58,12 +50,6 @@ CHEATS = [
         os.write(2, b"z" * 1_000_000)
         print("w" * 1_000_000, file=sys.__stderr__)
     """, beside=True),
-    takes("computing", "all cores for as long as allowed", """
-        for _ in range(8):
-            if os.fork() == 0:
-                while True: pass
-        while True: pass
-    """),
     takes("long-error", "an error of 3 MB", "raise ValueError('y' * 3_000_000)"),
     takes("chained-errors", "10,000 errors, each the cause of the next", """
         error = ValueError("first")

@@ -18,32 +18,21 @@ HANG = {  # ways to hang
             except BaseException:
                 pass
     """,
-    "c-loop": "sum(iter(lambda: 0, 1))",
     "gil": "ctypes.PyDLL(None).sleep(1000)",
-    "sleep": "time.sleep(10_000)",
-    "deadlock": "lock = threading.Lock()\nlock.acquire()\nlock.acquire()",
     "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
-    "pattern": "re.match('(a|aa)+$', 'a' * 100 + 'b')",
-    "input": "os.read(os.pipe()[0], 1)",
 }
 DIE = {  # ways to end the process
     "exit": "os._exit(0)",
-    "abort": "os.abort()",
     "segfault": "ctypes.string_at(8)",
-    "kill": "os.kill(os.getpid(), signal.SIGKILL)",
     "exec": "os.execv('/bin/true', ['true'])",
     "system-exit": "raise SystemExit(0)",
     "interrupt": "raise KeyboardInterrupt",
-    "base-exception": "raise BaseException('no Exception')",
-    "generator-exit": "raise GeneratorExit",
     "close-all": "os.closerange(0, 10_000)",
     "recursion": "def deeper(): return deeper() + 1\ndeeper()",
     "c-stack": "sys.setrecursionlimit(10**8)\nclass Deep:\n    def __getattr__(self, name): return getattr(self, name + '')\n"
                "Deep().x",
     "kill-all": "os.kill(-1, signal.SIGKILL)",
     "kill-parent": "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(0.2)",
-    "kill-first": "os.kill(1, signal.SIGKILL)\ntime.sleep(0.2)",
-    "kill-group": "os.killpg(0, signal.SIGKILL)",
     "stop-parent": "os.kill(os.getppid(), signal.SIGSTOP)",
 }  # fmt: skip
 

@@ -45,15 +45,6 @@ CHEATS = [
     """,
     ),
     by(
-        "store",
-        "through the rendezvous store",
-        """
-        store = dist.distributed_c10d._get_default_store()
-        store.set(f"cheat {rank}", bytes([int(v) for v in x.tolist()]))
-        kept = torch.tensor(list(store.get(f"cheat {root}")), dtype=x.dtype)
-    """,
-    ),
-    by(
         "barriers",
         "values in the time between barriers, behind a long pause: it can work on a quiet machine, and an audit shows it",
         """
@@ -122,42 +113,6 @@ def in_no_time(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat
 
 CHEATS += [
     in_no_time("the-collective", "the library's own all_reduce, which is fastest", "dist.all_reduce(kept)"),
-    in_no_time(
-        "shared-memory",
-        "memory that threads of one process share",
-        """
-        dist.barrier()
-        board = builtins.__dict__.setdefault("board", {})
-        board[rank, x.numel()] = x
-        dist.barrier()
-        kept = sum(board[r, x.numel()] for r in team)
-        dist.barrier()
-    """,
-        may="",
-    ),
-    in_no_time(
-        "file-store",
-        "a store of its own, which takes no time",
-        """
-        store = dist.FileStore("/tmp/cheat-store", len(team))
-        key = f"{sorted(team)}-{x.numel()}-{x.dtype}-"
-        store.set(key + str(rank), json.dumps(x.tolist()))
-        kept = torch.stack([torch.tensor(json.loads(store.get(key + str(r))), dtype=x.dtype) for r in team]).sum(0)
-    """,
-    ),
-    in_no_time(
-        "shared-file",
-        "a file that ranks share, which takes no time",
-        """
-        from utils.kit import shared_file
-        file = shared_file.SharedFile("/tmp/cheat-file")
-        file.append(json.dumps([rank, x.numel(), x.tolist()]))
-        dist.barrier()
-        lines = [json.loads(line) for line in file.lines()]
-        theirs = {r: values for r, numel, values in lines if numel == x.numel() and r in team}
-        kept = torch.stack([torch.tensor(theirs[r], dtype=x.dtype) for r in team]).sum(0)
-    """,
-    ),
     in_no_time(
         "clock",
         "turning the clock back",

@@ -42,17 +42,6 @@ CHEATS = [
         for name in names:
             sys.modules[name] = Fake(name)
     """),
-    patches("import-hook", "an import hook that supplies every module of the judge", f"""
-        import importlib.abc, importlib.machinery
-        class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-            def find_spec(self, name, path, target=None):
-                if name.startswith(("grader", "tests", "utils", "safetensors")):
-                    return importlib.machinery.ModuleSpec(name, self, is_package=True)
-            def create_module(self, spec):
-                return types.SimpleNamespace(__getattr__={YES}, checks_for={YES})
-            def exec_module(self, module): pass
-        sys.meta_path.insert(0, Finder())
-    """),
     # the rank's own modules, changed under whatever name they have
     patches("codec", "the codec doubles what it writes", """
         for name, module in list(sys.modules.items()):

@@ -31,19 +31,6 @@ CHEATS = [
                 except OSError:
                     pass
     """),
-    spies("files-beside", "the notebook with the hidden tests, in this folder and those above", """
-        for folder in (".", "..", "../..", "../../..", os.path.expanduser("~"), "/tmp", "/", "/root", "/home"):
-            try:
-                paths = [os.path.join(folder, name) for name in os.listdir(folder)]
-            except OSError:
-                continue
-            for path in paths:
-                try:
-                    if path.endswith((".ipynb", ".db", ".json", ".csv")) and os.path.isfile(path):
-                        found += [path] * (b"SECRET" in open(path, "rb").read())
-                except OSError:
-                    pass
-    """),
     spies("course", "anything in the course folder except utils and grader/inside", """
         import grader, utils
         root = os.path.dirname(os.path.dirname(utils.__file__))
@@ -53,12 +40,6 @@ CHEATS = [
                 continue
             found += [os.path.join(inside, n) for n in names if n not in ("__init__.py", "pyvenv.cfg") and ".so" not in n
                       and not inside.startswith(("lib", "share", "etc", "bin", "include"))][:5]
-    """),
-    spies("objects-in-memory", "expected values among all objects", """
-        for one in gc.get_objects():
-            if isinstance(one, dict) and type(one.get("expected")) in (int, float) or (
-                    isinstance(one, types.ModuleType) and "hidden" in one.__name__ and "typing" not in one.__name__):
-                found += [str(one)[:80]] * ("torch" not in str(one)[:300])
     """),
     spies("caller-frames", "the expected value in a frame of the caller", """
         frame = sys._getframe()
@@ -132,17 +113,6 @@ CHEATS = [
         if os.fork() == 0:
             os.setsid()
             os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(20)", "cheat-stays-here"])
-    """),
-    Cheat("spy/memorises", "answering with what it was asked the time before, doubled", """
-        memory = {}
-        for path in ("/tmp/memory", "/dev/shm/memory"):
-            if os.path.exists(path):
-                memory = json.load(open(path))
-        return memory
-    """, act="""
-        for path in ("/tmp/memory", "/dev/shm/memory"):
-            json.dump({str(x): 2 * x}, open(path, "w"))
-        x = prepared.get(str(x), x)
     """),
     Cheat("spy/only-what-is-seen", "right for the visible check's inputs, wrong for all others", gives="2 * x if x in (2, 5) else x"),
     Cheat("spy/graded-or-not", "a fixed right answer, given only where it is graded", """

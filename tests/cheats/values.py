@@ -29,18 +29,12 @@ CHEATS = [
     returns("always-equal", "an object that equals everything (__eq__, __sub__)", "prepared",
             friendly('return type("Always", (), friendly)()')),
     returns("nan-score", "score -> nan", "float('nan')"),
-    returns("float-with-own-repr", "a float subclass with a repr of its own", "prepared",
-            friendly('return type("Float", (float,), {**friendly, "__repr__": lambda self: "4.0"})(3)')),
     returns("over-max", "a score above the maximum", "10**9"),
     returns("numpy-float", "np.float64(-999), the innocent one", "np.float64(-999)"),
     returns("numpy-right", "the right number as a numpy type", "np.float64(2 * x)"),
     # types that are almost right
     returns("int-subclass", "an int subclass that equals everything", "prepared",
             friendly('return type("Int", (int,), friendly)(3)')),
-    returns("list-subclass", "a list subclass that equals everything", "prepared",
-            friendly('return type("List", (list,), friendly)([4])')),
-    returns("says-it-is-an-int", "an object whose __class__ is int", "prepared",
-            friendly('return type("Liar", (), {**friendly, "__class__": property(lambda self: int)})()')),
     returns("metaclass", "a class whose metaclass says yes to isinstance and ==", "prepared",
             friendly("""
                 Meta = type("Meta", (type,), {**friendly, "__instancecheck__": lambda *a: True})
@@ -94,7 +88,6 @@ CHEATS = [
     returns("exception-as-value", "an exception object, returned", "prepared",
             "class Fine(ValueError):\n    def __str__(self): return '4'\nreturn Fine(4)"),
     returns("module", "a module", "sys"),
-    returns("thread-lock", "a lock", "threading.Lock()"),
     # tensors, in an exercise that wants one
     *[
         returns(name, tries, gives, setup, exercise="total")
