@@ -225,7 +225,7 @@ CHEATS = [
                 rounds = 0
                 while time.time() < at + slot * 0.8: rounds += 1
                 slow[number, i] = rounds
-        most = max(slow.values())
+        most = max(1, *slow.values())
         heard.update({n: [round(60 * (1 - slow[n, i] / most)) for i in range(len(mine))] for n in range(world_size)})
         began = 0
     """, "pass"),
