@@ -6,16 +6,14 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import nbformat
 import pytest
 from nbformat.notebooknode import NotebookNode
-from nbgrader.converters import GenerateAssignment
 
 from grader import commands
 from grader.classroom import grade_class, grades
@@ -33,7 +31,8 @@ from grader.judging.verdict import NOT_RUN, PASSED, WRONG, Flag, Judgement, Verd
 from grader.judging.worker import JudgeSettings
 from grader.sandbox import bubblewrap
 from tests import stand_in_judge
-from tests.stand_in_judge import StandIn, earning
+from tests.stand_in_grader import released_course
+from tests.stand_in_judge import Odd, earning
 from tests.tiny_course import LESSON, POINTS, PROJECT, RIGHT, hand_in, hand_in_file, lesson, make_course, released
 
 EARNED = {"ada": (2, 3, 1), "bo": (0, 0, 0), "cy": (1.5, 3, 0), "di": (2, 0, 0.5)}
@@ -41,9 +40,7 @@ EARNED = {"ada": (2, 3, 1), "bo": (0, 0, 0), "cy": (1.5, 3, 0), "di": (2, 0, 0.5
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    course = Course.at(make_course(tmp_path_factory.mktemp("course")))
-    course.must(GenerateAssignment, LESSON)
-    return course
+    return released_course(tmp_path_factory.mktemp("course"))
 
 
 @pytest.fixture
@@ -254,12 +251,8 @@ def test_what_is_said_of_an_exercise_judged_again_is_new():
 @pytest.fixture
 def late(tmp_path, judged, monkeypatch):
     """A course with a deadline that one student has missed by a day and a half, which costs all points."""
-    root = make_course(tmp_path)
-    with (root / "nbgrader_config.py").open("a") as file:
-        file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
-    course = Course.at(root)
-    course.must(GenerateAssignment, LESSON)
-    hand_in(root, "ada", **earning(2, 3, 1)).with_name("timestamp.txt").write_text("2026-01-03 00:00:00 UTC")
+    course = released_course(tmp_path, config="c.LateSubmissionPlugin.penalty_method = 'zero'\n")
+    hand_in(course.root, "ada", **earning(2, 3, 1)).with_name("timestamp.txt").write_text("2026-01-03 00:00:00 UTC")
     monkeypatch.setattr(bubblewrap, "why_not", lambda: None)
     return course
 
@@ -370,19 +363,6 @@ def test_a_submission_that_can_not_be_graded_does_not_affect_the_others(made, ju
     assert "no space left" in made.log_file(LESSON, "bo").read_text()
     assert said[0].startswith("pdf: the file is not a notebook: a PDF")
     assert len(said) == 2
-
-
-@dataclass(frozen=True)
-class Odd(StandIn):
-    """Raises, or kills the judging process, if a submission says so."""
-
-    def judge(self, nb: NotebookNode, progress: object = None) -> Judgement:
-        text = nbformat.writes(nb)
-        if "raise" in text:
-            raise RuntimeError("the judge is at its wit's end")
-        if "kill" in text:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().judge(nb)
 
 
 @pytest.mark.long
