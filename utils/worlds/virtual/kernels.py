@@ -85,8 +85,7 @@ class Kernel(NamedTuple):
         return self.needed_flops / (peak * part * rates.sustained)
 
     def part_of_bandwidth(self, rates: KernelRates) -> float:
-        part: float = getattr(rates, self.kind) if self.kind == "rows" else rates.memory
-        return part
+        return rates.rows if self.kind == "rows" else rates.memory
 
 
 def kernel_of(
