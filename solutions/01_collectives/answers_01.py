@@ -270,23 +270,28 @@ wrong("with-hyphens", "one of the eight names").replace(
 )
 
 wrong, _ = ANSWERS.to("global-statistics")
-wrong("mean-of-means", "the mean of means").replace("shard.sum()", "shard.mean()").replace(
-    "total / count", "total / dist.get_world_size(group)"
-)
-wrong("divides-by-world-size", "divide by how many numbers").replace(
-    "total / count", "total / dist.get_world_size(group)"
-)
-wrong("takes-all-for-equally-long", "the lengths differ, so sum them").replace(
-    "total / count", "total / (shard.numel() * dist.get_world_size(group))"
-)
-wrong("divides-by-its-own-length", "the lengths must be summed too").replace("total / count", "total / shard.numel()")
-wrong("counts-everyone", "how many numbers ALL ranks have").replace(
-    "dist.all_reduce(count, group=group)", "dist.all_reduce(count)"
-)
+wrong("mean-of-means", sentence="the mean of means: a short shard counts as much as a long one").replace(
+    "shard.sum()", "shard.mean()"
+).replace("total / count", "total / dist.get_world_size(group)")
+wrong(
+    "divides-by-world-size", sentence="the sum divided by the number of ranks: divide by how many numbers there are"
+).replace("total / count", "total / dist.get_world_size(group)")
+wrong(
+    "takes-all-for-equally-long",
+    sentence="the sum divided by P times your own shard's length: the lengths differ, so sum them",
+).replace("total / count", "total / (shard.numel() * dist.get_world_size(group))")
+wrong(
+    "divides-by-its-own-length", sentence="the sum divided by your own shard's length: the lengths must be summed too"
+).replace("total / count", "total / shard.numel()")
+wrong(
+    "counts-everyone", sentence="the sum divided by how many numbers ALL ranks have: give each call its group"
+).replace("dist.all_reduce(count, group=group)", "dist.all_reduce(count)")
 wrong("sums-the-products", "except for the product, which is the sum of the ranks'").replace(
     "dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, group=group)", "dist.all_reduce(product, group=group)"
 )
-wrong("sums-the-means", "the sum of the means").replace("total / count", "total").replace("shard.sum()", "shard.mean()")
+wrong("sums-the-means", sentence="the sum of the means: divide the sum of all numbers by how many there are").replace(
+    "total / count", "total"
+).replace("shard.sum()", "shard.mean()")
 wrong("forgets-the-minimum", "except for the min, which is your own shard's").replace(
     "dist.all_reduce(smallest, op=dist.ReduceOp.MIN, group=group)", "pass"
 )
@@ -303,8 +308,10 @@ wrong("counts-in-float32", "with the mean rounded to float32").replace(
     "total / count", "(total.float() / count.float()).to(shard.dtype)"
 )
 wrong("in-another-order", "in the wrong order").replace("[mean, smallest, largest", "[mean, largest, smallest")
-wrong("no-exchange", "nothing was exchanged").body("mean = shard.mean()")
-wrong("forgets-the-group", "give each call its group").replace(", group=group)", ")")
+wrong("no-exchange", sentence="your own shard's result: nothing was exchanged").body("mean = shard.mean()")
+wrong("forgets-the-group", sentence="the result over all ranks: give each call its group").replace(
+    ", group=group)", ")"
+)
 wrong("multiplies-by-logarithms", "the logarithm of a negative one").replace(
     "shard.prod()", "shard.log().sum()"
 ).replace("op=dist.ReduceOp.PRODUCT, group=group)", "group=group)\nproduct = product.exp()")

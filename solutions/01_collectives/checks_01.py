@@ -649,7 +649,6 @@ def global_statistics(
         right=right,
         rtol=rtol,
         advice={"NoneType|expected length|index out of range|list size": ONE_GROUP} if groups else {},
-        mistakes=wrong_statistics(shards, teams, right, bool(groups)),
         explain=partial(wrong_columns, shards=shards, teams=teams, right=right, rtol=rtol),
     )
 
@@ -678,44 +677,6 @@ def statistics(numbers: torch.Tensor) -> torch.Tensor:
 def of_team(shards: Sequence[torch.Tensor], team: Sequence[int], column: int) -> torch.Tensor:
     """One of the four statistics of each shard in a group."""
     return torch.stack([statistics(shards[rank])[column] for rank in team])
-
-
-def wrong_statistics(
-    shards: list[torch.Tensor], teams: Sequence[Sequence[int]], right: list[torch.Tensor], in_groups: bool
-) -> dict[str, list[torch.Tensor]]:
-    """Usual mistakes, and what they lead to on each rank. teams: the group of each rank."""
-    sums = [torch.stack([shards[other].sum() for other in team]).sum() for team in teams]
-    ranks = list(zip(sums, shards, teams, strict=True))
-    wrong_means = {
-        "the mean of means: a short shard counts as much as a long one": [
-            of_team(shards, team, 0).mean() for team in teams
-        ],
-        "the sum of the means: divide the sum of all numbers by how many there are": [
-            of_team(shards, team, 0).sum() for team in teams
-        ],
-        "the sum divided by the number of ranks: divide by how many numbers there are": [
-            total / len(team) for total, _, team in ranks
-        ],
-        "the sum divided by your own shard's length: the lengths must be summed too": [
-            total / len(shard) for total, shard, _ in ranks
-        ],
-        "the sum divided by P times your own shard's length: the lengths differ, so sum them": [
-            total / len(shard) / len(team) for total, shard, team in ranks
-        ],
-    }
-
-    def with_means(means: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [torch.stack([mean, *row[1:]]) for mean, row in zip(means, right, strict=True)]
-
-    wrong = {words: with_means(means) for words, means in wrong_means.items()}
-    wrong["your own shard's result: nothing was exchanged"] = list(map(statistics, shards))
-    if in_groups:
-        of_all, count = statistics(torch.cat(shards)), sum(map(len, shards))
-        wrong["the result over all ranks: give each call its group"] = [of_all for _ in shards]
-        wrong["the sum divided by how many numbers ALL ranks have: give each call its group"] = with_means(
-            [total / count for total in sums]
-        )
-    return wrong
 
 
 def wrong_columns(
