@@ -198,37 +198,67 @@ wrong("returns-algbw", "the first number must be").replace("return busbw, list",
 wrong("keeps-the-last", "alone explains it").replace('factors["algbw"]', 'found = None\nfactors["algbw"]').replace(
     "return busbw, list(mistakes)", "found = list(mistakes)"
 ).replace("return busbw, None", "return busbw, found")
-wrong("adds-what-changes-nothing", "explains it", hidden=False).replace(
-    "list(mistakes)", '[*mistakes, *["algbw"] * (mistakes != () and "algbw" not in mistakes and factors["algbw"] == 1)]'
-)
 right("tuple").replace("list(mistakes)", "mistakes")
 right("isclose").replace("abs(wrong - claim) <= 0.01 * claim", "math.isclose(wrong / claim, 1, abs_tol=0.01)").replace(
     "return busbw, list(mistakes)", "return [busbw, set(mistakes)]"
 )
 
 wrong, right = ANSWERS.to("sweep-sizes")
-wrong("not-rounded", "can't be cut").replace("nbytes - nbytes % (world_size * itemsize)", "nbytes")
-wrong("whole-numbers-only", "gets whole elements.").replace("% (world_size * itemsize)", "% itemsize")
-wrong("forgets-itemsize", "An element has 4 bytes").replace("% (world_size * itemsize)", "% world_size")
-wrong("common-multiple", "not the least common").replace("(world_size * itemsize)", "math.lcm(world_size, itemsize)")
-wrong("rounds-up", "rounded up").replace("nbytes - nbytes %", "nbytes + -nbytes %")
-wrong("keeps-zero", "a size of 0").replace("if possible > 0:", "if True:")
+wrong("not-rounded", sentence="sizes that can't be cut into P equal chunks of whole elements: round down").replace(
+    "nbytes - nbytes % (world_size * itemsize)", "nbytes"
+)
+wrong(
+    "whole-numbers-only",
+    sentence="multiples of one element: they must be multiples of P * itemsize, so that every rank gets whole elements",
+).replace("% (world_size * itemsize)", "% itemsize")
+wrong(
+    "forgets-itemsize",
+    sentence="multiples of P: an element has `itemsize` bytes, so they must be multiples of P * itemsize",
+).replace("% (world_size * itemsize)", "% world_size")
+wrong(
+    "common-multiple",
+    sentence="multiples of lcm(P, itemsize): only if P * itemsize divides them does every rank get whole elements",
+).replace("(world_size * itemsize)", "math.lcm(world_size, itemsize)")
+wrong("rounds-up", sentence="sizes rounded up: round down").replace("nbytes - nbytes %", "nbytes + -nbytes %")
+wrong("keeps-zero", sentence="sizes with a 0 among them: leave it out").replace("if possible > 0:", "if True:")
 wrong("four-bytes-each", "hidden test", hidden=True).replace("* itemsize)", "* (8 if itemsize == 8 else 4))")
 wrong("rounds-the-loop-variable", "0 times `step` is still 0", varies=True).replace("possible =", "possible = nbytes =")
-wrong("multiples-only", "those sizes alone").replace("possible > 0", "possible == nbytes")
-wrong("no-parentheses", "is (nbytes % P) * itemsize").replace("(world_size * itemsize)", "world_size * itemsize")
-wrong("floor-precedence", "divides by P alone").replace("nbytes - nbytes %", "nbytes // world_size * itemsize *")
-wrong("rounds-first", "before they were").replace("if possible", "nbytes = possible or nbytes\nif possible")
-wrong("without-the-largest", "without the largest").replace("possible > 0", "possible > 0 and nbytes < largest")
+wrong("multiples-only", sentence="the sizes alone that are multiples of P * itemsize: round the others down").replace(
+    "possible > 0", "possible == nbytes"
+)
+wrong(
+    "no-parentheses",
+    sentence="the result of nbytes % P * itemsize, which is (nbytes % P) * itemsize: use P * itemsize in parentheses",
+).replace("(world_size * itemsize)", "world_size * itemsize")
+wrong(
+    "floor-precedence",
+    sentence="the result of // P * itemsize, which divides by P alone: use P * itemsize in parentheses",
+).replace("nbytes - nbytes %", "nbytes // world_size * itemsize *")
+wrong("rounds-first", sentence="sizes rounded before they were multiplied: multiply the unrounded ones").replace(
+    "if possible", "nbytes = possible or nbytes\nif possible"
+)
+wrong("without-the-largest", sentence="the sizes without the largest: `largest` itself counts").replace(
+    "possible > 0", "possible > 0 and nbytes < largest"
+)
 wrong("floats", "return whole numbers").replace("sizes.append(possible)", "sizes.append(possible / 1)")
-wrong("raises-small-sizes", "leave them out").replace("* itemsize)", "* itemsize) or world_size * itemsize")
-wrong("stops-at-the-first-zero", "go on with the next").replace(
+wrong("raises-small-sizes", sentence="sizes of which small ones were raised: leave those out").replace(
+    "* itemsize)", "* itemsize) or world_size * itemsize"
+)
+wrong("stops-at-the-first-zero", sentence="an empty list: leave out a small size, and go on with the next").replace(
     "if possible > 0:\n    sizes.append(possible)", "if possible == 0:\n    break\nsizes.append(possible)"
 )
-wrong("numbers-instead-of-bytes", "multiply by itemsize").replace("append(possible)", "append(possible // itemsize)")
-wrong("rounds-to-nearest", "to the nearest").replace("nbytes - nbytes %", "round(nbytes / world_size / itemsize) *")
-wrong("counts-chunks", "whole chunks").replace("append(possible)", "append(possible // world_size // itemsize)")
-wrong("more-than-one-each", "enough").replace("possible > 0", "possible > world_size * itemsize")
+wrong("numbers-instead-of-bytes", sentence="numbers of elements: multiply by itemsize").replace(
+    "append(possible)", "append(possible // itemsize)"
+)
+wrong("rounds-to-nearest", sentence="sizes rounded to the nearest multiple: round down").replace(
+    "nbytes - nbytes %", "round(nbytes / world_size / itemsize) *"
+)
+wrong("counts-chunks", sentence="numbers of whole chunks: multiply by P * itemsize again").replace(
+    "append(possible)", "append(possible // world_size // itemsize)"
+)
+wrong("more-than-one-each", sentence="the sizes without the smallest: one element for each rank is enough").replace(
+    "possible > 0", "possible > world_size * itemsize"
+)
 right("floor-division").body("""
     count = nbytes // itemsize // world_size
     sizes += [count * world_size * itemsize] * (count > 0)
@@ -352,29 +382,63 @@ right("puts-it-back").body("""
 
 wrong, right = ANSWERS.to("recover-the-link")
 MEASURED = "seconds.append(seconds_of(partial(dist.all_reduce, x)))"
-wrong("the-line-itself", "2 (P - 1) steps").replace("alpha / steps, steps / world_size / beta", "alpha, 1 / beta")
-wrong("one-phase", "two phases").replace("2 * (world_size - 1)", "world_size - 1")
-wrong("one-phase-of-bytes", "2 times too small").replace("/ world_size / beta", "/ 2 / world_size / beta")
-wrong("whole-each-step", "n / P bytes, not n").replace("steps / world_size / beta", "steps / beta")
-wrong("p-steps", "not P").replace("2 * (world_size - 1)", "2 * world_size")
-wrong("steps-without-parentheses", "2 P - 1").replace("2 * (world_size - 1)", "2 * world_size - 1")
-wrong("alpha-per-rank", "number of ranks").replace("alpha / steps", "alpha / world_size")
-wrong("returns-beta", "the bandwidth is 1 / beta").replace("steps / world_size / beta", "beta * world_size / steps")
-wrong("latency-of-all-steps", "and the link one").replace("return alpha / steps", "return alpha")
+wrong("the-line-itself", sentence="the fitted line itself: it has 2 (P - 1) steps, each of n / P bytes").replace(
+    "alpha / steps, steps / world_size / beta", "alpha, 1 / beta"
+)
+wrong("one-phase", sentence="2 times too large: an all-reduce has two phases of P - 1 steps").replace(
+    "2 * (world_size - 1)", "world_size - 1"
+)
+wrong("one-phase-of-bytes", sentence="2 times too small: an all-reduce has two phases of P - 1 steps").replace(
+    "/ world_size / beta", "/ 2 / world_size / beta"
+)
+wrong("whole-each-step", sentence="P times too large: each step moves n / P bytes, not n").replace(
+    "steps / world_size / beta", "steps / beta"
+)
+wrong("p-steps", sentence="too small: a ring of P ranks has P - 1 steps in each phase, not P").replace(
+    "2 * (world_size - 1)", "2 * world_size"
+)
+wrong("steps-without-parentheses", sentence="too small: divide by 2 (P - 1), with parentheses, not by 2 P - 1").replace(
+    "2 * (world_size - 1)", "2 * world_size - 1"
+)
+wrong(
+    "alpha-per-rank", sentence="too large: divide by the number of steps, 2 (P - 1), not by the number of ranks"
+).replace("alpha / steps", "alpha / world_size")
+wrong("returns-beta", sentence="(alpha, beta) of the link: the bandwidth is 1 / beta").replace(
+    "steps / world_size / beta", "beta * world_size / steps"
+)
+wrong(
+    "latency-of-all-steps", sentence="2 (P - 1) times too large: the line has so many latencies, and the link one"
+).replace("return alpha / steps", "return alpha")
 wrong("for-four-ranks", "hidden test", hidden=True).replace("2 * (world_size - 1)", "6")
 wrong("times-it-itself", "Let seconds_of do the timing").replace(
     MEASURED, "start = time.perf_counter(); dist.all_reduce(x); seconds.append(time.perf_counter() - start)"
 )
 wrong("calls-it-before", "that it can call").replace("partial(dist.all_reduce, x)", "dist.all_reduce(x)")
-wrong("microseconds", "return seconds").replace("alpha / steps", "1e6 * alpha / steps")
-wrong("gb-instead-of-bytes", "return bytes/s").replace("steps / world_size / beta", "steps / world_size / beta / 1e9")
-wrong("last-x-in-all-operations", "with the last x").replace(
-    MEASURED, "seconds.append(lambda: dist.all_reduce(x))"
-).replace("fit(sizes, seconds)", "fit(sizes, [seconds_of(one) for one in seconds])")
-wrong("for-two-ranks", "only 2 ranks take 2 steps").replace("alpha / steps", "alpha / 2")
-wrong("elements", "takes sizes in bytes").replace("fit(sizes, seconds)", "fit([n // 4 for n in sizes], seconds)")
-wrong("bandwidth-of-the-line", "1 / beta of the fitted line").replace("steps / world_size / beta", "1 / beta")
-wrong("upside-down", "with the factor upside down").replace("steps / world_size / beta", "world_size / steps / beta")
+wrong("microseconds", sentence="1e6 times too large: return seconds, as the docstring says").replace(
+    "alpha / steps", "1e6 * alpha / steps"
+)
+wrong("gb-instead-of-bytes", sentence="1e9 times too small: return bytes/s, as the docstring says").replace(
+    "steps / world_size / beta", "steps / world_size / beta / 1e9"
+)
+wrong(
+    "last-x-in-all-operations",
+    sentence="the time of the largest size: do all your operations call all_reduce with the last x?",
+).replace(MEASURED, "seconds.append(lambda: dist.all_reduce(x))").replace(
+    "fit(sizes, seconds)", "fit(sizes, [seconds_of(one) for one in seconds])"
+)
+wrong(
+    "for-two-ranks", sentence="P - 1 times too large: only 2 ranks take 2 steps; a ring of P ranks takes 2 (P - 1)"
+).replace("alpha / steps", "alpha / 2")
+wrong("elements", sentence="4 times too small: `fit` takes sizes in bytes").replace(
+    "fit(sizes, seconds)", "fit([n // 4 for n in sizes], seconds)"
+)
+wrong(
+    "bandwidth-of-the-line",
+    sentence="1 / beta of the fitted line: per byte the ring has 2 (P - 1) / P times as much to send",
+).replace("steps / world_size / beta", "1 / beta")
+wrong("upside-down", sentence="the result with the factor upside down: multiply 1 / beta by 2 (P - 1) / P").replace(
+    "steps / world_size / beta", "world_size / steps / beta"
+)
 wrong("broadcasts", "called broadcast 3 times").replace("dist.all_reduce, x)", "dist.broadcast, x, src=0)")
 right("an-asynchronous-operation").replace(
     "partial(dist.all_reduce, x)", "lambda x=x: dist.all_reduce(x, async_op=True)"

@@ -219,51 +219,11 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
     powers = [nbytes for nbytes in (smallest * step**power for power in range(64)) if nbytes <= largest]
     grain = world_size * itemsize
 
-    def rounded(to: int) -> list[int]:
-        return sorted({nbytes // to * to for nbytes in powers} - {0})
-
-    right = rounded(grain)
-    at_once, nbytes = [], smallest
-    while nbytes <= largest:
-        nbytes = nbytes // grain * grain or nbytes
-        at_once += [nbytes] * (nbytes % grain == 0)
-        nbytes *= step
-    product = " (the product, not the least common multiple)" * (itemsize % world_size == 0)
-    mistakes = {
-        "a list with sizes that can't be cut into P equal chunks of whole elements: round down": powers,
-        f"a list of multiples of {itemsize} bytes, one element. With {world_size} ranks they must be multiples of "
-        f"{world_size} * {itemsize} = {grain}, so that every rank gets whole elements{product}": rounded(itemsize),
-        f"a list of multiples of {world_size} bytes, one for each rank. An element has {itemsize} bytes, so they must "
-        f"be multiples of {world_size} * {itemsize} = {grain}": rounded(world_size),
-        "a list of sizes rounded to the nearest multiple: round down": sorted(
-            {round(nbytes / grain) * grain for nbytes in powers} - {0}
-        ),
-        "a list of those sizes alone that are multiples of P * itemsize: round the others down": [
-            n for n in powers if n % grain == 0
-        ],
-        "the result of nbytes % P * itemsize, which is (nbytes % P) * itemsize: use P * itemsize in parentheses": [
-            size for size in (nbytes - nbytes % world_size * itemsize for nbytes in powers) if size > 0
-        ],
-        "the result of // P * itemsize, which divides by P alone: use P * itemsize in parentheses": [
-            size for size in (nbytes // world_size * itemsize * grain for nbytes in powers) if size
-        ],
-        "a list of the numbers of whole chunks: multiply by P * itemsize again": [nbytes // grain for nbytes in right],
-        "a list without the smallest: one element for each rank is enough": [n for n in right if n > grain],
-        "a list of sizes rounded up: round down": sorted({-(-nbytes // grain) * grain for nbytes in powers}),
-        "a list with small sizes raised: leave them out": [max(n // grain, 1) * grain for n in powers],
-        "a list of the numbers of elements: multiply by itemsize": [nbytes // itemsize for nbytes in right],
-        "an empty list: leave out a small size, and go on with the next": [] if smallest < grain else right,
-        "a list with a size of 0: leave it out": [0, *right],
-        "a list without the largest: `largest` itself counts": [
-            nbytes for nbytes in right if nbytes < largest - largest % grain
-        ],
-        "a list of sizes rounded before they were multiplied: multiply the unrounded ones": at_once,
-    }
+    right = sorted({nbytes // grain * grain for nbytes in powers} - {0})
     sweep = f"from {smallest} to {largest}, step {step}, {world_size} ranks, {itemsize} bytes per element"
     return Case(
         [[smallest], [largest], [step], [itemsize]],
         right=every(right),
-        mistakes={words: every(wrong) for words, wrong in mistakes.items()},
         seen=f"{sweep}: you returned",
     )
 
@@ -523,10 +483,6 @@ hidden_time_once = vary(
             [{"numel": 3000, "queued": 0.3 * (rank == 1), "kernel": 0.01 * rank} for rank in range(5)],
         ),
         ("one rank, with earlier work", [{"numel": 50, "queued": 0.2, "handle": True}]),
-        (
-            "a handle, and earlier work on rank 1",
-            [{"numel": 3000, "queued": 0.3 * (rank == 1), "handle": True} for rank in range(2)],
-        ),
     ],
     traffic=[("", [{"numel": 10, "kernel": 0.1}] * 3)],
 )
@@ -958,7 +914,6 @@ def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, 
         right={"alpha": alpha, "the bandwidth": bandwidth},
         rtol=RTOL,
         before=partial(expect_one_call_per_size, sizes=sizes),
-        mistakes=wrong_links(world_size, alpha, bandwidth, max(sizes)),
         seen=f"rank {{rank}} of {world_size} returned {{part}}",
         unchanged=False,
     )
@@ -992,48 +947,6 @@ def expect_one_call_per_size(answer: Answer, sizes: Sequence[int]) -> None:
                 f"all_reduce {len(sizes)} times",
                 "The operation that seconds_of times must be one all_reduce.",
             )
-
-
-def wrong_links(ranks: int, alpha: float, bandwidth: float, largest: int) -> dict[str, dict[str, Any]]:
-    """Usual mistakes in getting the link from the line of a ring all-reduce. largest: bytes of the largest size."""
-    steps = 2 * ranks - 2
-    fitted_alpha, fitted_beta = steps * alpha, steps / ranks / bandwidth
-    of_alpha = {
-        "return seconds, as the docstring says": 1e6,
-        "the line has 2 (P - 1) latencies, and the link one": steps,
-        "an all-reduce has two phases of P - 1 steps": 2,
-        "divide by 2 (P - 1), with parentheses, not by 2 P - 1": steps / (2 * ranks - 1),
-        "divide by the number of steps, 2 (P - 1), not by the number of ranks": steps / ranks,
-        "a ring of P ranks has P - 1 steps in each phase, not P": 1 - 1 / ranks,
-        "only 2 ranks take 2 steps; a ring of P ranks takes 2 (P - 1)": steps / 2,
-    }
-    last_x = "the time of the largest size: do all your operations call all_reduce with the last x?"
-    of_bandwidth = {
-        "each step moves n / P bytes, not n": ranks,
-        "an all-reduce has two phases of P - 1 steps": 1 / 2,
-        "return bytes/s, as the docstring says": 1e-9,
-        "`fit` takes sizes in bytes": 1 / FLOAT,
-    }
-    fitted = "1 / beta of the fitted line: per byte the ring has 2 (P - 1) / P times as much to send"
-    upside_down = "the result with the factor upside down: multiply 1 / beta by 2 (P - 1) / P"
-    return {
-        "": {
-            "the fitted line itself: it has 2 (P - 1) steps, each of n / P bytes": (fitted_alpha, 1 / fitted_beta),
-            "(alpha, beta) of the link: the bandwidth is 1 / beta": (alpha, 1 / bandwidth),
-        },
-        "alpha": off_by_a_factor(alpha, of_alpha) | {last_x: alpha + largest / ranks / bandwidth},
-        "the bandwidth": off_by_a_factor(bandwidth, of_bandwidth)
-        | {fitted: 1 / fitted_beta, upside_down: (ranks / steps) ** 2 * bandwidth},
-    }
-
-
-def off_by_a_factor(right: float, factors: dict[str, float]) -> dict[str, float]:
-    """The numbers that are off by these factors; the words say why."""
-    return {
-        f"{max(factor, 1 / factor):.3g} times too {'large' if factor > 1 else 'small'}: {words}": right * factor
-        for words, factor in factors.items()
-        if abs(factor - 1) > RTOL
-    }
 
 
 # ---- the challenge
