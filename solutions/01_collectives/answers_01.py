@@ -145,14 +145,6 @@ wrong("looks-up-columns-by-row", "a group that it is not in").replace(
 wrong("columns-of-too-few", "A list for new_group is empty", varies=True).replace(
     "range(c, world_size", "range(c * columns, world_size"
 )
-wrong("columns-by-row-in-two-calls", "a group that it is not in").function("""
-    rows = [dist.new_group(list(range(r, r + columns))) for r in range(0, world_size, columns)]
-    every_column = [dist.new_group(list(range(c, world_size, columns))) for c in range(columns)]
-    over_row, over_column = x.clone(), x.clone()
-    dist.all_reduce(over_row, group=rows[rank // columns])
-    dist.all_reduce(over_column, group=every_column[rank // columns])
-    return over_row, over_column
-""")
 wrong("column-first", "in the wrong order: the row comes first", caught_by="traffic").replace(
     "range(columns)]):", "range(columns)])[::-1]:"
 ).replace("tuple(sums)", "tuple(sums[::-1])")

@@ -42,7 +42,6 @@ from utils.text.units import quantity
 ROOM = Path(__file__).parent
 
 ALPHA, BANDWIDTH = 1e-3, 1e6  # the links below: slow, so that times are easy to read
-FLOAT = 4  # bytes of a float32
 RTOL = 1e-6
 
 median_and_spread = frozen_cases(ROOM, "median-and-spread")
@@ -419,7 +418,7 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
     devices, world_size = [Device(**one) for one in of_ranks], len(of_ranks)
     network = links(world_size, ALPHA, BANDWIDTH)
     layout = Layout.of(network, range(world_size))
-    truth = cost("all_reduce", devices[0].numel * FLOAT, network, layout).seconds
+    truth = cost("all_reduce", devices[0].numel * torch.float32.itemsize, network, layout).seconds
     barrier = cost("barrier", 0, network, layout).seconds
     late = max(one.queue.free_at for one in devices)
     right = [truth + one.queue.kernel for one in devices]

@@ -204,19 +204,9 @@ wrong(
     "remembers",
     sentence="the result for the arguments of the first call: again(*args) calls the function each time, with the "
     "arguments of this call",
-).body("""
-    results = []
-
-    def again(*args):
-        if not results:
-            results.append(function(*args))
-        return results[0]
-
-    return again
-""")
-wrong("first-arguments", same_as="remembers").replace(
-    'torch.is_autocast_enabled("cpu")))', 'torch.is_autocast_enabled("cpu"), args))'
-).replace("state, dtype, enabled = noted[0]", "state, dtype, enabled, args = noted[0]")
+).replace('torch.is_autocast_enabled("cpu")))', 'torch.is_autocast_enabled("cpu"), args))').replace(
+    "state, dtype, enabled = noted[0]", "state, dtype, enabled, args = noted[0]"
+)
 wrong(
     "noted-after-the-first-call",
     sentence="a result with the mask of the random state in which the first call ended: note the state before the "
