@@ -199,14 +199,13 @@ wrong("the-lessons-functions", "never called the argument `all_gather`", caught_
 )
 
 wrong, right = ANSWERS.to("halving-doubling")
+HALVES = "(upper, lower) if place & distance else (lower, upper)"
 wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time").replace(
     "exchange(give, partner, arrived, partner)",
     "for turn in (0, distance):\n"
     "    dist.send(give, partner) if place & distance == turn else dist.recv(arrived, src=partner)",
 )
-wrong("both-keep-the-lower-half", "must mean the same positions").replace(
-    "(upper, lower) if place & distance else (lower, upper)", "(lower, upper)"
-)
+wrong("both-keep-the-lower-half", "must mean the same positions").replace(HALVES, "(lower, upper)")
 wrong("plus-instead-of-exclusive-or", "must name each other as partners").replace(
     "team[place ^ distance]", "team[(place + distance) % len(team)]"
 )
@@ -252,9 +251,7 @@ right("smallest-distance-first").replace("len(team) // 2", "1").replace(
     "exchange(keep, partner, give, partner)",
     "receiving = dist.irecv(give, src=partner)\ndist.send(keep, dst=partner)\nreceiving.wait()",
 )
-right("upper-half-first").replace(
-    "(upper, lower) if place & distance else (lower, upper)", "(lower, upper) if place & distance else (upper, lower)"
-)
+right("upper-half-first").replace(HALVES, "(lower, upper) if place & distance else (upper, lower)")
 wrong("same-order-back", "in the reverse order of the first half").replace("reversed(rounds)", "rounds")
 
 wrong, right = ANSWERS.to("halving-doubling-any-size")
@@ -370,9 +367,8 @@ right("exclusive-or").replace(
 )
 
 wrong, right = ANSWERS.to("all-reduce-seconds")
-wrong("one-way", sentence="half of it: count the way up and the way down").replace(
-    "2 * (size - 1) * whole", "(size - 1) * whole"
-)
+NAIVE = "2 * (size - 1) * whole"
+wrong("one-way", sentence="half of it: count the way up and the way down").replace(NAIVE, "(size - 1) * whole")
 wrong("tree-not-rounded", sentence="the time with log2 P not rounded up: a tree has a whole number of rounds").replace(
     "(size - 1).bit_length()", "math.log2(size)"
 )
@@ -402,7 +398,7 @@ wrong("hd-log-of-size", sentence="the time of too many rounds: after the fold on
     "math.log2(power)", "math.log2(size)"
 )
 wrong("naive-of-all-ranks", sentence="the time of P messages each way: place 0 has nothing to send to itself").replace(
-    "2 * (size - 1) * whole", "2 * size * whole"
+    NAIVE, "2 * size * whole"
 )
 wrong("ring-one-step-more", sentence="the time of P steps in each half: P - 1 are enough").replace(
     "2 * (size - 1) * (alpha", "2 * size * (alpha"
@@ -436,9 +432,7 @@ wrong(
 wrong("times-bandwidth", sentence="what bytes times bandwidth gives: divide").replace(
     "nbytes / size / bandwidth", "nbytes / size * bandwidth"
 )
-wrong("microseconds", sentence="microseconds: seconds are wanted").replace(
-    "2 * (size - 1) * whole", "2e6 * (size - 1) * whole"
-)
+wrong("microseconds", sentence="microseconds: seconds are wanted").replace(NAIVE, "2e6 * (size - 1) * whole")
 wrong("whole-bytes", sentence="the time of rounded bytes: use /, not //").replace("nbytes / size", "nbytes // size")
 
 wrong, right = ANSWERS.to("crossover")
@@ -525,15 +519,12 @@ right("sort").body("return sorted(candidates, key=lambda name: seconds(name, siz
 wrong("rounds-the-times", "don't round the times").replace("alpha, bandwidth))", "alpha, bandwidth) // 1e-7)")
 
 wrong, right = ANSWERS.to("all-reduce")
-wrong("counts-elements", "Did you count elements", caught_by="traffic").replace(
-    "flat.numel() * flat.element_size()", "flat.numel()"
-)
+NBYTES = "flat.numel() * flat.element_size()"
+wrong("counts-elements", "Did you count elements", caught_by="traffic").replace(NBYTES, "flat.numel()")
 wrong("counts-rows", "the first dimension alone", caught_by="traffic").replace(
     "flat.numel()", "(len(x) if x.dim() else 1)"
 )
-wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic").replace(
-    "flat.numel() * flat.element_size()", "4 * flat.numel()"
-)
+wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic").replace(NBYTES, "4 * flat.numel()")
 wrong("forgets-the-shape", "restore the shape").replace("return total.reshape(x.shape)", "return total")
 wrong("flattens-in-memory-order", "flatten by reshape(-1)").replace(
     "x.reshape", "(x if x.is_contiguous() else x.T).reshape"
@@ -544,7 +535,7 @@ wrong("strided-slices-stay", "flatten x, without gaps").replace(
     "flat = x.reshape(-1).contiguous()", "flat = x if x.dim() == 1 else x.reshape(-1)"
 )
 wrong("storage-bytes", "the whole storage that x is a view of", caught_by="traffic").replace(
-    "flat.numel() * flat.element_size()", "flat.untyped_storage().nbytes()"
+    NBYTES, "flat.untyped_storage().nbytes()"
 )
 right("early-return").body("""
     if len(team) == 1:

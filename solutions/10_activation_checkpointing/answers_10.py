@@ -250,6 +250,7 @@ wrong(
 ).replace("noted.append((", "noted[:] = [0]\nreplayable.note = ((").replace("= noted[0]", "= replayable.note")
 
 wrong, right = ANSWERS.to("forward-in-segments")
+SEGMENT = "checkpoint(partial(run, layers[start : start + k]), x)"
 wrong(
     "late-binding",
     sentence="what you get if every segment runs the last segment's layers again: a function made in a loop looks up "
@@ -261,9 +262,7 @@ wrong("drops-the-rest", sentence="the output without the last layers: the last s
 wrong("every-layer", "one for each layer", caught_by="memory").replace("layers), k)", "layers))").replace(
     "start + k", "start + 1"
 )
-wrong("no-checkpoint", "hand each segment", caught_by="memory").replace(
-    "checkpoint(partial(run, layers[start : start + k]), x)", "run(layers[start : start + k], x)"
-)
+wrong("no-checkpoint", "hand each segment", caught_by="memory").replace(SEGMENT, "run(layers[start : start + k], x)")
 wrong("k-segments", "number of layers in each segment", caught_by="memory").replace(
     "range(0, len(layers), k)", "range(0, len(layers), -(-len(layers) // k))"
 ).replace("start + k", "start + -(-len(layers) // k)")
@@ -285,7 +284,7 @@ wrong("rest-in-the-last", "what is left over is a segment of its own", caught_by
 ).replace("start + k]", "start + k if start + 2 * k <= len(layers) else len(layers)]")
 wrong("inside-segments", "run in the ordinary way", caught_by="memory").replace("x = one(x)", "x = checkpoint(one, x)")
 wrong("first-of-each", "outside of the checkpoints", caught_by="memory").replace(
-    "checkpoint(partial(run, layers[start : start + k]), x)",
+    SEGMENT,
     "run(layers[start + 1 : start + k], checkpoint(layers[start], x))",
 )
 right("default-argument").body("""
