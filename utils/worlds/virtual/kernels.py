@@ -85,7 +85,8 @@ class Kernel(NamedTuple):
         return self.needed_flops / (peak * part * rates.sustained)
 
     def part_of_bandwidth(self, rates: KernelRates) -> float:
-        return rates.rows if self.kind == "rows" else rates.memory
+        part: float = getattr(rates, self.kind) if self.kind == "rows" else rates.memory
+        return part
 
 
 def kernel_of(

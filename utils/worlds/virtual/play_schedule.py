@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from ...cluster.hardware import Cluster, links
+from ...cluster.hardware import Cluster, Gpu, Link
 from ...kit.pipeline_schedule import Step, costs_of, needed, read
 from ...recording.regions import region
 from .launch import simulate
@@ -18,10 +16,13 @@ from .launch import simulate
 if TYPE_CHECKING:
     from ...report.run import Run
 
+FREE = Link(alpha=0.0, bandwidth=float("inf"))
+
 
 def free_messages(ranks: int) -> Cluster:
     """A virtual cluster on which messages take no time."""
-    return replace(links(ranks, alpha=0.0, bandwidth=math.inf), name="messages are free")
+    idle = Gpu(flops={"fp32": float("inf")}, memory=float("inf"), bandwidth=float("inf"))
+    return Cluster("messages are free", nodes=1, gpus_per_node=ranks, gpu=idle, intra=FREE, inter=FREE)
 
 
 def play(schedules: list[Any], costs: dict[str, float] | None = None, cluster: Cluster | None = None) -> Run:
