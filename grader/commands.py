@@ -104,14 +104,14 @@ def grade(
 
     with ends_in_a_sentence():
         from grader.classroom.extensions import extension_of
-        from grader.classroom.grade_class import GradeOptions
+        from grader.classroom.grade_class import GradeOptions, require_one_of
 
         require_one_of({"--new": new, "--regrade": regrade, "--audit": audit, "--exercise": bool(exercise)})
         more_time = dict(map(extension_of, extension or []))
         options = GradeOptions(tuple(student or ()), new, regrade or audit, exercise, more_time, jobs, scheduler)
         opened = open_course(course, without_sandbox)
         if audit:
-            opened.audit()
+            opened.config.Judge.audit = True
         grade_lessons(opened, lessons or [], options)
 
 
@@ -121,8 +121,7 @@ def grade_lessons(opened: Course, lessons: list[str], options: GradeOptions) -> 
 
     for name in lessons or opened.lessons():
         grade_class.collect(opened, name)
-    names = lessons_of(opened, lessons or handed_in(opened), [*options.students, *options.extensions])
-    names = lessons_with(opened, names, options)
+    names = grade_class.lessons_to_grade(opened, lessons or grade_class.handed_in(opened), options)
     graded = [grade_class.grade_class(opened, name, options) for name in names]
     for one in graded:
         print(f"\n{one.lesson}\n\n{grades.table(one)}")
@@ -137,26 +136,19 @@ def grade_lessons(opened: Course, lessons: list[str], options: GradeOptions) -> 
 @app.command()
 def report(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
     """Write the instructor's page from the existing grades, without running anything."""
-    from grader.classroom import grade_class
-    from grader.classroom.course import Course
+    from grader.classroom.grade_class import open_lessons
     from grader.pages.report import write_report
 
-    opened = Course.at(course)
-    names = lessons or handed_in(opened)
-    for name in names:
-        grade_class.find_lesson(opened, name)
-    print(write_report(opened, names))
+    print(write_report(*open_lessons(course, lessons)))
 
 
 @app.command()
 def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
     """Print the table of the existing grades, without running anything."""
     from grader.classroom import grade_class, grades
-    from grader.classroom.course import Course
 
-    opened = Course.at(course)
-    for name in lessons or handed_in(opened):
-        grade_class.find_lesson(opened, name)
+    opened, names = grade_class.open_lessons(course, lessons)
+    for name in names:
         print(f"\n{name}\n\n{grades.table(grades.read_grades(opened, name))}")
 
 
@@ -171,13 +163,9 @@ def export(
 ) -> None:
     """Write the existing grades to a file: each check's points, or each lesson's total for Canvas or Moodle."""
     from grader.classroom import grade_class, grades_csv
-    from grader.classroom.course import Course
     from grader.classroom.grades import read_grades
 
-    opened = Course.at(course)
-    names = lessons or handed_in(opened)
-    for name in names:
-        grade_class.find_lesson(opened, name)
+    opened, names = grade_class.open_lessons(course, lessons)
     path = to or opened.root / f"grades-{form}.csv"
     all_grades = [read_grades(opened, name) for name in names]
     grades_csv.write_csv(all_grades, path, form)
@@ -215,10 +203,8 @@ def collect(
 ) -> None:
     """Put a learning platform's zip of submissions into submitted/. The gradebook has to know the students: roster."""
     from grader.classroom import grade_class, lms
-    from grader.classroom.course import Course
 
-    opened = Course.at(course)
-    grade_class.find_lesson(opened, lesson)
+    opened, _ = grade_class.open_lessons(course, [lesson])
     print(lms.collect_zip(opened, lesson, file, platform, times))
 
 
@@ -226,11 +212,9 @@ def collect(
 def hand_back(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
     """Write each lesson's feedback to a zip for the platform, and release it to nbgrader's exchange if there is one."""
     from grader.classroom import grade_class, lms
-    from grader.classroom.course import Course
 
-    opened = Course.at(course)
-    for name in lessons or handed_in(opened):
-        grade_class.find_lesson(opened, name)
+    opened, names = grade_class.open_lessons(course, lessons)
+    for name in names:
         print(lms.hand_back(opened, name))
 
 
@@ -293,61 +277,13 @@ def release(
     raise typer.Exit(releasing.command(solutions=solutions))
 
 
-def require_one_of(options: dict[str, bool]) -> None:
-    """Raises ClassroomError if more than one of these options is given."""
-    from grader.classroom.course import ClassroomError
-
-    given = [name for name, value in options.items() if value]
-    if len(given) > 1:
-        raise ClassroomError(f"{' and '.join(given)} contradict each other: choose one of them")
-
-
 def open_course(folder: Path, without_sandbox: bool) -> Course:
     from grader.classroom.course import Course
 
     course = Course.at(folder)
     if without_sandbox:
-        course.without_sandbox()
+        course.config.Judge.sandbox = False  # they run with all rights of the person grading, who has asked for this
     return course
-
-
-def handed_in(course: Course) -> list[str]:
-    """The lessons with at least one submission."""
-    from grader.classroom.course import ClassroomError
-
-    course.require_lessons()
-    names = [name for name in course.lessons() if course.students(name)]
-    if not names:
-        expected = course.folder("submitted", "STUDENT", "LESSON") / "LESSON.ipynb"
-        raise ClassroomError(f"nobody has handed in anything: submissions are expected as {expected}")
-    return names
-
-
-def lessons_of(course: Course, lessons: list[str], students: list[str]) -> list[str]:
-    """The lessons that at least one of these students has handed in; all lessons if no student is named."""
-    from grader.classroom.course import ClassroomError
-
-    for student in students:
-        if not any(student in course.students(lesson) for lesson in lessons):
-            raise ClassroomError(f"{student} has not handed in {' or '.join(lessons)}")
-    return [name for name in lessons if not students or set(students) & set(course.students(name))]
-
-
-def lessons_with(course: Course, lessons: list[str], options: GradeOptions) -> list[str]:
-    """The lessons that have the exercise to judge again. Raises ClassroomError if an option fits none of them."""
-    from grader.classroom.course import ClassroomError
-    from grader.classroom.grade_class import exercises_of
-
-    if options.extensions and len(lessons) > 1:
-        raise ClassroomError(f"name the lesson that --extension is for: {', '.join(lessons)}")
-    if not options.exercise:
-        return lessons
-    there_are = {lesson: exercises_of(course, lesson) for lesson in lessons}
-    found = [lesson for lesson in lessons if options.exercise in there_are[lesson]]
-    if not found:
-        names = ", ".join(name for exercises in there_are.values() for name in exercises)
-        raise ClassroomError(f"no exercise is called {options.exercise!r}; there are: {names}")
-    return found
 
 
 def main() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from functools import cache
 
+import pytest
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
@@ -44,3 +46,19 @@ def judged(name: str, answers: dict[str, str] | None = None, checks: Iterable[st
 
 def points(judgement: Judgement) -> dict[str, float]:
     return {verdict.check: verdict.points for verdict in judgement.verdicts}
+
+
+def answer(exercise: str, arguments: str, body: str, before: str = "") -> dict[str, str]:
+    """{exercise: a cell with `before` and the function}"""
+    lines = textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
+    return {exercise: f"{before}\ndef {exercise.replace('-', '_')}({arguments}):\n{lines}\n"}
+
+
+def broadcast(body: str, before: str = "") -> dict[str, str]:
+    return answer("broadcast-by-hand", "x, root, rank, world_size", body, before)
+
+
+def some(cases: dict[str, object], *always: str) -> list:
+    """Parameters for a test: these in any case, all others only if the tests are to be thorough."""
+    marks = {name: () if name in always else pytest.mark.thorough for name in cases}
+    return [pytest.param(case, id=name, marks=marks[name]) for name, case in cases.items()]

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,6 +45,19 @@ class StandIn(JudgeSettings):
 
     def judge(self, nb: NotebookNode, progress: object = None) -> Judgement:
         return judge(nb)
+
+
+@dataclass(frozen=True)
+class Odd(StandIn):
+    """Raises, or kills the judging process, if a submission says so. Each such process imports this module."""
+
+    def judge(self, nb: NotebookNode, progress: object = None) -> Judgement:
+        text = nbformat.writes(nb)
+        if "raise" in text:
+            raise RuntimeError("the judge is at its wit's end")
+        if "kill" in text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().judge(nb)
 
 
 def judge_all(lesson: str, work: dict[str, str], *how: object) -> Iterator[tuple[str, Judgement, bool]]:

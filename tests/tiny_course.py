@@ -53,6 +53,12 @@ def cell(source: str, name: str, **flags: object) -> NotebookNode:
     return new_code_cell(source, id=name, metadata={"nbgrader": {"grade_id": name, **kind}})
 
 
+def essay(name: str, text: str, **more: object) -> NotebookNode:
+    """A cell of 4 points that a person grades."""
+    kind = {"grade": True, "solution": True, "locked": False, "task": False, "schema_version": 3, "points": 4, **more}
+    return new_markdown_cell(text, id=name, metadata={"nbgrader": {"grade_id": name, **kind}})
+
+
 def check_cell(exercise: str, judges: str, hidden: bool = True) -> NotebookNode:
     source = f'check({exercise}, judges="{judges}")'
     if hidden:
@@ -94,18 +100,35 @@ def make_course(root: Path, *more: NotebookNode) -> Path:
     return root
 
 
-def nbgrader(folder: Path, *args: str, fails: bool = False) -> str:
-    """Run `nbgrader ...` in `folder` as from a shell; returns all it printed. `fails`: it must exit with an error."""
+def nbgrader(folder: Path, *args: str) -> str:
+    """Run `nbgrader ...` in `folder` as from a shell, which must not fail; returns all it printed."""
+    return shell("nbgrader", *args, cwd=folder)
+
+
+def grader(*args: object, **env: str) -> str:
+    """Run `python -m grader ...` in the project's folder in the same way."""
+    return shell("grader", *map(str, args), cwd=PROJECT, **env)
+
+
+def shell(module: str, *args: str, cwd: Path, **more: str) -> str:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHONPATH"))}
-    command = [sys.executable, "-m", "nbgrader", *args]
-    done = subprocess.run(command, cwd=folder, env=env, text=True, stdout=-1, stderr=subprocess.STDOUT, timeout=600)
-    assert (done.returncode != 0) == fails, done.stdout[-4000:]
+    command = [sys.executable, "-m", module, *args]
+    how = {"text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "timeout": 1200}
+    done = subprocess.run(command, cwd=cwd, env={**env, **more}, **how)
+    assert done.returncode == 0, done.stdout[-4000:]
     return done.stdout
 
 
 def released(course: Path) -> NotebookNode:
     """The notebook as students get it."""
     return nbformat.read(course / "notebooks" / LESSON / f"{LESSON}.ipynb", as_version=4)
+
+
+def with_answers(nb: NotebookNode, answers: dict[str, str]) -> NotebookNode:
+    """The notebook with other text in the cells that are named."""
+    for one in nb.cells:
+        one.source = answers.get(one.metadata.get("nbgrader", {}).get("grade_id"), one.source)
+    return nb
 
 
 def autograded(course: Path, student: str) -> NotebookNode:
@@ -119,10 +142,7 @@ def page(course: Path, student: str) -> str:
 
 def hand_in(course: Path, student: str, edit: Callable | None = None, **answers: str) -> Path:
     """Put a submission into submitted/: `answers` by name of the exercise, then `edit(notebook)` for the rest."""
-    nb = released(course)
-    for one in nb.cells:
-        name = one.metadata.get("nbgrader", {}).get("grade_id")
-        one.source = answers.get(name, one.source)
+    nb = with_answers(released(course), answers)
     if edit:
         edit(nb)
     return hand_in_file(course, student, nbformat.writes(nb).encode())

@@ -27,9 +27,7 @@ def file_of(lesson: Lesson) -> Path:
 
 
 def challenges_of(lesson: Lesson) -> list[str]:
-    from utils.checks.scores import SCORE
-
-    return [check.exercise for check in lesson.checks if check.judges == SCORE]
+    return [check.exercise for check in lesson.checks if check.is_extra_credit]
 
 
 def write_best_scores(lesson: Lesson) -> bool:

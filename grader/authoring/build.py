@@ -29,11 +29,11 @@ from typing import Any
 
 import nbformat
 from nbformat.notebooknode import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from tqdm import tqdm
 
 from grader.authoring.best_scores import best_scores_drift, write_best_scores
-from grader.authoring.check_files import files_of, hidden_tests
+from grader.authoring.check_files import files_of, lines_of_checks
 from grader.authoring.execute import METADATA, code_cells, execute, executed, take_outputs, without_outputs
 from grader.authoring.facts import readme_with, shown_cells
 from grader.authoring.lesson import (
@@ -46,7 +46,7 @@ from grader.authoring.lesson import (
     read_lesson,
 )
 from grader.authoring.messages import has_changed, message_drift, update_messages
-from grader.authoring.mistakes import not_told_apart
+from grader.authoring.mistakes import known_of, not_told_apart
 from grader.authoring.predictions import only_reveals
 from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
@@ -60,11 +60,6 @@ MADE = (
     "hidden_mistakes.json",
     "messages.txt",
 )  # by `make build`, in a lesson's room
-NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
-    "markdown": new_markdown_cell,
-    "code": new_code_cell,
-    "raw": new_raw_cell,
-}
 HIDDEN_TESTS = """
 ### BEGIN HIDDEN TESTS
 from grader.hidden import hidden_tests_for
@@ -107,7 +102,7 @@ def read_lessons_by_the_rules(names: Iterable[str] = (), root: Path = ROOT) -> l
 
 def notebook_of(lesson: Lesson) -> NotebookNode:
     """The lesson as the instructor's notebook, not yet executed. Its cell i is the lesson's cell i."""
-    hidden = set(hidden_tests(lesson))
+    hidden = set(lines_of_checks(lesson, hidden=True))
     seen: Counter[str] = Counter()
     cells = [notebook_cell(cell, lesson, hidden, seen) for cell in shown_cells(lesson)]
     cells[0].metadata["made_from"] = lesson.file  # for authors: students don't see it
@@ -115,7 +110,7 @@ def notebook_of(lesson: Lesson) -> NotebookNode:
 
 
 def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen: Counter[str]) -> NotebookNode:
-    metadata: dict[str, Any] = {"tags": list(cell.tags)} if cell.tags else {}
+    metadata: dict[str, Any] = {"tags": list(cell.marker.tags)} if cell.marker.tags else {}
     if cell.exercise:
         metadata["nbgrader"] = nbgrader_metadata(cell.exercise, solution=True)
         return new_code_cell(cell.source, id=cell.exercise, metadata=metadata)
@@ -136,7 +131,8 @@ def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen
     if cell.kind == "code" and only_reveals(cell.source):
         metadata["jupyter"] = {"source_hidden": True}  # folded in JupyterLab, which still shows its first line
         return new_code_cell(FOLDED + cell.source, id=content_id(cell, seen), metadata=metadata)
-    return NEW_CELL[cell.kind](cell.source, id=content_id(cell, seen), metadata=metadata)
+    new_cell: Callable[..., NotebookNode] = getattr(nbformat.v4, f"new_{cell.kind}_cell")
+    return new_cell(cell.source, id=content_id(cell, seen), metadata=metadata)
 
 
 def nbgrader_metadata(
@@ -357,7 +353,7 @@ def command(names: Iterable[str] = (), force: bool = False, check: bool = False,
         if not check:
             made = build(names, force, root) + update_messages(read_lessons(names, root), force)
             print(f"built {', '.join(made)}" if made else "nothing to build")
-            for text in (text for lesson in read_lessons(names, root) for text in not_told_apart(lesson)):
+            for text in (text for lesson in read_lessons(names, root) for text in not_told_apart(*known_of(lesson))):
                 print(text)
         stored = [text for lesson in read_lessons(names, root) for text in message_drift(lesson)]
         found = drift(names, root) + stored

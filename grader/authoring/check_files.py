@@ -1,7 +1,7 @@
 """Load the files that go with a lesson's source, from its room. An error in one of them is reported at its own line.
 
-visible_checks(lesson) and hidden_tests(lesson) give {(exercise, judges): line of the check}. answers(lesson) gives the
-wrong and right answers. for_students(lesson) gives the checks without what is hidden.
+lines_of_checks(lesson, hidden) gives {(exercise, judges): line of the check}. answers(lesson) gives the wrong and right
+answers. for_students(lesson) gives the checks without what is hidden.
 """
 
 from __future__ import annotations
@@ -21,16 +21,6 @@ HIDDEN = re.compile(r"^### BEGIN HIDDEN TESTS\n.*?^### END HIDDEN TESTS\n", re.M
 GAP = re.compile(r"\n{3,}")
 
 Lines = dict[tuple[str, str], int]
-
-
-def visible_checks(lesson: Lesson) -> Lines:
-    """The line of each visible check. Raises BuildError if there is no file, or if it can't be loaded."""
-    return registered(lesson, hidden=False)
-
-
-def hidden_tests(lesson: Lesson) -> Lines:
-    """The line of each hidden test. Raises BuildError if there is no file, or if it can't be loaded."""
-    return registered(lesson, hidden=True)
 
 
 def answers(lesson: Lesson) -> Answers:
@@ -64,7 +54,8 @@ def for_students(checks: Path) -> str:
     return GAP.sub("\n\n\n", HIDDEN.sub("", checks.read_text(encoding="utf-8")))
 
 
-def registered(lesson: Lesson, hidden: bool) -> Lines:
+def lines_of_checks(lesson: Lesson, hidden: bool = False) -> Lines:
+    """The line of each visible check, or hidden test. Raises BuildError if there is no file, or it can't be loaded."""
     from utils.checks.registry import Checks  # imports torch, so only when needed
 
     path = checks_file(lesson)

@@ -63,7 +63,7 @@ def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, afte
         on_cell_executed=lambda cell, cell_index, execute_reply: after_cell(),
     )
     python_path = os.pathsep.join(filter(None, [str(lesson.root), os.environ.get("PYTHONPATH")]))
-    timelines = timelines_file(lesson)
+    timelines = lesson.room / "timelines.json"  # the solution's runs that failed checks of time show
     timelines.unlink(missing_ok=True)
     environment = {"PYTHONPATH": python_path, TIMELINES: str(timelines)}
     try:
@@ -72,11 +72,6 @@ def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, afte
     except (CellControlSignal, DeadKernelError) as error:
         cell = lesson.cells[started[-1]] if started else lesson.cells[0]
         raise BuildError([failure(lesson, cell, error)]) from error
-
-
-def timelines_file(lesson: Lesson) -> Path:
-    """Where the solution's runs are written down that failed checks of time show."""
-    return lesson.room / "timelines.json"
 
 
 class EventLoop(asyncio.SelectorEventLoop):

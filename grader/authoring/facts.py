@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from grader.authoring.lesson import BuildError, Cell, Check, Exercise, Lesson
+from grader.authoring.lesson import BuildError, Cell, Check, Lesson
 
 TABLE = re.compile(r"(<!-- lessons: .*?-->\n)(.*?)(\n<!-- end of lessons -->)", re.DOTALL)
 HEADER = "| lesson | question it answers | time | exercises | points |\n| --- | --- | --- | --- | --- |"
@@ -89,10 +89,7 @@ def about(lesson: Lesson, name: str) -> str:
     """What the line under the heading of an exercise or an essay says."""
     if essay := lesson.essays.get(name):
         return f"about {essay.minutes} minutes · {plural(essay.points, 'point')}, graded by a person"
-    return about_exercise(lesson.exercises[name], lesson.checks_of(name))
-
-
-def about_exercise(exercise: Exercise, checks: list[Check]) -> str:
+    exercise, checks = lesson.exercises[name], lesson.checks_of(name)
     difficulty = "●" * exercise.difficulty + "○" * (5 - exercise.difficulty)
     points = plural(sum(check.points for check in checks), "point")
     if any(check.is_extra_credit for check in checks):

@@ -73,7 +73,7 @@ def telling_lines(sources: Iterable[Path]) -> dict[str, str]:
     telling: dict[str, str] = {}
     for path, text in texts.items():
         for number, line in solution_lines(text):
-            line = without_comment(line).strip()
+            line = re.sub(r"(?<=\S)\s+# .*$", "", line).strip()  # without a comment at its end
             if len(squeeze(line)) >= MIN_TELLING and not NOT_TELLING.fullmatch(line) and squeeze(line) not in given:
                 telling.setdefault(squeeze(line), f"{shown(path)}:{number + 1}")
     return telling
@@ -85,11 +85,6 @@ def given_lines(text: str) -> Iterator[str]:
     for number, line in enumerate(text.split("\n")):
         if number not in inside and not REGION.fullmatch(line):
             yield line
-
-
-def without_comment(line: str) -> str:
-    """The line without a comment at its end. A line that is only a comment stays."""
-    return re.sub(r"(?<=\S)\s+# .*$", "", line)
 
 
 def squeeze(line: str) -> str:

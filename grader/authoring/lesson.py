@@ -13,7 +13,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -64,10 +64,6 @@ class Cell:
     body_line: int
     marker: Marker = Marker()
     check: Check | None = None
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return self.marker.tags
 
     @property
     def exercise(self) -> str | None:
@@ -373,7 +369,10 @@ class Reader:
             self.wrong(line, f"write ### BEGIN SOLUTION or ### END SOLUTION alone on its line, not {content.strip()!r}")
 
     def code(self, cell: Cell) -> None:
-        self.syntax(cell)
+        try:
+            parse(cell.source)
+        except SyntaxError as error:
+            self.wrong(cell.body_line + (error.lineno or 1) - 1, f"not Python: {error.msg}")
         for offset, text in region_problems(cell.source):
             self.wrong(cell.body_line + offset, text)
         marks = [i for i, line in enumerate(cell.source.split("\n")) if REGION.fullmatch(line)]
@@ -384,12 +383,6 @@ class Reader:
             self.wrong(cell.line, f"exercise {cell.exercise!r} has no ### BEGIN SOLUTION and ### END SOLUTION")
         if cell.check is not None:
             self.check_source(cell, cell.check)
-
-    def syntax(self, cell: Cell) -> None:
-        try:
-            parse(cell.source)
-        except SyntaxError as error:
-            self.wrong(cell.body_line + (error.lineno or 1) - 1, f"not Python: {error.msg}")
 
     def check_source(self, cell: Cell, check: Check) -> None:
         try:
@@ -418,7 +411,8 @@ class Reader:
     def function(self, cell: Cell, exercise: str) -> None:
         """Check that the cell defines the exercise's function, and that the student's version of it is valid Python."""
         name = function_of(exercise)
-        if any(problem.line >= cell.body_line for problem in self.problems_of(cell)):
+        last = cell.body_line + cell.source.count("\n")
+        if any(cell.body_line <= problem.line <= last for problem in self.problems):
             return
         try:
             given = functions(clear_solution(cell.source))
@@ -426,21 +420,11 @@ class Reader:
             self.wrong(cell.line, f"without its solution the cell is not Python: {error.msg}")
             return
         whole = functions(cell.source)
-        if name in given:
-            return
-        if name in whole:
+        if name in whole and name not in given:
             self.wrong(cell.line, f"def {name} is inside the solution: move BEGIN SOLUTION below it")
-        elif whole:
-            there = ", ".join(whole)
+        elif name not in given:
+            there = ", ".join(whole) or "no function"
             self.wrong(cell.line, f"exercise {cell.exercise!r} needs def {name}(...), but this cell defines {there}")
-        else:
-            self.wrong(
-                cell.line, f"exercise {cell.exercise!r} needs def {name}(...), but this cell defines no function"
-            )
-
-    def problems_of(self, cell: Cell) -> Iterator[Problem]:
-        last = cell.body_line + cell.source.count("\n")
-        return (problem for problem in self.problems if cell.line <= problem.line <= last)
 
     def checks(self, cells: list[Cell], exercises: dict[str, Exercise]) -> list[Check]:
         seen: dict[tuple[str, str], Check] = {}

@@ -3,7 +3,7 @@
 outcome_of(bench, mutant)      what the check that catches an answer finds wrong
 learn(bench, outcomes)         let the checks know these outcomes
 write_mistakes(lesson, ...)    write them down, beside the visible checks or, of hidden tests, beside these
-not_told_apart(lesson)         sentences of answers with the same outcome: a student reads all of them
+not_told_apart(*known)         sentences of answers with the same outcome: a student reads all of them
 mistakes_drift(lesson)         whether all sentences are written down, without judging anything
 """
 
@@ -56,10 +56,14 @@ def learn(bench: Workbench, outcomes: Outcomes) -> None:
 
 def read_mistakes(bench: Workbench) -> None:
     """Let the checks know what is written down now."""
+    bench.visible.known, bench.hidden.known = known_of(bench.lesson)
+
+
+def known_of(lesson: Lesson) -> list[KnownMistakes]:
+    """What is written down for the visible checks, and for the hidden tests."""
     from utils.checks.known_mistakes import KnownMistakes
 
-    bench.visible.known = KnownMistakes.read(file_of(bench.lesson, hidden=False))
-    bench.hidden.known = KnownMistakes.read(file_of(bench.lesson, hidden=True))
+    return [KnownMistakes.read(file_of(lesson, hidden)) for hidden in (False, True)]
 
 
 def file_of(lesson: Lesson, hidden: bool) -> Path:
@@ -78,19 +82,12 @@ def write_mistakes(lesson: Lesson, outcomes: Outcomes) -> None:
             path.unlink(missing_ok=True)
 
 
-def not_told_apart(lesson: Lesson) -> Iterator[str]:
-    from utils.checks.known_mistakes import KnownMistakes
-
-    for hidden in (False, True):
-        for exercise, one, other in KnownMistakes.read(file_of(lesson, hidden)).not_told_apart():
-            yield same_outcome(exercise, one, other)
-
-
-def same_outcome(exercise: str, one: str, other: str) -> str:
-    return (
-        f"{exercise}: answers with these sentences lead to the same result, so students read both. Add a case that "
-        f"tells them apart, or give them one sentence:\n  - {one}\n  - {other}"
-    )
+def not_told_apart(*known: KnownMistakes) -> Iterator[str]:
+    for exercise, one, other in (three for each in known for three in each.not_told_apart()):
+        yield (
+            f"{exercise}: answers with these sentences lead to the same result, so students read both. Add a case that "
+            f"tells them apart, or give them one sentence:\n  - {one}\n  - {other}"
+        )
 
 
 def mistakes_drift(lesson: Lesson) -> Iterator[str]:

@@ -27,13 +27,10 @@ class PredictionCall(NamedTuple):
 def prediction_calls(lesson: Lesson) -> list[PredictionCall]:
     """All calls, in order; none in a lesson that doesn't import `predict` and may define its own."""
     code = [cell for cell in lesson.cells if cell.kind == "code"]
-    if not any(imports_predictions(node) for cell in code for node in ast.walk(parse(cell.source))):
+    imports = (one for cell in code for one in ast.walk(parse(cell.source)) if isinstance(one, ast.ImportFrom))
+    if not any(one.module == "utils.kit.predictions" for one in imports):
         return []
     return [call for cell in code for call in calls_in(cell)]
-
-
-def imports_predictions(node: ast.AST) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "utils.kit.predictions"
 
 
 def calls_in(cell: Cell) -> Iterator[PredictionCall]:

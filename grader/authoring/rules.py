@@ -11,17 +11,16 @@ import ast
 import re
 import symtable
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from grader.authoring.check_files import (
     answers,
     answers_file,
     checks_file,
     for_students,
-    hidden_tests,
     line_with,
+    lines_of_checks,
     lines_of_names,
-    visible_checks,
 )
 from grader.authoring.facts import NEEDS, heading_text, headings_of, plural
 from grader.authoring.leaks import leaks_of_lesson
@@ -193,17 +192,9 @@ def a_challenge_ends_the_lesson(lesson: Lesson) -> Breaches:
     if SIGNATURE not in clear_solution(challenge.source).split("\n"):
         what = f"students sign on the class's board: start the cell of {challenge.name!r} with the line {SIGNATURE}"
         yield Problem(lesson.file, challenge.line, what)
-    if (challenge.name, SCORE) not in hidden_tests(lesson):
+    if (challenge.name, SCORE) not in lines_of_checks(lesson, hidden=True):
         what = f"no hidden test scores {challenge.name!r}: add one, which also computes par (utils/checks/scores.py)"
         yield Problem(lesson.file, challenge.line, what)
-
-
-# ---- what students get
-
-
-def no_line_of_an_answer_ships(lesson: Lesson) -> Breaches:
-    """Neither in its visible checks nor in the rest of the bundle."""
-    yield from leaks_of_lesson(lesson)
 
 
 # ---- checks_NN.py
@@ -211,7 +202,7 @@ def no_line_of_an_answer_ships(lesson: Lesson) -> Breaches:
 
 def every_check_cell_is_judged(lesson: Lesson) -> Breaches:
     """A visible check for each check cell."""
-    file, visible = checks_file(lesson).name, visible_checks(lesson)
+    file, visible = checks_file(lesson).name, lines_of_checks(lesson)
     for check in lesson.checks:
         if (check.exercise, check.judges) not in visible:
             wanted = f'@check("{check.exercise}", judges="{check.judges}")'
@@ -219,17 +210,20 @@ def every_check_cell_is_judged(lesson: Lesson) -> Breaches:
             yield Problem(lesson.file, check.line, what)
 
 
-def every_visible_check_runs(lesson: Lesson) -> Breaches:
-    yield from never_run(lesson, "visible check", visible_checks(lesson))
-
-
-def every_hidden_test_runs(lesson: Lesson) -> Breaches:
-    yield from never_run(lesson, "hidden test", hidden_tests(lesson))
+def every_check_runs(lesson: Lesson) -> Breaches:
+    """A cell for each visible check, and for each hidden test."""
+    asked = {(check.exercise, check.judges) for check in lesson.checks}
+    for kind, hidden in (("visible check", False), ("hidden test", True)):
+        for (exercise, judges), line in lines_of_checks(lesson, hidden).items():
+            if (exercise, judges) not in asked:
+                cell = f'# %% check="{exercise}" judges="{judges}"'
+                what = f"the {kind} of {exercise!r} for {judges!r} never runs: {lesson.file} has no cell {cell}"
+                yield Problem(shown(checks_file(lesson)), line, what)
 
 
 def what_is_hidden_is_marked(lesson: Lesson) -> Breaches:
     """Students' checks are complete without what is hidden, and hold no hidden test."""
-    hidden_tests(lesson)  # they can be read
+    lines_of_checks(lesson, hidden=True)  # they can be read
     path = checks_file(lesson)
     file, text, students = shown(path), path.read_text(encoding="utf-8"), for_students(path)
     if left := HIDDEN_MARK.search(students):
@@ -255,15 +249,6 @@ def globals_of(source: str) -> set[str]:
     return {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}
 
 
-def never_run(lesson: Lesson, kind: str, lines: dict[tuple[str, str], int]) -> Breaches:
-    asked = {(check.exercise, check.judges) for check in lesson.checks}
-    for (exercise, judges), line in lines.items():
-        if (exercise, judges) not in asked:
-            cell = f'# %% check="{exercise}" judges="{judges}"'
-            what = f"the {kind} of {exercise!r} for {judges!r} never runs: {lesson.file} has no cell {cell}"
-            yield Problem(shown(checks_file(lesson)), line, what)
-
-
 # ---- answers_NN.py
 
 
@@ -285,7 +270,7 @@ def every_exercise_has_wrong_answers(lesson: Lesson) -> Breaches:
             yield Problem(shown(answers_file(lesson)), line, what)
 
 
-RULES: tuple[Callable[[Lesson], Breaches], ...] = (
+RULES: tuple[Callable[[Lesson], Iterable[Problem]], ...] = (
     title_and_needs,
     headings,
     imports_come_first,
@@ -294,10 +279,9 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     every_exercise_is_checked,
     hard_exercises_have_hints,
     a_challenge_ends_the_lesson,
-    no_line_of_an_answer_ships,
+    leaks_of_lesson,  # what ships holds no line of an answer
     every_check_cell_is_judged,
-    every_visible_check_runs,
-    every_hidden_test_runs,
+    every_check_runs,
     what_is_hidden_is_marked,
     answers_fit,
     every_exercise_has_wrong_answers,

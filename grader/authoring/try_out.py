@@ -14,7 +14,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from grader.authoring.facts import plural
 from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
 from grader.authoring.messages import read_messages
-from grader.authoring.mistakes import known_from, learn, outcome_of, same_outcome
+from grader.authoring.mistakes import learn, not_told_apart, outcome_of
 from grader.authoring.preview import open_in_lab, write_preview
 from grader.authoring.rules import broken_rules
 from grader.authoring.trial import Candidate, Result, candidates, judge
@@ -80,7 +80,7 @@ class TryOut:
         bench = Workbench.load(self.source.parent.name, self.root, record=True)
         names = list(bench.lesson.exercises)
         to_judge = candidates(bench, [exercise_called(self.exercise, names)] if self.exercise else names)
-        outcomes = self.learn(bench, to_judge)
+        self.learn(bench, to_judge)
         with tqdm(total=len(to_judge), leave=False, disable=None, bar_format=BAR) as bar:
             for candidate in to_judge:
                 if interrupted():
@@ -96,14 +96,16 @@ class TryOut:
                     bar.clear()
                     print_result(candidate, self.judged[key])
                 results.append((candidate, self.judged[key]))
-        others = list(other_problems(bench, results))
+        said = [result.problem for _, result in results]
+        others = [one for one in broken_rules(bench.lesson) if not any(one.text in problem for problem in said)]
         print_unproved(bench, results)
-        print_not_told_apart(outcomes)
+        for text in not_told_apart(bench.visible.known, bench.hidden.known):
+            say(f"\n{text}", "yellow")
         print_end(results, others, waiting, time.monotonic() - start)
         return not others and not any(result.problem for _, result in results)
 
-    def learn(self, bench: Workbench, to_judge: Iterable[Candidate]) -> list[tuple[Mutant, KnownOutcome | None]]:
-        """Let the checks know the answers that have a sentence, as `make build` does. Returns what these lead to."""
+    def learn(self, bench: Workbench, to_judge: Iterable[Candidate]) -> None:
+        """Let the checks know the answers that have a sentence, as `make build` does."""
         found = []
         for candidate in to_judge:
             mutant, key = candidate.variant, key_of(bench, candidate)
@@ -112,7 +114,6 @@ class TryOut:
                     self.outcomes[key] = outcome_of(bench, mutant)
                 found.append((mutant, self.outcomes[key]))
         learn(bench, found)
-        return found
 
     def watch(self) -> None:
         """A round at each save of one of the lesson's files, until Ctrl-C. Problems are printed, not raised."""
@@ -153,13 +154,6 @@ class TryOut:
 def fails(exercise: str, results: Results) -> bool:
     """Whether the solution does, or the check that judges it. Then no verdict on another answer says anything."""
     return any(one.exercise == exercise and one.kind == "solution" and result.problem for one, result in results)
-
-
-def other_problems(bench: Workbench, results: Results) -> Iterator[Problem]:
-    """Why `make build` would refuse the lesson, beyond what each answer got."""
-    for problem in broken_rules(bench.lesson):
-        if not any(problem.text in result.problem for _, result in results):
-            yield problem
 
 
 def key_of(bench: Workbench, candidate: Candidate) -> str:
@@ -210,13 +204,6 @@ def print_unproved(bench: Workbench, results: Results) -> None:
     if shown:
         say("\nNo wrong answer makes these mistakes. Add one that does, or drop the mistake from the check:", "yellow")
         say(textwrap.indent("\n".join(shown), INDENT[4:]))
-
-
-def print_not_told_apart(outcomes: Sequence[tuple[Mutant, KnownOutcome | None]]) -> None:
-    """Sentences of different mistakes that a check can't tell apart."""
-    for hidden in (False, True):
-        for exercise, one, other in known_from(outcomes, hidden).not_told_apart():
-            say(f"\n{same_outcome(exercise, one, other)}", "yellow")
 
 
 def print_end(results: Results, others: list[Problem], waiting: Counter[str], seconds: float) -> None:

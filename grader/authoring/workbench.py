@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.authoring.check_files import answers, checks_file, hidden_tests, located, must_exist, visible_checks
+from grader.authoring.check_files import answers, checks_file, lines_of_checks, located, must_exist
 from grader.authoring.lesson import ROOT, BuildError, Cell, Lesson, Problem, find_lessons, read_lesson, shown
 from grader.authoring.records import write_record
 from grader.authoring.variants import Answers
@@ -82,9 +82,9 @@ class Workbench:
                 write_record(lesson)
             visible, hidden = Checks(lesson.room), Checks(lesson.room, hidden=True)
             lines = {
-                (exercise, Way(judges, kind is hidden_tests)): line
-                for kind in (visible_checks, hidden_tests)
-                for (exercise, judges), line in kind(lesson).items()
+                (exercise, Way(judges, is_hidden)): line
+                for is_hidden in (False, True)
+                for (exercise, judges), line in lines_of_checks(lesson, is_hidden).items()
             }
             return cls(lesson, visible, hidden, answers(lesson), namespace_of(lesson), lines)
 
@@ -93,7 +93,7 @@ class Workbench:
         ways = []
         for check in self.lesson.checks_of(exercise):
             ways.append(Way(check.judges))
-            if (exercise, check.judges) in self.hidden.registered:
+            if (exercise, check.judges) in self.hidden.checks:
                 ways.append(Way(check.judges, hidden=True))
         return ways
 
@@ -121,7 +121,7 @@ class Workbench:
         Raises BuildError, with file and line, if the check is missing or fails itself.
         """
         checks = self.hidden if way.hidden else self.visible
-        if (exercise, way.judges) not in checks.registered:
+        if (exercise, way.judges) not in checks.checks:
             kind = "hidden test" if way.hidden else "check"
             what = f"here is no {kind} of the {way.judges!r} of {exercise!r}"
             raise BuildError([Problem(shown(checks_file(self.lesson)), 1, what)])

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import nbformat
+from nbformat.notebooknode import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
@@ -50,14 +52,6 @@ class Course:
         except Exception as error:  # whatever an instructor may have typed there
             raise ClassroomError(f"{root / CONFIG} can't be read: {type(error).__name__}: {error}") from error
 
-    def without_sandbox(self) -> None:
-        """Let submissions run with all the rights of the person grading, who has asked for this."""
-        self.config.Judge.sandbox = False
-
-    def audit(self) -> None:
-        """Audit the answers that are judged from now on."""
-        self.config.Judge.audit = True
-
     def require_sandbox(self) -> None:
         """Raises ClassroomError if a sandbox is required but this machine can't make one."""
         reason = bubblewrap.why_not() if self.judge_settings.sandboxed else None
@@ -81,6 +75,10 @@ class Course:
         """Where a step ("source", "submitted", "autograded", "feedback") keeps a student's lesson."""
         directories = self.directories
         return Path(directories.format_path(getattr(directories, f"{step}_directory"), student, lesson))
+
+    def source(self, lesson: str) -> NotebookNode:
+        """The instructor's notebook."""
+        return nbformat.read(self.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
 
     def gradebook(self) -> Gradebook:
         directories = self.directories

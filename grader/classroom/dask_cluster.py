@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 import traceback
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,8 @@ import dask
 from distributed import Client, KilledWorker, LocalCluster
 from tqdm import tqdm
 
+from grader.classroom.course import ClassroomError
+from grader.classroom.long_runs import handling_interrupts
 from grader.judging.verdict import Flag, Judgement
 from grader.judging.worker import JudgeSettings, judge_text, why_not
 from grader.sandbox import bubblewrap
@@ -36,10 +37,6 @@ CONNECT_TIMEOUT = "30s"
 FIRST_WORKER_TIMEOUT = 60  # seconds
 
 
-class ClusterError(Exception):
-    """Nothing can be judged until somebody changes what this one line says."""
-
-
 def judge_all(
     lesson: str, work: dict[str, str], settings: JudgeSettings, jobs: int | None = None, scheduler: str | None = None
 ) -> Generator[tuple[str, Judgement, bool]]:
@@ -47,7 +44,7 @@ def judge_all(
 
     A notebook can't be judged if it raises an error on a worker, or kills three of them. Its judgement says so, and
     gives no points. jobs: processes on this machine, by default one per core; scheduler: the address of a Dask
-    scheduler to use instead. Raises ClusterError if there is no cluster, or no sandbox on its workers.
+    scheduler to use instead. Raises ClassroomError if there is no cluster, or no sandbox on its workers.
     """
     if not work:
         return
@@ -64,12 +61,12 @@ def judge_all(
 
 def judgement_of(future: Any, lesson: str) -> tuple[Judgement, bool]:
     if future.cancelled():
-        raise ClusterError("the Dask scheduler has gone away; run the same command again to continue from here")
+        raise ClassroomError("the Dask scheduler has gone away; run the same command again to continue from here")
     error = future.exception()
     if error is None:
         return Judgement.from_json(future.result()), True
     if isinstance(error, bubblewrap.NoSandbox):
-        raise ClusterError(f"a worker says: {error}")
+        raise ClassroomError(f"a worker says: {error}")
     if isinstance(error, KilledWorker):
         problem = f"could not be judged: the judging process died {error.allowed_failures + 1} times in a row"
     else:
@@ -100,7 +97,7 @@ def client_of(processes: int, scheduler: str | None) -> Iterator[Client]:
         try:
             client = stack.enter_context(Client(scheduler, timeout=CONNECT_TIMEOUT, set_as_default=False))
         except (OSError, ValueError) as error:
-            raise ClusterError(f"there is no Dask scheduler at {scheduler}: {str(error).splitlines()[0]}") from error
+            raise ClassroomError(f"there is no Dask scheduler at {scheduler}: {str(error).splitlines()[0]}") from error
         yield client
 
 
@@ -108,7 +105,7 @@ def client_of(processes: int, scheduler: str | None) -> Iterator[Client]:
 def local_cluster(processes: int) -> Iterator[LocalCluster]:
     """Single-threaded worker processes on free ports, which log nothing."""
     with TemporaryDirectory(prefix="grading-") as folder:
-        with children_ignore_interrupts():
+        with handling_interrupts(signal.SIG_IGN):  # by workers: this process ends them, so they print no tracebacks
             cluster = LocalCluster(
                 n_workers=processes,
                 threads_per_worker=1,
@@ -121,28 +118,15 @@ def local_cluster(processes: int) -> Iterator[LocalCluster]:
             yield cluster
 
 
-@contextmanager
-def children_ignore_interrupts() -> Iterator[None]:
-    """Processes started in the `with` block ignore Ctrl-C. This process ends them, so they print no tracebacks."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def require_sandboxes(client: Client, settings: JudgeSettings) -> None:
-    """Raises ClusterError if there are no workers, or if they can't judge."""
+    """Raises ClassroomError if there are no workers, or if they can't judge."""
     try:
         client.wait_for_workers(1, timeout=FIRST_WORKER_TIMEOUT)
         reasons = client.run(why_not, settings)
     except TimeoutError:
-        raise ClusterError(f"no worker is connected to the Dask scheduler at {client.scheduler.address}") from None
+        raise ClassroomError(f"no worker is connected to the Dask scheduler at {client.scheduler.address}") from None
     except ImportError as error:
-        raise ClusterError(f"the workers can't import the grader ({error}): start them in its environment") from error
+        raise ClassroomError(f"the workers can't import the grader ({error}): start them in its environment") from error
     for address, reason in reasons.items():
         if reason:
-            raise ClusterError(f"the worker at {address} says: {reason}")
+            raise ClassroomError(f"the worker at {address} says: {reason}")

@@ -27,12 +27,13 @@ from nbgrader.exchange import ExchangeFactory
 from tqdm import tqdm
 
 from grader.classroom.course import ClassroomError, Course
-from grader.classroom.dask_cluster import ClusterError, judge_all
+from grader.classroom.dask_cluster import judge_all
 from grader.classroom.extensions import grant, set_deadline
 from grader.classroom.gradebook import replace_file
-from grader.classroom.grades import Grades, by_exercise, find_problems, printable, read_grades
+from grader.classroom.grades import Grades, by_exercise, find_problems, read_grades
 from grader.classroom.judgement_cache import JudgementCache, digest_of, digest_of_answers, digests_of_checks, stamp_of
 from grader.classroom.long_runs import MINUTE, Pace, a_line_every
+from grader.classroom.notebook_file import printable
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import grade_id
 from grader.judging.check_cells import is_check, names_its_lesson
@@ -161,13 +162,8 @@ def find_lesson(course: Course, lesson: str) -> None:
     raise ClassroomError(f"there is no lesson called {lesson!r}; there are: {', '.join(lessons)}")
 
 
-def exercises_of(course: Course, lesson: str) -> dict[str, list[str]]:
-    """The exercises of a lesson, each with its checks."""
-    source = course.folder("source", ".", lesson) / f"{lesson}.ipynb"
-    return exercises_in(nbformat.read(source, as_version=4))
-
-
 def exercises_in(nb: NotebookNode) -> dict[str, list[str]]:
+    """The exercises of a lesson, each with its checks."""
     answers = [grade_id(cell) for cell in nb.cells if utils.is_solution(cell)]
     return by_exercise(answers, [grade_id(cell) for cell in nb.cells if is_check(cell)])
 
@@ -184,6 +180,57 @@ def collect(course: Course, lesson: str) -> None:
         course.must(step, lesson, update=True, authenticator=Authenticator(config=course.config))
 
 
+# ---- which lessons ---------------------------------------------------------------------------------------------------
+
+
+def open_lessons(folder: Path, lessons: list[str] | None) -> tuple[Course, list[str]]:
+    """The course in a folder, and these of its lessons, or those that somebody has handed in. Raises ClassroomError."""
+    course = Course.at(folder)
+    names = lessons or handed_in(course)
+    for name in names:
+        find_lesson(course, name)
+    return course, names
+
+
+def handed_in(course: Course) -> list[str]:
+    """The lessons with at least one submission. Raises ClassroomError if there are none."""
+    course.require_lessons()
+    names = [name for name in course.lessons() if course.students(name)]
+    if not names:
+        expected = course.folder("submitted", "STUDENT", "LESSON") / "LESSON.ipynb"
+        raise ClassroomError(f"nobody has handed in anything: submissions are expected as {expected}")
+    return names
+
+
+def lessons_to_grade(course: Course, lessons: list[str], options: GradeOptions) -> list[str]:
+    """Those that the named students have handed in, and that have the exercise to judge again.
+
+    Raises ClassroomError if an option fits none of them.
+    """
+    students = [*options.students, *options.extensions]
+    for student in students:
+        if not any(student in course.students(lesson) for lesson in lessons):
+            raise ClassroomError(f"{student} has not handed in {' or '.join(lessons)}")
+    lessons = [name for name in lessons if not students or set(students) & set(course.students(name))]
+    if options.extensions and len(lessons) > 1:
+        raise ClassroomError(f"name the lesson that --extension is for: {', '.join(lessons)}")
+    if not options.exercise:
+        return lessons
+    there_are = {lesson: exercises_in(course.source(lesson)) for lesson in lessons}
+    found = [lesson for lesson in lessons if options.exercise in there_are[lesson]]
+    if not found:
+        names = ", ".join(name for exercises in there_are.values() for name in exercises)
+        raise ClassroomError(f"no exercise is called {options.exercise!r}; there are: {names}")
+    return found
+
+
+def require_one_of(options: dict[str, bool]) -> None:
+    """Raises ClassroomError if more than one of these options is given."""
+    given = [name for name, value in options.items() if value]
+    if len(given) > 1:
+        raise ClassroomError(f"{' and '.join(given)} contradict each other: choose one of them")
+
+
 # ---- a round of grading ----------------------------------------------------------------------------------------------
 
 
@@ -197,23 +244,20 @@ def autograde(course: Course, lesson: str, students: Iterable[str], options: Gra
     heavy: list[str] = []
     for student in students:
         (heavy if OneSubmission(course, lesson, student).size > HEAVY else light).append(student)
-    try:
-        for part in filter(None, (light, heavy)):
-            for student in tqdm(part, f"{lesson}: reading", unit="submission", disable=None, leave=False):
-                this.read(student)
-            texts = {one: nbformat.writes(this.part_to_judge(one)) for one in part if one in this.to_judge}
-            judge_in_parallel(this, texts, replace(course.judge_settings, hasty=True), options.jobs)
-        again = {student: nbformat.writes(this.part_to_judge(student)) for student in this.put_off}
-        if again:
-            print(f"{lesson}: {printable(', '.join(again))}: something took long, and is judged again, alone")
-            judge_in_parallel(this, again, course.judge_settings, jobs=1)
-    except ClusterError as error:
-        raise ClassroomError(str(error)) from error
+    for part in filter(None, (light, heavy)):
+        for student in tqdm(part, f"{lesson}: reading", unit="submission", disable=None, leave=False):
+            this.read(student)
+        texts = {one: nbformat.writes(this.part_to_judge(one)) for one in part if one in this.to_judge}
+        judge_in_parallel(this, texts, replace(course.judge_settings, hasty=True), options.jobs)
+    again = {student: nbformat.writes(this.part_to_judge(student)) for student in this.put_off}
+    if again:
+        print(f"{lesson}: {printable(', '.join(again))}: something took long, and is judged again, alone")
+        judge_in_parallel(this, again, course.judge_settings, jobs=1)
     return this
 
 
 def judge_in_parallel(this: Round, texts: dict[str, str], settings: JudgeSettings, jobs: int | None) -> None:
-    """Judge these notebooks, and record each judgement as soon as it is there. Raises ClusterError."""
+    """Judge these notebooks, and record each judgement as soon as it is there. Raises ClassroomError."""
     pace = Pace(f"{this.lesson}: judging", len(texts))
     with (
         tqdm(total=len(texts), desc=pace.what, unit="submission", disable=None) as bar,
@@ -247,31 +291,34 @@ class Round:
         submission = OneSubmission(self.course, self.lesson, student)
         if not submission.holds_a_notebook:
             print_problems(student, find_problems(self.course, self.lesson, student))
-        elif not (self.options.new and submission.is_graded()):
+        elif not (self.options.new and "judgement" in submission.read_autograded().metadata):
             self.safely(submission, "w", lambda: self.record_or_wait(submission))
 
     def record_or_wait(self, submission: OneSubmission) -> bool:
         """Whether the submission's grades are in the gradebook; if not, it has to be judged."""
         student, again = submission.student, self.options.regrade or self.options.exercise
         self.stamps[student] = stamp_of(submission.handed_in.parent, self.inputs)
-        known = None if again else self.cache.find_stamped(student, self.stamps[student])
+        stamp = "" if again else self.stamps[student]
+        known = self.cache.find(student, "stamp", stamp) if stamp else None
         if known and self.is_unchanged(submission, *known):
             return True
         nb = submission.read()
         digest = digest_of(nb, self.lesson, self.course.judge_settings)
         not_run = nb.metadata.get("not_run")
-        if self.options.exercise and not not_run and (before := self.cache.find_answers(student, nb)):
-            self.kept[student] = before, exercises_in(nb).get(self.options.exercise, [])
+        exercise = "" if not_run else self.options.exercise
+        before = self.cache.find(student, "answers", digest_of_answers(nb)) if exercise else None
+        if exercise and before:
+            self.kept[student] = before[0], exercises_in(nb).get(exercise, [])
         if self.options.regrade:
             self.cache.drop(student)
-        judgement = Judgement(self.lesson) if not_run else self.cache.find(student, digest)
-        if not judgement or (self.options.exercise and not not_run):
+        found = (Judgement(self.lesson), digest) if not_run else self.cache.find(student, "digest", digest)
+        if not found or exercise:
             self.to_judge[student] = nb, digest
             return False
         if not not_run:
-            self.cache.store(student, digest, judgement, digest_of_answers(nb), self.stamps[student])
-        if not self.is_unchanged(submission, judgement, digest):
-            submission.record(nb, digest, judgement)
+            self.cache.store(student, digest, found[0], digest_of_answers(nb), self.stamps[student])
+        if not self.is_unchanged(submission, *found):
+            submission.record(nb, digest, found[0])
             self.counts["judged before and taken over"] += 1
         return True
 

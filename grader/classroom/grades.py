@@ -10,7 +10,7 @@ from nbgrader.api import Gradebook, MissingEntry
 
 from grader.classroom.course import Course
 from grader.classroom.gradebook import waits_for_a_person
-from grader.classroom.notebook_file import LINKED, is_link, names_in
+from grader.classroom.notebook_file import LINKED, is_link, names_in, printable
 from grader.classroom.one_submission import OneSubmission, read_graded
 from grader.classroom.submission import problems
 from grader.judging.check_cells import extra_credit
@@ -169,11 +169,6 @@ def cell(grades: Grades, student: str, exercise: str) -> str:
     """The points of an exercise; with a question mark if a person still has to grade some of it."""
     points = f"{grades.of_exercise(student, exercise):g}"
     return points if not grades.waits(student, exercise) else "?" if points == "0" else f"{points}?"
-
-
-def printable(text: str) -> str:
-    """The text without control characters: a file name chosen by a student could hold some."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def shortened(text: str, most: int) -> str:

@@ -11,7 +11,8 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from grader.classroom.grades import Grades, Person, printable
+from grader.classroom.grades import Grades, Person
+from grader.classroom.notebook_file import printable
 
 DIGITS = 4  # after the point
 STARTS = ("=", "+", "-", "@")

@@ -32,25 +32,14 @@ class JudgementCache:
 
     folder: Path
 
-    def find(self, student: str, digest: str) -> Judgement | None:
-        """The student's judgement if it was made from inputs with this digest; None if there isn't one to be read."""
-        found = self.entry(student, "digest", digest)
-        return found[0] if found else None
+    def find(self, student: str, field: str, value: str) -> tuple[Judgement, str] | None:
+        """The student's judgement and its digest, if there is one to be read and this field of it has this value.
 
-    def find_answers(self, student: str, nb: NotebookNode) -> Judgement | None:
-        """The latest judgement of the same answers, whatever the checks and the limits were then."""
-        found = self.entry(student, "answers", digest_of_answers(nb))
-        return found[0] if found else None
-
-    def find_stamped(self, student: str, stamp: str) -> tuple[Judgement, str] | None:
-        """The student's judgement and its digest, if it was made when the files had this stamp."""
-        return self.entry(student, "stamp", stamp) if stamp else None
-
-    def entry(self, student: str, name: str, value: str) -> tuple[Judgement, str] | None:
-        """The student's judgement and its digest, if there is one to be read whose field of this name is the same."""
+        field  "digest": of what it was made from; "answers": of the student's own text alone; "stamp": of the files
+        """
         try:
             entry = json.loads(self.file(student).read_text(encoding="utf-8"))
-            same = entry[name] == value
+            same = entry[field] == value
             return (Judgement.from_json(json.dumps(entry["judgement"])), str(entry["digest"])) if same else None
         except (OSError, ValueError, TypeError, KeyError):
             return None

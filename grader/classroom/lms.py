@@ -22,8 +22,8 @@ from nbgrader.plugins import FileNameCollectorPlugin
 
 from grader.classroom.course import ClassroomError, Course
 from grader.classroom.gradebook import replace_file
-from grader.classroom.grades import printable, read_grades
-from grader.classroom.notebook_file import MAX_FILE
+from grader.classroom.grades import read_grades
+from grader.classroom.notebook_file import MAX_FILE, printable
 
 # How a file in the zip is called: what comes before `file_id` is the platform's own.
 NAMES = {

@@ -15,6 +15,19 @@ STOPPED = "stopped: all finished judgements are kept, and the same command conti
 
 
 @contextmanager
+def handling_interrupts(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    """Let this handle Ctrl-C in the `with` block, here and in processes started there. Only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def ends_in_a_sentence(words: str = STOPPED) -> Iterator[None]:
     """Make Ctrl-C in the `with` block end the program with these words, after what it has started is ended.
 
@@ -28,16 +41,11 @@ def ends_in_a_sentence(words: str = STOPPED) -> Iterator[None]:
             last = monotonic()
             raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, stop)
     try:
-        yield
+        with handling_interrupts(stop):
+            yield
     except KeyboardInterrupt:
         raise SystemExit(words) from None
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

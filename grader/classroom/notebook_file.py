@@ -23,7 +23,7 @@ import nbformat
 from nbformat.notebooknode import NotebookNode
 from nbgrader.utils import parse_utc
 
-from grader.sandbox.bounded import TooMuch, bounded, call_in_child, work_in_child
+from grader.sandbox.bounded import TooMuch, call_in_child, work_in_child
 
 MAX_FILE = 100 << 20  # bytes, outputs included; a lesson has half a megabyte
 MAX_CELL, MAX_CELLS = 100_000, 1_000  # characters; a lesson has 140 cells of up to 3,000
@@ -88,7 +88,7 @@ def read_file(path: str | Path) -> Read:
 
 
 def read_in_child(path: Path) -> Read:
-    return read_bytes_here(bytes_of(path, MAX_FILE))
+    return read_bytes(bytes_of(path, MAX_FILE))
 
 
 def bytes_of(path: Path, most: int) -> bytes:
@@ -143,13 +143,7 @@ def names_in(folder: Path) -> list[str]:
         return []
 
 
-@bounded(READ_SECONDS)
 def read_bytes(data: bytes) -> Read:
-    """Like `read_file`, for the content of a file."""
-    return read_bytes_here(data)
-
-
-def read_bytes_here(data: bytes) -> Read:
     repairs: list[str] = []
     encoding = json.detect_encoding(data[:1000])
     if not encoding.startswith("utf-8"):
@@ -350,3 +344,8 @@ def replace_surrogates(cell: NotebookNode) -> bool:
 
 def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def printable(text: str) -> str:
+    """The text without control characters: a file name chosen by a student could hold some."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

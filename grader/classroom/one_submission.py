@@ -80,10 +80,6 @@ class OneSubmission:
         """Work out the late penalty again, and leave all else as it is recorded."""
         SaveGrades(config=self.course.config).update_penalty(self.resources()["nbgrader"])
 
-    def is_graded(self) -> bool:
-        """Whether there is a judged notebook, of this submission or an earlier one."""
-        return "judgement" in self.read_autograded().metadata
-
     def is_recorded(self, gradebook: Gradebook, digest: str, judgement: Judgement) -> bool:
         """Whether autograded/ and the gradebook already hold this judgement of this text, and its time stamp."""
         nb = self.read_autograded()

@@ -17,29 +17,23 @@ show.
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat.notebooknode import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbformat.v4 import new_notebook
 from nbgrader.api import Gradebook, MissingEntry, Notebook, SourceCell
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from grader.classroom.notebook_file import LINKED, Folder, NotANotebook, count, is_link, names_in, read_bytes
-from grader.sandbox.bounded import TooMuch
+from grader.classroom.notebook_file import LINKED, Folder, NotANotebook, count, is_link, names_in, printable
 
-NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
-    "code": new_code_cell,
-    "markdown": new_markdown_cell,
-    "raw": new_raw_cell,
-}
 HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
 NO_ANSWER = "there is no answer to "  # and then their exercises
 MAX_FILES = 10  # per folder
@@ -73,26 +67,6 @@ class Submission(NotebookExporter):
         except NotANotebook as reason:
             nb, resources["not_a_notebook"] = new_notebook(), str(reason)
         return self.from_notebook_node(nb, resources=resources, **kw)  # type: ignore[no-untyped-call]
-
-    def from_file(self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any) -> tuple[Any, ...]:
-        resources = {} if resources is None else resources
-        try:
-            nb = read_notebook(file_stream)
-        except NotANotebook as reason:
-            nb, resources["not_a_notebook"] = new_notebook(), str(reason)
-        return self.from_notebook_node(nb, resources=resources, **kw)  # type: ignore[no-untyped-call]
-
-
-def read_notebook(file_stream: io.IOBase) -> NotebookNode:
-    """Read a notebook and convert it to the current format. Raises NotANotebook if the file holds anything else."""
-    try:
-        content = file_stream.read()
-    except UnicodeDecodeError as error:
-        content = error.object
-    try:
-        return read_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else bytes(content))[0]
-    except TooMuch as reason:
-        raise NotANotebook(f"the file can't be read: that {reason}") from None
 
 
 def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode, list[str]]:
@@ -166,15 +140,15 @@ def why_this(chosen: Path, path: Path, reason: NotANotebook | None) -> list[str]
     if chosen == path:
         return []
     if reason:
-        return [f"{shown(chosen)} was read instead, because {because(path, reason)}"]
+        return [f"{printable(chosen.name)} was read instead, because {because(path, reason)}"]
     if not path.exists():
-        return [f"{shown(chosen)} was read instead, because there is no {path.name}"]
-    return [f"{shown(chosen)} was read, because it is newer than {path.name}"]
+        return [f"{printable(chosen.name)} was read instead, because there is no {path.name}"]
+    return [f"{printable(chosen.name)} was read, because it is newer than {path.name}"]
 
 
 def not_read(others: list[Path]) -> list[str]:
     there = [path for path in others if path.exists()]
-    return [f"not read: {', '.join(shown(path) for path in there)}"] if there else []
+    return [f"not read: {', '.join(printable(path.name) for path in there)}"] if there else []
 
 
 def because(path: Path, reason: NotANotebook) -> str:
@@ -188,18 +162,14 @@ def notebooks_beside(path: Path) -> list[Path]:
     return [other for other in found if other.is_file() and not other.is_symlink()][:MAX_FILES]
 
 
-def shown(path: Path) -> str:
-    """A file's name without control characters: students choose these names."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in path.name)
-
-
 def is_of_lesson(nb: NotebookNode, ids: dict[str, Any]) -> bool:
     with Gradebook(ids["db_url"]) as gradebook:
         try:
             lesson = Lesson(gradebook.find_notebook(ids["notebook"], ids["assignment"]))
         except MissingEntry:
             return False
-        return any(claim(cell) in lesson.cells or lesson.defined_in(cell.source) for cell in nb.cells)
+        claims = any(claim(cell) in lesson.cells for cell in nb.cells)
+        return claims or any(defines(cell.source, name) for cell in nb.cells for name in lesson.answers)
 
 
 # ---- the lesson, as the gradebook knows it ---------------------------------------------------------------------------
@@ -216,10 +186,6 @@ class Lesson:
     def answer_of(self, check: str) -> str | None:
         """The exercise that a check judges: `ring-all-reduce-values` judges `ring-all-reduce`, not `ring`."""
         return max((name for name in self.answers if check.startswith(f"{name}-")), key=len, default=None)
-
-    def defined_in(self, source: str) -> list[str]:
-        """The exercises whose functions a text defines."""
-        return [name for name in self.answers if defines(source, name)]
 
 
 @dataclass(frozen=True)
@@ -245,7 +211,11 @@ class Official:
 
     def cell(self, source: str, number: str) -> NotebookNode:
         metadata = {"nbgrader": dict(self.metadata)}
-        return NEW_CELL[self.source_cell.cell_type](source=source, id=number, metadata=metadata)
+        return new_cell(self.source_cell.cell_type, source=source, id=number, metadata=metadata)
+
+
+def new_cell(kind: str, **content: Any) -> NotebookNode:
+    return getattr(nbformat.v4, f"new_{kind}_cell")(**content)
 
 
 def official_metadata(cell: SourceCell, notebook: Notebook) -> dict[str, Any]:
@@ -346,9 +316,6 @@ class Item:
         """Its text as `plain` has it, made once: it is compared with each cell of the lesson, and may be long."""
         return plain(self.text)
 
-    def is_code_for(self, exercise: str) -> bool:
-        return self.kind == "code" and defines(self.text, exercise)
-
 
 class Taken:
     """The cells of a submission in the form in which they are graded, and one line per repair."""
@@ -371,13 +338,14 @@ class Taken:
     # -- which cell is which
 
     def find_answer(self, name: str) -> None:
-        given, exercise = self.lesson.cells[name].given, name
+        given = self.lesson.cells[name].given
         claiming = [item for item in self.items if item.claims == name]
         written = [item for item in claiming if item.plain != given]
-        defining = [item for item in written if defines(item.text, exercise)]
-        elsewhere = [item for item in self.items if item.is_code_for(exercise) and item.plain != given]
+        defining = [item for item in written if defines(item.text, name)]
+        code = [item for item in self.items if item.kind == "code"]
+        elsewhere = [item for item in code if defines(item.text, name) and item.plain != given]
         elsewhere = [item for item in elsewhere if item.claims == name or item.claims not in self.lesson.cells]
-        untouched = [item for item in self.items if item.kind == "code" and item.plain == given]
+        untouched = [item for item in code if item.plain == given]
         candidates = defining or written or elsewhere or claiming or untouched
         if not candidates:
             return
@@ -468,7 +436,7 @@ class Taken:
 
     def cell(self, item: Item, number: str) -> NotebookNode:
         if item.name is None:
-            return NEW_CELL[item.kind](source=item.text, id=number)
+            return new_cell(item.kind, source=item.text, id=number)
         official = self.lesson.cells[item.name]
         keeps_official = official.metadata["locked"] or not item.kind
         return official.cell(official.source_cell.source if keeps_official else item.text, number)

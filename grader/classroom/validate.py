@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nbformat
 from nbformat.notebooknode import NotebookNode
 
 from grader.classroom.course import ClassroomError, Course
-from grader.classroom.grades import printable
 from grader.classroom.nbgrader_plugins import clear
-from grader.classroom.notebook_file import NotANotebook
-from grader.classroom.submission import grade_id, read_notebook
+from grader.classroom.notebook_file import NotANotebook, printable, read_file
+from grader.classroom.submission import grade_id
 from grader.judging.check_cells import is_check
 from grader.judging.verdict import PASSED
 
@@ -24,8 +22,7 @@ def validate(notebook: Path, course: Course) -> bool:
     if not notebook.is_file():
         raise ClassroomError(f"there is no file {notebook}")
     try:
-        with notebook.open(encoding="utf-8") as file:
-            nb = read_notebook(file)
+        nb, _ = read_file(notebook.resolve())
     except NotANotebook as reason:
         raise ClassroomError(f"{notebook}: {reason}") from None
     if not put_official_checks(nb, course):
@@ -50,8 +47,7 @@ def put_official_checks(nb: NotebookNode, course: Course) -> bool:
     own_checks = {grade_id(cell): cell for cell in nb.cells if is_check(cell)}
     best: dict[str, NotebookNode] = {}  # the lesson with the most matches: two lessons may share a name
     for lesson in course.lessons():
-        source = nbformat.read(course.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
-        official = {grade_id(cell): cell for cell in source.cells if is_check(cell)}
+        official = {grade_id(cell): cell for cell in course.source(lesson).cells if is_check(cell)}
         if len(own_checks.keys() & official.keys()) > len(own_checks.keys() & best.keys()):
             best = official
     for name in own_checks.keys() & best.keys():

@@ -83,15 +83,12 @@ def pack(message: dict[str, Any], placeholder_for: PlaceholderFor | None = None)
     return HEADER.pack(len(text), len(data)) + text + data
 
 
-def receive(
-    connection: socket.socket, resolve: Resolve | None = None, read: Read | None = None
-) -> dict[str, Any] | None:
+def receive(connection: socket.socket, resolve: Resolve | None = None) -> dict[str, Any] | None:
     """The next message; None if the other end is closed. Raises Breach.
 
     resolve   makes the value that a placeholder stands for; without it, placeholders are refused
-    read      reads from the connection; by default, as it is
     """
-    parts = receive_unread(read or (lambda count: read_all(connection, count)))
+    parts = receive_unread(lambda count: read_all(connection, count))
     return None if parts is None else unpack(*parts, resolve)
 
 
@@ -164,9 +161,6 @@ class Packer:
         pack = PACK.get(kind)
         return pack(self, value, depth + 1) if pack is not None else self.pack_other(value, depth + 1)
 
-    def pack_list(self, value: list[Any], depth: int) -> list[Any]:
-        return [self.pack(item, depth) for item in value]
-
     def pack_sequence(self, value: Any, depth: int) -> dict[str, Any]:
         return {type(value).__name__: [self.pack(item, depth) for item in value]}
 
@@ -190,12 +184,6 @@ class Packer:
         if value.dtype.kind not in "biuf" or not value.dtype.isnative:
             return self.pack_other(value, depth)
         return {"array": self.tensor(torch.from_numpy(numpy.array(value, copy=True, order="C")))}
-
-    def pack_dtype(self, value: torch.dtype, depth: int) -> dict[str, Any]:
-        return {"dtype": str(value).removeprefix("torch.")}
-
-    def pack_device(self, value: torch.device, depth: int) -> dict[str, Any]:
-        return {"device": str(value)}
 
     def pack_other(self, value: Any, depth: int) -> dict[str, Any]:
         """A number of numpy's, an exception, or a value of a type that can't be judged."""
@@ -225,7 +213,7 @@ class Packer:
 
 
 PACK: dict[type, Callable[[Packer, Any, int], Any]] = {  # by exact type: a subclass may behave differently
-    list: Packer.pack_list,
+    list: lambda packer, value, depth: [packer.pack(item, depth) for item in value],
     tuple: Packer.pack_sequence,
     torch.Size: Packer.pack_sequence,
     Step: Packer.pack_sequence,
@@ -234,8 +222,8 @@ PACK: dict[type, Callable[[Packer, Any, int], Any]] = {  # by exact type: a subc
     dict: Packer.pack_dict,
     torch.Tensor: Packer.pack_tensor,
     torch.nn.Parameter: Packer.pack_tensor,
-    torch.dtype: Packer.pack_dtype,
-    torch.device: Packer.pack_device,
+    torch.dtype: lambda packer, value, depth: {"dtype": str(value).removeprefix("torch.")},
+    torch.device: lambda packer, value, depth: {"device": str(value)},
     numpy.ndarray: Packer.pack_array,
 }
 
@@ -300,21 +288,6 @@ class Unpacker:
             raise Breach("something that is not a float")
         return float(content)
 
-    def unpack_tuple(self, content: Any, depth: int) -> tuple[Any, ...]:
-        return tuple(self.items(content, depth))
-
-    def unpack_set(self, content: Any, depth: int) -> set[Any]:
-        return set(self.keys(content, depth))
-
-    def unpack_frozenset(self, content: Any, depth: int) -> frozenset[Any]:
-        return frozenset(self.keys(content, depth))
-
-    def unpack_size(self, content: Any, depth: int) -> torch.Size:
-        return torch.Size(self.items(content, depth))
-
-    def unpack_step(self, content: Any, depth: int) -> Step:
-        return Step(*self.items(content, depth))
-
     def unpack_dict(self, content: Any, depth: int) -> dict[Any, Any]:
         return {self.key(key, depth): self.unpack(value, depth) for key, value in content}
 
@@ -339,12 +312,6 @@ class Unpacker:
             raise Breach("something that is not a number")
         return dtype.type(value)
 
-    def unpack_dtype(self, content: Any, depth: int) -> torch.dtype:
-        return DTYPES[content]
-
-    def unpack_device(self, content: Any, depth: int) -> torch.device:
-        return torch.device(content)
-
     def unpack_error(self, content: Any, depth: int) -> Exception:
         kind, text = content
         if type(text) is not str:
@@ -366,18 +333,18 @@ def listed(content: Any) -> list[Any]:
 
 UNPACK: dict[str, Callable[[Unpacker, Any, int], Any]] = {
     "float": Unpacker.unpack_float,
-    "tuple": Unpacker.unpack_tuple,
-    "set": Unpacker.unpack_set,
-    "frozenset": Unpacker.unpack_frozenset,
-    "Size": Unpacker.unpack_size,
-    "Step": Unpacker.unpack_step,
+    "tuple": lambda unpacker, content, depth: tuple(unpacker.items(content, depth)),
+    "set": lambda unpacker, content, depth: set(unpacker.keys(content, depth)),
+    "frozenset": lambda unpacker, content, depth: frozenset(unpacker.keys(content, depth)),
+    "Size": lambda unpacker, content, depth: torch.Size(unpacker.items(content, depth)),
+    "Step": lambda unpacker, content, depth: Step(*unpacker.items(content, depth)),
     "dict": Unpacker.unpack_dict,
     "Tensor": Unpacker.unpack_tensor,
     "Parameter": Unpacker.unpack_parameter,
     "array": Unpacker.unpack_array,
     "number": Unpacker.unpack_number,
-    "dtype": Unpacker.unpack_dtype,
-    "device": Unpacker.unpack_device,
+    "dtype": lambda unpacker, content, depth: DTYPES[content],
+    "device": lambda unpacker, content, depth: torch.device(content),
     "error": Unpacker.unpack_error,
     "other": Unpacker.unpack_other,
 }

@@ -205,7 +205,7 @@ class RankWorld(SimulatedWorld):
     def make_group(self, asked: NewGroup, make: Callable[[], Any]) -> Any:
         rank, members = self.rank, self.to_world_ranks(asked.members)
         where = who_called()[0]
-        request = {"do": "make", "group": asked.name, "members": list(members), "where": where, "clock": rank.clock}
+        request = {"do": "make_group", "group": asked.name, "members": [*members], "where": where, "clock": rank.clock}
         rank.clock = max(rank.clock, self.hub.request(request).get("clock", 0.0))
         return make()
 
@@ -339,7 +339,8 @@ class HubNetwork:
 
     def ask(self, call: VirtualCall) -> None:
         event, args = call.event, call.args
-        buffers = {id(tensor) for tensor in outputs_of(call) if not reads_output(call)}
+        only_fills = event.op == "recv" or reads_second(event.op)  # its outputs are no input
+        buffers = {id(tensor) for tensor in outputs_of(call) if only_fills}
 
         def buffer_for(value: Any) -> dict[str, Any] | None:
             if isinstance(value, torch.Tensor) and id(value) in buffers and not value.is_meta:
@@ -403,11 +404,6 @@ class HubNetwork:
 def outputs_of(call: VirtualCall) -> Sequence[torch.Tensor]:
     """The tensors that a call fills, in order."""
     return [] if call.event.op in ("send", "barrier") else tensors_in(call.args[:1])
-
-
-def reads_output(call: VirtualCall) -> bool:
-    """Whether the tensors that it fills are also its input."""
-    return call.event.op != "recv" and not reads_second(call.event.op)
 
 
 def plain(arg: Any) -> Any:

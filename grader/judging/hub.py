@@ -9,19 +9,21 @@ and the value that a rank returns can only come from its own inputs and from wha
 The hub believes a rank only where nothing else can be known: its result, how long it computed, what it holds in memory.
 Anything that is not a valid request ends the rank (Breach). One rank runs at a time, in the order of virtual time.
 
-HANDLERS, at the end, is the protocol: each request by its word. Fields are untrusted: see untrusted.py.
+REQUESTS and those of hub_storage.py are the protocol: words, each the name of the method that answers it, which returns
+True when the rank's turn is over. Fields are untrusted: see untrusted.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from grader.inside.codec import Breach
+from grader.judging import hub_storage
 from grader.judging.hub_rank import (
     MAX_CALLS,
     MAX_CLAIMS,
@@ -32,7 +34,6 @@ from grader.judging.hub_rank import (
     RankResult,
     Stays,
 )
-from grader.judging.hub_storage import HANDLERS as STORAGE_HANDLERS
 from grader.judging.hub_storage import STORE, Storage
 from grader.judging.rank_connection import RankConnection
 from grader.judging.untrusted import Message, cell_line, index_into, text, whole, wrapper_name
@@ -55,6 +56,10 @@ from utils.worlds.virtual.turns import Turns
 from utils.worlds.virtual.world import raise_what_went_wrong
 
 TICK = 1e-6
+REQUESTS = (
+    *("call", "wait", "catch_up", "asked_for_result", "dropped_handle", "began_to_wait", "make_group", "join"),
+    *("mark", "span", "done", "failed"),
+)
 
 
 class Hub(Turns[RankOfHub]):
@@ -148,12 +153,12 @@ class Hub(Turns[RankOfHub]):
         rank.messages += 1
         if rank.messages > MAX_CALLS + MAX_OTHER_MESSAGES:
             raise Breach("more messages than any answer needs")
-        word = message.get("do")
-        handler = HANDLERS.get(word) if type(word) is str else None
-        if handler is None:
+        word = message["do"] if type(message.get("do")) is str else ""
+        owner = self if word in REQUESTS else self.storage if word in hub_storage.REQUESTS else None
+        if owner is None:
             raise Breach("a request of an unknown kind")
         try:
-            return bool(handler(self, rank, message))
+            return bool(getattr(owner, word)(rank, message))
         except (Breach, OSError):
             raise
         except Exception as error:  # whatever a forged message leads to
@@ -415,28 +420,3 @@ def computes_for_free(cluster: Cluster) -> bool:
     """Whether its GPUs take no time for anything, so that a rank has no time of its own to tell us about."""
     gpu = cluster.gpu
     return gpu.launch == 0 and math.isinf(gpu.bandwidth) and all(map(math.isinf, gpu.flops.values()))
-
-
-def in_storage(
-    handler: Callable[[Storage, RankOfHub, Message], bool | None],
-) -> Callable[[Hub, RankOfHub, Message], bool | None]:
-    return lambda hub, rank, message: handler(hub.storage, rank, message)
-
-
-# ---- the protocol: each request by its word. A handler returns True when the rank's turn is over.
-
-HANDLERS: dict[str, Callable[[Hub, RankOfHub, Message], bool | None]] = {
-    "call": Hub.call,
-    "wait": Hub.wait,
-    "catch_up": Hub.catch_up,
-    "asked_for_result": Hub.asked_for_result,
-    "dropped_handle": Hub.dropped_handle,
-    "began_to_wait": Hub.began_to_wait,
-    "make": Hub.make_group,
-    "join": Hub.join,
-    "mark": Hub.mark,
-    "span": Hub.span,
-    "done": Hub.done,
-    "failed": Hub.failed,
-    **{word: in_storage(handler) for word, handler in STORAGE_HANDLERS.items()},
-}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from grader.inside.codec import DTYPES, Breach
 from grader.judging.rank_connection import RankConnection
-from grader.judging.untrusted import Message, index_into
+from grader.judging.untrusted import index_into
 from utils.events.event import Event, Region
 from utils.events.failure import Failure
 from utils.events.rank_state import RankState, TensorLayout
@@ -20,6 +20,8 @@ from utils.worlds.virtual.calls import VirtualCall
 from utils.worlds.virtual.simulated_world import event_fields
 
 Stays = SlowMemory | Witness  # objects that a check hands to its ranks and the hub keeps: they get stand-ins
+Kept = TypeVar("Kept", SlowMemory, Witness)
+NAMES: dict[type, str] = {SlowMemory: "memory", Witness: "witness"}
 MAX_BYTES = 1 << 29  # sent and received by all ranks of one run together
 MAX_CALLS, MAX_OTHER_MESSAGES = 50_000, 100_000  # per rank and run
 MAX_CLAIMS = 500_000  # spans of computing, or samples of memory; in CPU_SECONDS no rank can make so many
@@ -118,7 +120,9 @@ class Placeholders:
             name, shape = placeholder["buffer"]
             self.count(math.prod(shape) * DTYPES[name].itemsize)
             return torch.zeros(shape, dtype=DTYPES[name])
-        return (memory_of if "memory" in placeholder else witness_of)(self.stays, placeholder)
+        if "memory" in placeholder:
+            return stay_of(SlowMemory, self.stays, placeholder["memory"])
+        return stay_of(Witness, self.stays, placeholder["witness"])
 
     def count(self, nbytes: int) -> None:
         self.bytes_left -= nbytes
@@ -126,17 +130,9 @@ class Placeholders:
             raise Breach(f"more than {MAX_BYTES >> 20} MB, counting what all ranks send and receive")
 
 
-def witness_of(stays: Sequence[Stays], message: Message) -> Witness:
-    """The Witness that a rank names. Raises Breach."""
-    found = stays[index_into(stays, message["witness"])]
-    if not isinstance(found, Witness):
-        raise Breach("the number of something that is not a witness")
-    return found
-
-
-def memory_of(stays: Sequence[Stays], message: Message) -> SlowMemory:
-    """The SlowMemory that a rank names. Raises Breach."""
-    found = stays[index_into(stays, message["memory"])]
-    if not isinstance(found, SlowMemory):
-        raise Breach("the number of something that is not a memory")
+def stay_of(kind: type[Kept], stays: Sequence[Stays], number: Any) -> Kept:
+    """The object of this kind that a rank names by its number. Raises Breach."""
+    found = stays[index_into(stays, number)]
+    if not isinstance(found, kind):
+        raise Breach(f"the number of something that is not a {NAMES[kind]}")
     return found

@@ -12,18 +12,22 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from grader.inside.codec import Breach
-from grader.judging.hub_rank import RankOfHub, Stays, memory_of, witness_of
+from grader.judging.hub_rank import RankOfHub, Stays, stay_of
 from grader.judging.untrusted import Message, text
 from utils.checks.traffic import SHARED_FILE
 from utils.events.event import Event, Region
+from utils.kit.slow_memory import SlowMemory
+from utils.kit.witness import Witness
 
 MAX_KEYS, MAX_LINES = 10_000, 10_000  # per store; per file
 STORE = "dist.Store"  # the op of an access to a store
 MEETING, MEETING_BYTES = 100, 10_000  # uses of stores by one rank in one run, and the keys and values in them
+# The words of requests, each the name of the method that answers it
+REQUESTS = ("key_get", "key_check", "key_set", "key_add", "append", "lines", "load", "let_go", "store", "ask")
 
 
 class Storage:
-    """The stores (dist.Store), files, memories and witnesses of one run. HANDLERS has the requests that it answers.
+    """The stores (dist.Store), files, memories and witnesses of one run; it answers REQUESTS.
 
     now         the time at which a rank makes a request
     seconds_of  how long a message of so many bytes takes
@@ -138,7 +142,7 @@ class Storage:
 
     def load(self, rank: RankOfHub, message: Message) -> None:
         """The tile stays on the chip until the rank says that it has let go of it."""
-        memory, where = memory_of(self.stays, message), [slice(*part) for part in message["where"]]
+        memory, where = stay_of(SlowMemory, self.stays, message["memory"]), [slice(*part) for part in message["where"]]
         try:
             tile = memory.load(message["name"], *where)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -152,7 +156,7 @@ class Storage:
         rank.tiles.pop((message["memory"], message["number"]), None)
 
     def store(self, rank: RankOfHub, message: Message) -> None:
-        memory, where = memory_of(self.stays, message), [slice(*part) for part in message["where"]]
+        memory, where = stay_of(SlowMemory, self.stays, message["memory"]), [slice(*part) for part in message["where"]]
         before = memory.stored
         try:
             memory.store(message["name"], message["tile"], *where)
@@ -165,7 +169,7 @@ class Storage:
 
     def ask(self, rank: RankOfHub, message: Message) -> None:
         """A question to a Witness that the rank was given."""
-        witness = witness_of(self.stays, message)
+        witness = stay_of(Witness, self.stays, message["witness"])
         if witness.rank != rank.number:
             raise Breach("a question to something that it was not given")
         try:
@@ -174,17 +178,3 @@ class Storage:
             rank.answer(error=error)
         else:
             rank.answer(said=said)
-
-
-HANDLERS: dict[str, Callable[[Storage, RankOfHub, Message], bool | None]] = {
-    "key_get": Storage.key_get,
-    "key_check": Storage.key_check,
-    "key_set": Storage.key_set,
-    "key_add": Storage.key_add,
-    "append": Storage.append,
-    "lines": Storage.lines,
-    "load": Storage.load,
-    "let_go": Storage.let_go,
-    "store": Storage.store,
-    "ask": Storage.ask,
-}

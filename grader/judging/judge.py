@@ -10,7 +10,7 @@ the record of the hub that carried all messages (hub.py).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbformat.notebooknode import NotebookNode
 
-from grader.inside.codec import Breach, receive
+from grader.inside.codec import Breach
 from grader.inside.orders import ReadOrder, packed_order
 from grader.judging.check_cells import CheckCell, lesson_of, read_notebook
 from grader.judging.hidden_words import Case, differences, veiled
@@ -34,7 +34,6 @@ from utils.checks.answer import CheckFailed
 from utils.checks.registry import Checks
 from utils.checks.rooms import room_of
 from utils.checks.scores import SCORE
-from utils.report.run import Run
 
 if TYPE_CHECKING:
     from grader.inside.slices import Slice
@@ -194,7 +193,7 @@ class Judging:
             try:
                 [connection] = self.ranks.connect([rank])
                 connection.send(packed_order(ReadOrder(self.cells, wanted)))
-                message = receive(rank.socket, read=connection.read)
+                message = connection.receive()
                 if message is None or len(message["slices"]) != len(wanted):
                     raise Breach("the cells could not be read")
                 self.slices = dict(zip(wanted, message["slices"], strict=True))
@@ -228,8 +227,6 @@ class Judging:
             remarks = [self.judge_part(part, cell, code, visible, scores) for part in registered]
         except CheckFailed as failed:
             verdict.said, verdict.mistake = str(failed), failed.mistake
-            if failed.impossible:
-                self.flag("claims what is impossible", f"{cell.name}: {failed.saw}, expected {failed.expected}")
             verdict.hidden = "hidden test" in failed.header
             verdict.points = cell.points * failed.share
             verdict.kind = PART if failed.share else BLANK if failed.saw == "Not written yet." else WRONG
@@ -267,10 +264,10 @@ class Judging:
         try:
             return judge_openly(run, part, cell)
         except CheckFailed as failed:
-            if not part.hidden:
-                raise
             if failed.impossible:
                 self.flag("claims what is impossible", f"{cell.name}: {failed.saw}, expected {failed.expected}")
+            if not part.hidden:
+                raise
             where = differences(run.cases[-1], visible) if run.cases else "in a different case"
             raise veiled(failed, cell.judges, run.ended, where) from None
         except TooLong as error:
@@ -304,7 +301,8 @@ def judge_openly(run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
             f"What came back can't be judged ({type(error).__name__}).",
             mistake="Does your function return what its description says, in that form?",
         ) from None
-    if needs_messages(part, cell) and says_nothing(run.runs):
+    is_silent = any(one.world_size > 1 for one in run.runs) and not any(one.events for one in run.runs)
+    if is_silent and needs_messages(part, cell):
         run.flags.append(Flag("sent no message", "its ranks came to the right result without hearing of others"))
     return said
 
@@ -312,7 +310,7 @@ def judge_openly(run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
 def has_check(part: Checks, cell: CheckCell) -> bool:
     """Whether it judges this cell; the visible part has to, a hidden one need not."""
     exercise = cell.function.replace("_", "-")
-    return not part.hidden or (exercise, cell.judges) in part.registered
+    return not part.hidden or (exercise, cell.judges) in part.checks
 
 
 def needs_messages(part: Checks, cell: CheckCell) -> bool:
@@ -321,13 +319,8 @@ def needs_messages(part: Checks, cell: CheckCell) -> bool:
     A module of checks names the exercises for which that isn't so in NO_MESSAGES.
     """
     exercise = cell.function.replace("_", "-")
-    is_judged = cell.judges == SCORE or (exercise, "traffic") in part.registered
+    is_judged = cell.judges == SCORE or (exercise, "traffic") in part.checks
     return is_judged and exercise not in getattr(part.module, "NO_MESSAGES", ())
-
-
-def says_nothing(runs: Sequence[Run]) -> bool:
-    """Whether several ranks have run, and none sent anything in any run."""
-    return any(run.world_size > 1 for run in runs) and not any(run.events for run in runs)
 
 
 def stand_in(name: str, parameters: list[str]) -> Callable[..., Any]:

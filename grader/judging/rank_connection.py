@@ -61,7 +61,7 @@ class RankConnection:
         self.log: list[Exchange] = []
         self.received = hashlib.sha256()
 
-    def receive(self, resolve: Callable[[Any], Any]) -> dict[str, Any] | None:
+    def receive(self, resolve: codec.Resolve | None = None) -> dict[str, Any] | None:
         """The next message; None when the rank has closed its end. Raises Breach, TimeoutError, OSError."""
         message = self.receive_unread()
         return None if message is None else codec.unpack(*message, resolve)

@@ -111,10 +111,6 @@ class Ranks:
             for rank in ranks:
                 rank.socket.close()
 
-    @property
-    def why_host_stopped(self) -> str | None:
-        return self.running_host().stopped
-
     def running_host(self) -> RankHost:
         if self.host is None:
             raise HostGone("there is no sandbox")

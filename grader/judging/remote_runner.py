@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from grader.inside.orders import RunOrder, packed_order
 from grader.judging.audit import differs_alone
@@ -68,12 +67,11 @@ class RemoteRunner(Runner):
         self.ended = ""  # how the ranks of the last one failed
         self.judges = ""
 
-    @contextmanager
-    def as_in_a_notebook(self) -> Iterator[Runner]:
+    def as_in_a_notebook(self) -> Self:
         """As Runner.as_in_a_notebook. What is said of a hidden case is not about these runs."""
-        with super().as_in_a_notebook() as other:
-            vars(other).update(cases=[], ended="")
-            yield other
+        other = super().as_in_a_notebook()
+        other.cases, other.ended = [], ""
+        return other
 
     def judge(self, part: Checks, judges: str) -> str:
         """What the checks in `part` say about the function; see Checks.judge."""
@@ -202,7 +200,7 @@ class RemoteRunner(Runner):
         breaches = [f"rank {rank.number} sent {rank.breach}" for rank in hub.ranks if rank.breach]
         if breaches:
             self.flags.append(Flag("sent the grader messages that no answer sends", "; ".join(breaches)))
-        if stopped := self.ranks.why_host_stopped:
+        if stopped := self.ranks.running_host().stopped:
             return HostGone(stopped)
         return error
 

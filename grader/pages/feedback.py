@@ -30,7 +30,7 @@ from grader.pages import number, page, visible
 from grader.pages.board import board_name, made_up_name
 from grader.pages.marks import MARKS, WAITS, Mark, amount, judgement_of, verdict_of
 from grader.pages.sanitize import CACHE_SIZE, LONGEST, PAGE_SECONDS, from_markdown
-from grader.sandbox.bounded import TooMuch, bounded
+from grader.sandbox.bounded import TooMuch, call_in_child
 
 ABOUT = ("student", "notebook", "score", "max_score", "late_penalty")  # nbgrader's own data about a submission
 NO_ANSWER = "No response."  # nbgrader's own comment on an answer that is as it was released
@@ -57,7 +57,7 @@ class FeedbackPage(Exporter):
         about = {name: resources["nbgrader"][name] for name in ABOUT}
         about["made_up_name"] = made_up_name(resources["nbgrader"].get("submission", ""))
         try:
-            return laid_out(nb, about), resources
+            return call_in_child(PAGE_SECONDS, feedback, nb, about), resources  # Markdown can take long
         except TooMuch as reason:
             return feedback(nb, about, f"This notebook is shown as typed: laying it out {reason}."), resources
 
@@ -119,12 +119,6 @@ class Exercise:
         return any(one.extra for one in self.judged)
 
 
-@bounded(PAGE_SECONDS)
-def laid_out(nb: NotebookNode, about: dict[str, Any]) -> str:
-    """The page, made in the child: Markdown and highlighting can take long for a short text."""
-    return feedback(nb, about)
-
-
 def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str:
     """The page as HTML.
 
@@ -141,7 +135,7 @@ def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str
     found = [Exercise(name, ones, comments.pop(name, Markup())) for name, ones in exercises.items()]
     return page(
         "feedback.html",
-        lesson=title_of(about["notebook"]),
+        lesson=visible(about["notebook"], 80).replace("_", " "),
         student=visible(about["student"], 80),
         score=about["score"],
         most=about["max_score"],
@@ -227,10 +221,6 @@ def exercise_of(check: str, answers: list[str]) -> str:
     """The exercise of a check: `ring-all-reduce-values` belongs to `ring-all-reduce`, not to `ring`."""
     names = [name for name in answers if check == name or check.startswith(f"{name}-")]
     return max(names, key=len, default=check.rpartition("-")[0] or check)
-
-
-def title_of(lesson: str) -> str:
-    return visible(lesson, 80).replace("_", " ")
 
 
 def summary(cells: list[NotebookNode]) -> str:

@@ -91,23 +91,18 @@ def read_class(course: Course, lesson: str) -> Class:
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
             nb = read_graded(notebook)
-            found.judgements[student], found.names[student] = (
-                judgement_of(nb),
-                board_name(nb) or made_up.get(student, ""),
-            )
+            found.judgements[student] = judgement_of(nb)
+            found.names[student] = board_name(nb) or made_up.get(student, "")
             found.answers[student] = answers_in(nb)
         except Exception:  # `grades.problems` says why
             continue
-    source, earlier = source_of(course, lesson), earlier_answers(course, lesson)
+    source, earlier = course.source(lesson), earlier_answers(course, lesson)
     official = answers_in(source)
-    found.rubrics = {grade_id(cell): plain(cell.source) for cell in source.cells if is_by_hand(cell)}
+    by_hand = [cell for cell in source.cells if utils.is_grade(cell) and utils.is_solution(cell)]
+    found.rubrics = {grade_id(cell): plain(cell.source) for cell in by_hand}
     found.similar = similar_answers(found.answers, given, official, earlier)
     found.answers |= {OFFICIAL: official, **earlier}
     return found
-
-
-def source_of(course: Course, lesson: str) -> NotebookNode:
-    return nbformat.read(course.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
 
 
 def earlier_answers(course: Course, lesson: str) -> dict[str, dict[str, str]]:
@@ -124,11 +119,6 @@ def earlier_answers(course: Course, lesson: str) -> dict[str, dict[str, str]]:
 def answers_in(nb: NotebookNode) -> dict[str, str]:
     """The code of each answer."""
     return {grade_id(cell): cell.source for cell in nb.cells if utils.is_solution(cell) and cell.cell_type == "code"}
-
-
-def is_by_hand(cell: NotebookNode) -> bool:
-    """Whether a person grades it."""
-    return bool(utils.is_grade(cell) and utils.is_solution(cell))
 
 
 def plain(source: str) -> str:

@@ -1,7 +1,7 @@
 """Our own code on the bytes of a submission, in a child process with limits: no file can stall or fill this machine.
 
     @bounded(seconds=20)
-    def laid_out(nb): ...                # runs in the child; raises TooMuch when it exceeds a limit
+    def all_harmless(texts): ...         # runs in the child; raises TooMuch when it exceeds a limit
     for step in in_steps(verdicts, 60, 20, nb):     # the same for each step of a generator
 
 The child is a fork that stays, so that what it has imported and cached serves the next submission. After TooMuch it is

@@ -215,7 +215,7 @@ def user_ranges() -> list[list[int]]:
     return [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
 
 
-def limited(command: Sequence[str], limits: Limits, user: int | None, oom_score: int = 1000) -> list[str]:
+def limited(command: Sequence[str], limits: Limits, user: int | None, oom_score: int) -> list[str]:
     """The command with its limits. If the machine runs out of memory, it is killed early (1000: before all others)."""
     most = {
         "core": 0,
@@ -309,6 +309,8 @@ class Sandbox:
     def order(self) -> dict[str, Any]:
         """The order to the monitor."""
         uid = self.uid()
+        # One that makes namespaces has children that become another user, and are killed before it.
+        user, oom_score = (None, 900) if self.makes_namespaces else (self.user, 1000)
         arguments = [*NAMESPACES, "--hostname", "sandbox", "--new-session", "--die-with-parent", "--clearenv"]
         arguments += self.privileges()
         arguments += [*private(self.limits, self.folders), *view(self.read_only)]
@@ -333,16 +335,11 @@ class Sandbox:
             "arguments": arguments,
             "data": data,
             "last_arguments": ["--remount-ro", "/dev", "--remount-ro", "/"],
-            "command": self.limited_command(),
+            "command": limited(self.command, self.limits, user, oom_score),
             "mark": MARK,
             "pass_fds": list(self.pass_fds),
             "limits": asdict(self.limits),
         }
-
-    def limited_command(self) -> list[str]:
-        if self.makes_namespaces:  # its children become another user, and are killed before it
-            return limited(self.command, self.limits, None, oom_score=900)
-        return limited(self.command, self.limits, self.user)
 
     def uid(self) -> int:
         """The user id inside."""

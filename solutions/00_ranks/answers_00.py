@@ -34,30 +34,60 @@ wrong, right = ANSWERS.to("replicas-in-step")
 SUM, DIVIDE = "dist.all_reduce(weight.grad)", "weight.grad /= world_size"
 ZERO, STEP = "optimizer.zero_grad()", "optimizer.step()"
 wrong("forgets-the-all-reduce", "from its own rows alone").replace(SUM, "pass").replace(DIVIDE, "pass")
-wrong("sums", "SUM of the gradients").replace(DIVIDE, "pass")
-wrong("halves-the-sum", "divided by 2 leads to").replace(DIVIDE, "weight.grad /= 2")
-wrong("divides-by-its-rows", "a rank's number of rows").replace("/= world_size", "/= len(mine)")
-wrong("divides-by-all-rows", "the number of rows of all ranks").replace("/= world_size", "/= len(mine) * world_size")
-wrong("multiplies-by-lr-twice", "by lr twice").replace("/= world_size", "*= lr / world_size")
-wrong("cuts-the-batch-again", "this rank's rows only").replace(", mine)", ", mine.chunk(world_size)[dist.get_rank()])")
+wrong("sums", sentence="with the SUM of the gradients: divide it by the number of ranks").replace(DIVIDE, "pass")
+wrong("halves-the-sum", sentence="with half the sum of the gradients: divide it by world_size").replace(
+    DIVIDE, "weight.grad /= 2"
+)
+wrong(
+    "divides-by-its-rows",
+    sentence="with the sum divided by a rank's rows: the loss is already a mean over rows, so divide by world_size",
+).replace("/= world_size", "/= len(mine)")
+wrong(
+    "divides-by-all-rows",
+    sentence="with the sum divided by all ranks' rows: the loss is already a mean over rows, so divide by world_size",
+).replace("/= world_size", "/= len(mine) * world_size")
+wrong(
+    "multiplies-by-lr-twice", sentence="with gradients that were multiplied by lr twice: the optimizer does that"
+).replace("/= world_size", "*= lr / world_size")
+wrong("cuts-the-batch-again", sentence="with each batch cut once more: `batches` has this rank's rows only").replace(
+    ", mine)", ", mine.chunk(world_size)[dist.get_rank()])"
+)
 wrong("reduces-to-rank-0", "`reduce` leads to").replace(SUM, "dist.reduce(weight.grad, dst=0)")
 AVERAGED = f"for weight in weights:\n    {SUM}\n    {DIVIDE}\n"
 IN_WEIGHTS = AVERAGED.replace("grad", "data")
-wrong("averages-at-the-end", "that trained apart").replace(AVERAGED, "").replace("return [", IN_WEIGHTS + "return [")
-wrong("zeroes-before-the-step", "step() in this order").replace(ZERO, "pass").replace(STEP, f"{ZERO}; {STEP}")
+wrong(
+    "averages-at-the-end", sentence="the mean of replicas that trained apart: average the gradients at every step"
+).replace(AVERAGED, "").replace("return [", IN_WEIGHTS + "return [")
+wrong(
+    "zeroes-before-the-step",
+    sentence="the weight before the first step: call zero_grad(), backward() and step() in this order",
+).replace(ZERO, "pass").replace(STEP, f"{ZERO}; {STEP}")
 wrong("steps-before-the-sum", "before optimizer.step()").replace(AVERAGED + STEP, f"{STEP}\n{AVERAGED}")
-wrong("returns-in-the-loop", "after the loop").replace(STEP, f"{STEP}; return [one.detach() for one in weights]")
+wrong("returns-in-the-loop", sentence="the weight after the first step: return after the loop").replace(
+    STEP, f"{STEP}; return [one.detach() for one in weights]"
+)
 wrong("averages-the-loss", "averaging the losses brings in no").replace(
     "loss.backward()", "dist.all_reduce(loss.data); loss = loss / world_size; loss.backward()"
 ).replace(AVERAGED, "")
-wrong("never-zeroes", "add up from step to step").replace(ZERO, "pass")
-wrong("only-the-last-weight", "the last weight's gradient only").replace("in weights:", "in weights[-1:]:")
-wrong("steps-in-the-loop", "once for each weight").replace(STEP, "").replace(DIVIDE, f"{DIVIDE}; {STEP}")
+wrong("never-zeroes", sentence="with gradients that add up from step to step: zero them at the start of each").replace(
+    ZERO, "pass"
+)
+wrong("only-the-last-weight", sentence="with an average of the last weight's gradient only").replace(
+    "in weights:", "in weights[-1:]:"
+)
+wrong(
+    "steps-in-the-loop",
+    sentence="with one step of the optimizer for each weight: call step() after the loop over them",
+).replace(STEP, "").replace(DIVIDE, f"{DIVIDE}; {STEP}")
 wrong("zeroes-too-late", "zero_grad() before that").replace("loss.backward()", "loss.backward(); optimizer.zero_grad()")
 wrong("averages-the-weights-only", "and not the weights").replace("weight.grad", "weight")
-wrong("divides-twice", "AVG, for example, divides").replace("grad)", "grad, op=dist.ReduceOp.AVG)")
-wrong("broadcasts", "rank 0's gradients").replace(SUM, "dist.broadcast(weight.grad, src=0)").replace(DIVIDE, "")
-wrong("for-two-ranks", "SUM of the", hidden=True).replace("/= world_size", "/= {2: 2, 4: 4}.get(world_size, 1)")
+wrong("divides-twice", sentence="with a second division: AVG, for example, divides already").replace(
+    "grad)", "grad, op=dist.ReduceOp.AVG)"
+)
+wrong("broadcasts", sentence="with rank 0's gradients alone: average those of all ranks").replace(
+    SUM, "dist.broadcast(weight.grad, src=0)"
+).replace(DIVIDE, "")
+wrong("for-two-ranks", same_as="sums", hidden=True).replace("/= world_size", "/= {2: 2, 4: 4}.get(world_size, 1)")
 wrong("divides-before-it-waits", "written to while it was in flight").replace(
     SUM, "handle = dist.all_reduce(weight.grad, async_op=True)"
 ).replace(DIVIDE, f"{DIVIDE}; handle.wait()")
@@ -66,7 +96,10 @@ wrong("gathers-at-rank-0", "`gather` leads to").replace(
     "every = [torch.zeros_like(weight) for _ in range(world_size)] * (dist.get_rank() == 0)\n"
     "dist.gather(weight.grad, every or None)\nweight.grad = sum(every or [weight.grad])",
 )
-wrong("averages-too-early", "the last step is not averaged").replace(AVERAGED, "").replace(ZERO, IN_WEIGHTS + ZERO)
+wrong(
+    "averages-too-early",
+    sentence="without the average in the last step: average the gradients between backward() and step()",
+).replace(AVERAGED, "").replace(ZERO, IN_WEIGHTS + ZERO)
 wrong("takes-the-largest", "ReduceOp.MAX leads to").replace("grad)", "grad, op=dist.ReduceOp.MAX)")
 right("averages-weights-at-each-step").replace(AVERAGED + STEP, f"{STEP}\n{IN_WEIGHTS}")
 right("one-flat-mean").replace(

@@ -228,17 +228,9 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     weights = mlp.make_weights(layers, 2, draws.salted(), torch.float64)
     batches = [mlp.make_batch(3 * world_size, 2, draws.salted(step), torch.float64) for step in range(steps)]
     shares = [list(mine) for mine in zip(*(batch.chunk(world_size) for batch in batches), strict=True)]
-    cut_again = [[batch.tensor_split(world_size)[rank] for batch in mine] for rank, mine in enumerate(shares)]
+    [right] = descend(weights, [batches], lr)
+    apart, apart_divided = (descend(weights, shares, each, alone=True) for each in (lr, lr / world_size))
     answers: list[Answer] = []
-
-    def trained(factor: float = 1, on: Sequence[list[Tensor]] = shares, **how: Any) -> list[list[Tensor]]:
-        return descend(weights, on, factor * lr, **how)
-
-    alone = [OWN] * layers
-    apart, apart_divided, [right] = trained(mix=alone), trained(1 / world_size, mix=alone), trained(on=[batches])
-    mistakes = usual_averages(weights, shares, lr, apart) | {
-        "what you get if you cut each batch once more: `batches` has this rank's rows only": trained(on=cut_again),
-    }
 
     def explain(got: Any, rank: int) -> str:
         advice = "all-reduce each weight.grad itself, not a copy, after backward() and before optimizer.step()"
@@ -250,13 +242,11 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
         fitting = (how for how, ends in ways.items() if any(equal_values(got, own, 1e-6) for own in ends[rank]))
         return next((f"what this rank gets from its own rows alone{how}: {advice}" for how in fitting), "")
 
-    names = {f"weight {n}": n for n in range(layers)}
-    of_weights = {name: {w: [one[n] for one in ends] for w, ends in mistakes.items()} for name, n in names.items()}
     return Case(
         [[weights] * world_size, shares],
         for_all={"lr": lr},
-        right={name: right[n] for name, n in names.items()},
-        mistakes={"": told_by_calls(answers), **of_weights},
+        right={f"weight {n}": weight for n, weight in enumerate(right)},
+        mistakes={"": told_by_calls(answers)},
         before=answers.append,
         explain=explain,
         advice={
@@ -267,66 +257,22 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
     )
 
 
-def usual_averages(
-    weights: list[Tensor], shares: list[list[Tensor]], lr: float, apart: list[list[Tensor]]
-) -> dict[str, list[list[Tensor]]]:
-    """{usual mistake: the weights it leads to on each rank}. apart: those of ranks that don't communicate."""
-    layers, world_size, alone = len(weights), len(shares), [OWN] * len(weights)
-
-    def trained(factor: float = 1, on: Sequence[list[Tensor]] = shares, **how: Any) -> list[list[Tensor]]:
-        return descend(weights, on, factor * lr, **how)
-
-    rows, sums = "the loss is already a mean over rows, so divide by the number of ranks", trained(world_size)
-    before_last = trained(on=[mine[:-1] for mine in shares])
-    one_by_one = trained(mix=[(n, layers - n) for n in range(layers)])
-    return {
-        "what the SUM of the gradients leads to: divide it by the number of ranks": sums,
-        "what the sum of the gradients divided by 2 leads to: divide it by world_size": trained(world_size / 2),
-        f"what the sum divided by a rank's number of rows leads to: {rows}": trained(world_size / 3),
-        f"what the sum divided by the number of rows of all ranks leads to: {rows}": trained(1 / 3),
-        "what a second division leads to: AVG, for example, divides already": trained(1 / world_size),
-        "what you get if the gradient is multiplied by lr twice: the optimizer does that": trained(lr),
-        "the mean of replicas that trained apart: average the gradients at every step": [mean_of(apart)] * world_size,
-        "what rank 0's gradients alone lead to: average those of all ranks": trained(on=shares[:1]) * world_size,
-        "what you get if gradients add up from step to step: zero them at the start of each": trained(add_up=True),
-        "what you get if you average the last weight's gradient only": trained(mix=[*alone[1:], MEAN]),
-        "what you get if the optimizer steps once for each weight: call step() after the loop over them": one_by_one,
-        "the weight before the first step: call zero_grad(), backward() and step() in this order": [weights]
-        * world_size,
-        "what you get if the last step is not averaged: average the gradients between backward() and step()": [
-            descend(one, [mine[-1:]], lr, alone)[0] for one, mine in zip(before_last, shares, strict=True)
-        ],
-        "the weight after the first step: return after the loop": trained(on=[mine[:1] for mine in shares]),
-    }
-
-
 ### BEGIN HIDDEN TESTS
 hidden_replicas_in_step = vary(replicas_in_step, values=[(3, 2, 4), (2, 1, 2, 0.5), (1, 2, 3)])
 ### END HIDDEN TESTS
 
 
-Mix = Sequence[tuple[int, int]]  # for each layer: how much of its replica's gradient and of the mean of all it uses
-OWN, MEAN = (1, 0), (0, 1)
-
-
 def descend(
-    weights: list[Tensor], shares: Sequence[list[Tensor]], lr: float, mix: Mix = (), add_up: bool = False
+    weights: list[Tensor], shares: Sequence[list[Tensor]], lr: float, alone: bool = False
 ) -> list[list[Tensor]]:
-    """Gradient descent by replicas on their shares: the weights of each at the end. add_up: gradients of all steps."""
-    mix = mix or [MEAN] * len(weights)
-    replicas, kept = [weights] * len(shares), [[torch.zeros_like(weight) for weight in weights] for _ in shares]
+    """Gradient descent by replicas on their shares: the weights of each at the end. alone: by its own gradients."""
+    replicas = [weights] * len(shares)
     for batches in zip(*shares, strict=True):
         found = [mlp.serial_gradients(mine, batch)[1] for mine, batch in zip(replicas, batches, strict=True)]
-        mean = mean_of(found)
-        used = [[m * one + n * two for (m, n), one, two in zip(mix, own, mean, strict=True)] for own in found]
-        kept = [[add_up * one + two for one, two in zip(*pair, strict=True)] for pair in zip(kept, used, strict=True)]
-        replicas = [[w - lr * g for w, g in zip(*pair, strict=True)] for pair in zip(replicas, kept, strict=True)]
+        mean = [torch.stack(layer).mean(0) for layer in zip(*found, strict=True)]
+        used = found if alone else [mean] * len(found)
+        replicas = [[w - lr * g for w, g in zip(*pair, strict=True)] for pair in zip(replicas, used, strict=True)]
     return replicas
-
-
-def mean_of(replicas: list[list[Tensor]]) -> list[Tensor]:
-    """Layer by layer."""
-    return [torch.stack(layer).mean(0) for layer in zip(*replicas, strict=True)]
 
 
 MEET = (

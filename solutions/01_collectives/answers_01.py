@@ -24,10 +24,9 @@ right("all-sends-at-once").body("""
 """)
 
 wrong, _ = ANSWERS.to("scatter-by-hand")
-wrong("forgets-its-own", "nothing was written into it").replace("mine.copy_(chunks[root])", "pass")
-wrong("off-by-one", "That is chunk 1: rank 2 gets chunk 2").replace(
-    "mine.copy_(chunks[root])", "mine = chunks[root - 1]"
-)
+KEEPS = "mine.copy_(chunks[root])"
+wrong("forgets-its-own", "nothing was written into it").replace(KEEPS, "pass")
+wrong("off-by-one", "That is chunk 1: rank 2 gets chunk 2").replace(KEEPS, "mine = chunks[root - 1]")
 wrong("first-chunk-to-all", "chunk 0: rank 3 gets").replace("chunks[other]", "chunks[0]")
 everything = wrong("sends-everything-to-small-buffers", "need the same shape and dtype").replace(
     "chunks[other]", "torch.cat(chunks)"
@@ -37,10 +36,8 @@ wrong("sends-everything", "4 times the bytes", caught_by="traffic").like(everyth
     "all_chunks = mine.repeat(world_size)\ndist.recv(all_chunks, src=root)\n"
     "mine.copy_(all_chunks.chunk(world_size)[rank])",
 )
-wrong("wrong-dtype", "rounded to float32").replace(
-    "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
-)
-wrong("rebinds-its-buffer", "its `mine` still holds").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
+wrong("wrong-dtype", "rounded to float32").replace(KEEPS, "mine.copy_(chunks[root])\nmine = mine.float()")
+wrong("rebinds-its-buffer", "its `mine` still holds").replace(KEEPS, "mine = chunks[root]")
 wrong("sends-all-chunks-in-turn", "as if each one replaced the one before").replace(
     "dist.send(chunks[other], dst=other)", "[dist.send(chunk, dst=other) for chunk in chunks]"
 ).replace("dist.recv(mine, src=root)", "[dist.recv(mine, src=root) for _ in range(world_size)]")
@@ -49,9 +46,7 @@ wrong("counts-from-the-root", "whoever is the root").replace(
     "chunks[other]", "chunks[(other - root) % world_size]"
 ).replace("chunks[root]", "chunks[0]")
 wrong("uses-the-library", "only takes chunks of one size").body("dist.scatter(mine, chunks, src=root)")
-wrong("uses-up-the-list", "leave the list alone").replace(
-    "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nchunks.clear()"
-)
+wrong("uses-up-the-list", "leave the list alone").replace(KEEPS, "mine.copy_(chunks[root])\nchunks.clear()")
 
 wrong, right = ANSWERS.to("gather-by-hand")
 wrong("receives-float32", "Give the tensor that receives the dtype").replace(", dtype=x.dtype", "")
@@ -99,6 +94,7 @@ right("adds-in-batches").replace("if other != root:", "if other == root: continu
 ).replace("            total += arrived", "        total = total + arrived")
 
 wrong, right = ANSWERS.to("grid-sums")
+MINE = "next(group for group, team in zip(groups, teams) if rank in team)"
 wrong("forgets-the-group", "sum over all ranks: give each call its group.").replace(", group=mine)", ")")
 wrong("swaps-the-two", "the row comes first").replace("tuple(sums)", "tuple(reversed(sums))")
 wrong("columns-as-rows", "how many ranks are in one row").replace(
@@ -116,9 +112,7 @@ wrong("columns-of-neighbours", "are `columns` apart").replace(
     "[range(c, world_size, columns) for c in range(columns)]",
     "[range(s, s + world_size // columns) for s in range(0, world_size, world_size // columns)]",
 )
-wrong("last-group-of-each-kind", "with a group that the rank isn't in", varies=True).replace(
-    "next(group for group, team in zip(groups, teams) if rank in team)", "groups[-1]"
-)
+wrong("last-group-of-each-kind", "with a group that the rank isn't in", varies=True).replace(MINE, "groups[-1]")
 wrong("as-many-rows-as-columns", "There are world_size // columns rows").replace(
     "range(0, world_size, columns)", "range(0, columns * columns, columns)"
 )
@@ -136,28 +130,18 @@ by_rows = wrong("steps-by-the-rows", "those of a column are `columns` apart").re
     "range(c, world_size, columns)", "range(c, world_size, world_size // columns)"
 )
 wrong("keeps-the-last-of-its-groups", "its column is ranks").like(by_rows).replace(
-    "next(group for group, team in zip(groups, teams) if rank in team)",
+    MINE,
     "[group for group, team in zip(groups, teams) if rank in team][-1]",
 )
-wrong("looks-up-columns-by-row", "a group that it is not in").replace(
-    "next(group for group, team in zip(groups, teams) if rank in team)", "groups[rank // columns]"
-)
+wrong("looks-up-columns-by-row", "a group that it is not in").replace(MINE, "groups[rank // columns]")
 wrong("columns-of-too-few", "A list for new_group is empty", varies=True).replace(
     "range(c, world_size", "range(c * columns, world_size"
 )
-wrong("columns-by-row-in-two-calls", "a group that it is not in").function("""
-    rows = [dist.new_group(list(range(r, r + columns))) for r in range(0, world_size, columns)]
-    every_column = [dist.new_group(list(range(c, world_size, columns))) for c in range(columns)]
-    over_row, over_column = x.clone(), x.clone()
-    dist.all_reduce(over_row, group=rows[rank // columns])
-    dist.all_reduce(over_column, group=every_column[rank // columns])
-    return over_row, over_column
-""")
 wrong("column-first", "in the wrong order: the row comes first", caught_by="traffic").replace(
     "range(columns)]):", "range(columns)])[::-1]:"
 ).replace("tuple(sums)", "tuple(sums[::-1])")
 right("with-subgroups").replace("groups = [dist.new_group(list(team)) for team in teams]", "pass").replace(
-    "next(group for group, team in zip(groups, teams) if rank in team)",
+    MINE,
     "dist.new_subgroups_by_enumeration([list(team) for team in teams])[0]",
 )
 
@@ -219,22 +203,19 @@ wrong("pads-when-it-divides", "nothing is to be padded", caught_by="traffic").re
 )
 
 wrong, _ = ANSWERS.to("distributed-transpose")
+JOINED = "torch.cat(list(arrived), dim=1)"
 wrong("transposes-its-own-band", "nothing was exchanged").body("return band.T.contiguous()")
 wrong("forgets-inside-a-block", "aren't transposed inside").replace("[block.T for block in blocks]", "blocks")
-wrong("one-under-the-other", "put them side by side").replace(
-    "torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"
-)
-wrong("reshapes", "and it mixes them").replace(
-    "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
-)
+wrong("one-under-the-other", "put them side by side").replace(JOINED, "torch.cat(list(arrived))")
+wrong("reshapes", "and it mixes them").replace(JOINED, "arrived.reshape(-1, world_size * len(band))")
 wrong("reshapes-inside-a-block", "which doesn't transpose it").replace("block.T", "block.reshape(-1, len(band))")
 wrong("leaves-it-as-columns", "each block must be transposed inside").replace("block.T", "block").replace(
-    "torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"
+    JOINED, "torch.cat(list(arrived))"
 )
 wrong("receives-blocks-like-its-own", "both tensors of the call").replace(
     "torch.empty_like(outgoing)", "torch.empty(world_size, len(band), band.shape[1] // world_size, dtype=band.dtype)"
 )
-wrong("never-joins", "side by side").replace("torch.cat(list(arrived), dim=1)", "arrived")
+wrong("never-joins", "side by side").replace(JOINED, "arrived")
 wrong("hands-in-a-view", "Gather the numbers of each block in memory").replace(
     "torch.stack([block.T for block in blocks])", "band.T"
 ).replace("torch.empty_like(outgoing)", "torch.empty(outgoing.shape, dtype=band.dtype)")
@@ -270,23 +251,28 @@ wrong("with-hyphens", "one of the eight names").replace(
 )
 
 wrong, _ = ANSWERS.to("global-statistics")
-wrong("mean-of-means", "the mean of means").replace("shard.sum()", "shard.mean()").replace(
-    "total / count", "total / dist.get_world_size(group)"
-)
-wrong("divides-by-world-size", "divide by how many numbers").replace(
-    "total / count", "total / dist.get_world_size(group)"
-)
-wrong("takes-all-for-equally-long", "the lengths differ, so sum them").replace(
-    "total / count", "total / (shard.numel() * dist.get_world_size(group))"
-)
-wrong("divides-by-its-own-length", "the lengths must be summed too").replace("total / count", "total / shard.numel()")
-wrong("counts-everyone", "how many numbers ALL ranks have").replace(
-    "dist.all_reduce(count, group=group)", "dist.all_reduce(count)"
-)
+wrong("mean-of-means", sentence="the mean of means: a short shard counts as much as a long one").replace(
+    "shard.sum()", "shard.mean()"
+).replace("total / count", "total / dist.get_world_size(group)")
+wrong(
+    "divides-by-world-size", sentence="the sum divided by the number of ranks: divide by how many numbers there are"
+).replace("total / count", "total / dist.get_world_size(group)")
+wrong(
+    "takes-all-for-equally-long",
+    sentence="the sum divided by P times your own shard's length: the lengths differ, so sum them",
+).replace("total / count", "total / (shard.numel() * dist.get_world_size(group))")
+wrong(
+    "divides-by-its-own-length", sentence="the sum divided by your own shard's length: the lengths must be summed too"
+).replace("total / count", "total / shard.numel()")
+wrong(
+    "counts-everyone", sentence="the sum divided by how many numbers ALL ranks have: give each call its group"
+).replace("dist.all_reduce(count, group=group)", "dist.all_reduce(count)")
 wrong("sums-the-products", "except for the product, which is the sum of the ranks'").replace(
     "dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, group=group)", "dist.all_reduce(product, group=group)"
 )
-wrong("sums-the-means", "the sum of the means").replace("total / count", "total").replace("shard.sum()", "shard.mean()")
+wrong("sums-the-means", sentence="the sum of the means: divide the sum of all numbers by how many there are").replace(
+    "total / count", "total"
+).replace("shard.sum()", "shard.mean()")
 wrong("forgets-the-minimum", "except for the min, which is your own shard's").replace(
     "dist.all_reduce(smallest, op=dist.ReduceOp.MIN, group=group)", "pass"
 )
@@ -303,8 +289,10 @@ wrong("counts-in-float32", "with the mean rounded to float32").replace(
     "total / count", "(total.float() / count.float()).to(shard.dtype)"
 )
 wrong("in-another-order", "in the wrong order").replace("[mean, smallest, largest", "[mean, largest, smallest")
-wrong("no-exchange", "nothing was exchanged").body("mean = shard.mean()")
-wrong("forgets-the-group", "give each call its group").replace(", group=group)", ")")
+wrong("no-exchange", sentence="your own shard's result: nothing was exchanged").body("mean = shard.mean()")
+wrong("forgets-the-group", sentence="the result over all ranks: give each call its group").replace(
+    ", group=group)", ")"
+)
 wrong("multiplies-by-logarithms", "the logarithm of a negative one").replace(
     "shard.prod()", "shard.log().sum()"
 ).replace("op=dist.ReduceOp.PRODUCT, group=group)", "group=group)\nproduct = product.exp()")

@@ -41,10 +41,6 @@ FLOAT, DOUBLE = torch.float32, torch.float64
 View = Callable[[torch.Tensor], torch.Tensor]
 
 
-def as_it_is(x: torch.Tensor) -> torch.Tensor:
-    return x
-
-
 def drawn(draws: Draws, ranks: int, shape: Shape, dtype: Dtype = FLOAT, seed: int = 0) -> list[torch.Tensor]:
     """A tensor of different whole numbers for each rank; in float64, a bit more, which float32 can't hold."""
     xs = draws.different_integers(ranks, shape, dtype, seed)
@@ -380,7 +376,7 @@ def all_reduce_from_halves(
     world_size: int,
     shape: Shape,
     dtype: Dtype = FLOAT,
-    view: View = as_it_is,
+    view: View = torch.clone,
     groups: Sequence[Sequence[int]] = (),
 ) -> Case:
     case = halves(draws, world_size, shape, dtype, view, groups=groups)
@@ -489,7 +485,7 @@ def expect_halves(answer: Answer, x: torch.Tensor, chunks: Sequence[torch.Tensor
     if_stuck="every rank must call all_to_all_single once.",
 )
 def distributed_transpose(
-    draws: Draws, world_size: int, shape: tuple[int, int], dtype: Dtype = FLOAT, view: View = as_it_is
+    draws: Draws, world_size: int, shape: tuple[int, int], dtype: Dtype = FLOAT, view: View = torch.clone
 ) -> Case:
     bands = [view(x) for x in drawn(draws, world_size, shape, dtype)]
     matrix = torch.cat(bands)
@@ -623,11 +619,6 @@ def inner_products(
 # ---- part 5
 
 
-def apart(ranks: Sequence[int], groups: Sequence[list[int]]) -> list[int]:
-    """The number of each rank's group: with it, no two groups have the same smallest or largest number by chance."""
-    return [next((number for number, team in enumerate(groups) if rank in team), 0) for rank in ranks]
-
-
 @oracle(
     values=[((3, 1), DOUBLE, -1), ((1, 2, 4, 2), FLOAT, 1, PAIRS)],
     if_stuck="every rank of the group must make the same calls in the same order, each with group=group.",
@@ -637,7 +628,9 @@ def global_statistics(
 ) -> Case:
     """Shards of these lengths, small, so that the product stays small; in float64, of more digits than float32 has."""
     columns, ranks = draws.different_integers(len(lengths), max(lengths), dtype), list(range(len(lengths)))
-    places = zip(columns, lengths, apart(ranks, groups), strict=True)
+    # With a number for each group, no two groups have the same smallest or largest one by chance.
+    number = [next((number for number, team in enumerate(groups) if rank in team), 0) for rank in ranks]
+    places = zip(columns, lengths, number, strict=True)
     shards = [sign * (x[:n] % 10 + 1 + 11 * place) / 2 + 1e-8 * (dtype == DOUBLE) for x, n, place in places]
     teams = [next((team for team in groups if rank in team), ranks) for rank in ranks]
     right = [statistics(torch.cat([shards[other] for other in team])) for team in teams]
@@ -649,7 +642,6 @@ def global_statistics(
         right=right,
         rtol=rtol,
         advice={"NoneType|expected length|index out of range|list size": ONE_GROUP} if groups else {},
-        mistakes=wrong_statistics(shards, teams, right, bool(groups)),
         explain=partial(wrong_columns, shards=shards, teams=teams, right=right, rtol=rtol),
     )
 
@@ -673,49 +665,6 @@ STATISTICS = ("mean", "min", "max", "product")
 
 def statistics(numbers: torch.Tensor) -> torch.Tensor:
     return torch.stack([numbers.sum() / len(numbers), numbers.min(), numbers.max(), numbers.prod()])
-
-
-def of_team(shards: Sequence[torch.Tensor], team: Sequence[int], column: int) -> torch.Tensor:
-    """One of the four statistics of each shard in a group."""
-    return torch.stack([statistics(shards[rank])[column] for rank in team])
-
-
-def wrong_statistics(
-    shards: list[torch.Tensor], teams: Sequence[Sequence[int]], right: list[torch.Tensor], in_groups: bool
-) -> dict[str, list[torch.Tensor]]:
-    """Usual mistakes, and what they lead to on each rank. teams: the group of each rank."""
-    sums = [torch.stack([shards[other].sum() for other in team]).sum() for team in teams]
-    ranks = list(zip(sums, shards, teams, strict=True))
-    wrong_means = {
-        "the mean of means: a short shard counts as much as a long one": [
-            of_team(shards, team, 0).mean() for team in teams
-        ],
-        "the sum of the means: divide the sum of all numbers by how many there are": [
-            of_team(shards, team, 0).sum() for team in teams
-        ],
-        "the sum divided by the number of ranks: divide by how many numbers there are": [
-            total / len(team) for total, _, team in ranks
-        ],
-        "the sum divided by your own shard's length: the lengths must be summed too": [
-            total / len(shard) for total, shard, _ in ranks
-        ],
-        "the sum divided by P times your own shard's length: the lengths differ, so sum them": [
-            total / len(shard) / len(team) for total, shard, team in ranks
-        ],
-    }
-
-    def with_means(means: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [torch.stack([mean, *row[1:]]) for mean, row in zip(means, right, strict=True)]
-
-    wrong = {words: with_means(means) for words, means in wrong_means.items()}
-    wrong["your own shard's result: nothing was exchanged"] = list(map(statistics, shards))
-    if in_groups:
-        of_all, count = statistics(torch.cat(shards)), sum(map(len, shards))
-        wrong["the result over all ranks: give each call its group"] = [of_all for _ in shards]
-        wrong["the sum divided by how many numbers ALL ranks have: give each call its group"] = with_means(
-            [total / count for total in sums]
-        )
-    return wrong
 
 
 def wrong_columns(
@@ -748,7 +697,7 @@ def wrong_columns(
 
 def what_it_is(got: torch.Tensor, column: int, shards: list[torch.Tensor], rank: int, team: Sequence[int]) -> list[str]:
     """What a rank has in place of one of the four."""
-    theirs = of_team(shards, team, column)
+    theirs = torch.stack([statistics(shards[other])[column] for other in team])
     values = {
         "your own shard's": statistics(shards[rank])[column],
         "the sum of the ranks'": theirs.sum(),
@@ -760,10 +709,6 @@ def what_it_is(got: torch.Tensor, column: int, shards: list[torch.Tensor], rank:
         "that of ALL ranks (give each call its group)": statistics(torch.cat(shards))[column],
     }
     return [words for words, value in values.items() if equal_values(got, value.to(shards[rank].dtype), 1e-5)]
-
-
-def is_zero(got: Any) -> bool:
-    return show(got) in ("0", "0.0")
 
 
 SLOW_MEMORY = Cluster(
@@ -818,7 +763,9 @@ def launch_then_wait(
                 ).max(),
                 "the largest number of the first tensor: look at all of them": [mine[0].max() for mine in tensors],
                 "the largest number of all ranks: each rank wants its own": torch.stack(largest).max(),
-                "0: don't start the search at 0, since all numbers may be negative": is_zero,
+                "0: don't start the search at 0, since all numbers may be negative": lambda got: (
+                    show(got) in ("0", "0.0")
+                ),
                 "the largest distance from zero: a negative number is small": [
                     torch.stack([x.abs().max() for x in mine]).max() for mine in tensors
                 ],
@@ -889,7 +836,7 @@ def expect_launches(answer: Answer, count: int) -> str:
     if_stuck="every rank must call all_reduce once.",
 )
 def all_reduce_any_view(
-    draws: Draws, world_size: int, shape: Shape, view: View = as_it_is, dtype: Dtype = FLOAT, mixed: bool = False
+    draws: Draws, world_size: int, shape: Shape, view: View = torch.clone, dtype: Dtype = FLOAT, mixed: bool = False
 ) -> Case:
     """mixed: whether rank 0 has its numbers in another order in memory, column by column."""
     views = [view(x) for x in drawn(draws, world_size, shape, dtype)]

@@ -45,7 +45,11 @@ wrong, right = ANSWERS.to("tree-all-reduce")
 wrong("goes-on-sending", "A place that has sent its sum up is done").replace(
     "if place % (2 * distance) == distance:\n    dist.send", "if place % (2 * distance):\n    dist.send"
 )
-wrong("down-in-the-order-of-up", "the furthest child first").replace("in reversed(distances)", "in distances")
+wrong(
+    "down-in-the-order-of-up",
+    sentence="not the sum, which others have: on the way down the distances go in reverse, the furthest child first, "
+    "since no place may send before it has the sum",
+).replace("in reversed(distances)", "in distances")
 wrong("sends-to-places-not-ranks", "In the teams [1, 2] and [3, 0, 4] a place is not a rank").replace(
     "dst=team[place + distance]", "dst=place + distance"
 )
@@ -195,14 +199,13 @@ wrong("the-lessons-functions", "never called the argument `all_gather`", caught_
 )
 
 wrong, right = ANSWERS.to("halving-doubling")
+HALVES = "(upper, lower) if place & distance else (lower, upper)"
 wrong("one-half-in-turns", "two turns in each step of one half", caught_by="time").replace(
     "exchange(give, partner, arrived, partner)",
     "for turn in (0, distance):\n"
     "    dist.send(give, partner) if place & distance == turn else dist.recv(arrived, src=partner)",
 )
-wrong("both-keep-the-lower-half", "must mean the same positions").replace(
-    "(upper, lower) if place & distance else (lower, upper)", "(lower, upper)"
-)
+wrong("both-keep-the-lower-half", "must mean the same positions").replace(HALVES, "(lower, upper)")
 wrong("plus-instead-of-exclusive-or", "must name each other as partners").replace(
     "team[place ^ distance]", "team[(place + distance) % len(team)]"
 )
@@ -228,11 +231,17 @@ wrong("bit-as-index", "the indices are 0 and 1").replace(
     "keep, give = (upper, lower) if place & distance else (lower, upper)",
     "halves = lower, upper\nkeep, give = halves[place & distance], halves[1 - (place & distance)]",
 )
-wrong("stops-halfway", "the second must fill").replace("in reversed(rounds)", "in []")
+wrong("stops-halfway", sentence="what the first half leads to: the second must fill the rest of the result").replace(
+    "in reversed(rounds)", "in []"
+)
 wrong("leaves-one-out", "cover every element?").replace("keep += arrived", "keep[1:] += arrived[1:]")
 wrong("splits", "a third piece where the length is odd").replace("tensor_split(2)", "split(part.numel() // 2)")
 wrong("as-a-matrix", "can be cut evenly").replace("part.tensor_split(2)", "part.view(2, -1)")
-wrong("appends-what-arrives", "what arrives goes before your part").replace(
+wrong(
+    "appends-what-arrives",
+    sentence="the right chunks in the wrong order: on the way back, what arrives goes before your part where you kept "
+    "the upper half, as a place with the bit `distance` does, and after it where you kept the lower half",
+).replace(
     "exchange(keep, partner, give, partner)",
     "exchange(part, partner, give, partner)\npart = torch.cat([part, give.clone()])",
 ).replace("return total", "return part")
@@ -242,9 +251,7 @@ right("smallest-distance-first").replace("len(team) // 2", "1").replace(
     "exchange(keep, partner, give, partner)",
     "receiving = dist.irecv(give, src=partner)\ndist.send(keep, dst=partner)\nreceiving.wait()",
 )
-right("upper-half-first").replace(
-    "(upper, lower) if place & distance else (lower, upper)", "(lower, upper) if place & distance else (upper, lower)"
-)
+right("upper-half-first").replace(HALVES, "(lower, upper) if place & distance else (upper, lower)")
 wrong("same-order-back", "in the reverse order of the first half").replace("reversed(rounds)", "rounds")
 
 wrong, right = ANSWERS.to("halving-doubling-any-size")
@@ -262,7 +269,9 @@ wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").replace(
     "team[place + power]", "other"
 )
 wrong("last-places-left", "left after the fold").replace("team[:power]", "team[extra:]")
-wrong("throws-result-away", "use the tensor that it returns").replace("total = all_reduce(total", "all_reduce(total")
+wrong("throws-result-away", sentence="what `all_reduce` was given: use the tensor that it returns").replace(
+    "total = all_reduce(total", "all_reduce(total"
+)
 right("mpich-pairs").replace("place >= power", "place < 2 * extra and place % 2").replace(
     "place - power", "place - 1"
 ).replace("place < extra", "place < 2 * extra").replace("place + power", "place + 1").replace(
@@ -283,7 +292,10 @@ wrong("neighbours-across", "the ranks with its seat", varies=True).replace("team
 wrong("as-many-nodes-as-seats", "len(team) // local nodes").replace(
     "team[seat::local]", "[team[at * local + seat] for at in range(local)]"
 )
-wrong("inside-only", "the sum over your own node").replace("mine = all_reduce(mine, across, rank)", "pass")
+wrong(
+    "inside-only",
+    sentence="the sum over your own node: all-reduce your chunk across, and use the tensor that this returns",
+).replace("mine = all_reduce(mine, across, rank)", "pass")
 wrong("ranks-for-places", "a place is not a rank", varies=True).replace(
     "team[node * local : (node + 1) * local]", "list(range(node * local, (node + 1) * local))"
 )
@@ -302,7 +314,7 @@ wrong("gathers-across", "inside the node again", varies=True).replace(
 wrong("numel-of-equal-chunks", "pass x.numel() to `all_gather`", varies=True).replace(
     "x.numel()", "mine.numel() * local"
 )
-wrong("averages-over-the-nodes", "nothing is divided here").replace(
+wrong("averages-over-the-nodes", sentence="the sum divided by the number of nodes: nothing is divided here").replace(
     "all_reduce(mine, across, rank)", "all_reduce(mine, across, rank) / len(across)"
 )
 wrong("the-lessons-all-reduce", "never called the argument `all_reduce`", caught_by="traffic").replace(
@@ -355,73 +367,119 @@ right("exclusive-or").replace(
 )
 
 wrong, right = ANSWERS.to("all-reduce-seconds")
-wrong("one-way", "count the way up and the way down").replace("2 * (size - 1) * whole", "(size - 1) * whole")
-wrong("tree-not-rounded", "a tree has a whole number of rounds").replace("(size - 1).bit_length()", "math.log2(size)")
-wrong("tree-rounded-down", "the last ranks need a round too").replace("(size - 1).bit_length()", "int(math.log2(size))")
-wrong("ring-of-whole-tensors", "a ring sends n / P").replace("nbytes / size", "nbytes")
-wrong("no-fold", "`fold` belongs to it").replace("return fold + 2", "return 2")
-wrong("parts-of-all-ranks", "it is (P' - 1) / P' of them").replace(
+NAIVE = "2 * (size - 1) * whole"
+wrong("one-way", sentence="half of it: count the way up and the way down").replace(NAIVE, "(size - 1) * whole")
+wrong("tree-not-rounded", sentence="the time with log2 P not rounded up: a tree has a whole number of rounds").replace(
+    "(size - 1).bit_length()", "math.log2(size)"
+)
+wrong("tree-rounded-down", sentence="the time with log2 P rounded down: the last ranks need a round too").replace(
+    "(size - 1).bit_length()", "int(math.log2(size))"
+)
+wrong("ring-of-whole-tensors", sentence="the time with whole tensors in each step: a ring sends n / P").replace(
+    "nbytes / size", "nbytes"
+)
+wrong("no-fold", sentence="the time without the fold: `fold` belongs to it").replace("return fold + 2", "return 2")
+wrong("parts-of-all-ranks", sentence="the time with (P - 1) / P of the bytes: it is (P' - 1) / P' of them").replace(
     "(power - 1) / power * nbytes", "(size - 1) / size * nbytes"
 )
-wrong("tree-bit-length-of-size", "one round too many").replace("(size - 1).bit_length()", "size.bit_length()")
-wrong("ring-no-alpha-per-step", "each round begins with one").replace(
+wrong(
+    "tree-bit-length-of-size", sentence="the time with one round too many: 8 ranks need 3 rounds one way, 9 need 4"
+).replace("(size - 1).bit_length()", "size.bit_length()")
+wrong("ring-no-alpha-per-step", sentence="the time with one latency in all: each round begins with one").replace(
     "2 * (size - 1) * (alpha + nbytes / size / bandwidth)", "alpha + 2 * (size - 1) * nbytes / size / bandwidth"
 )
-wrong("hd-one-latency", "there are 2 log2 P' rounds").replace("2 * math.log2(power)", "math.log2(power)")
-wrong("hd-whole-each-round", "halves, quarters, ... are sent").replace(
-    "2 * (power - 1) / power", "2 * math.log2(power)"
+wrong("hd-one-latency", sentence="the time with the latencies of one way only: there are 2 log2 P' rounds").replace(
+    "2 * math.log2(power)", "math.log2(power)"
 )
-wrong("hd-log-of-size", "only P' ranks are left").replace("math.log2(power)", "math.log2(size)")
-wrong("naive-of-all-ranks", "nothing to send to itself").replace("2 * (size - 1) * whole", "2 * size * whole")
-wrong("ring-one-step-more", "P - 1 are enough").replace("2 * (size - 1) * (alpha", "2 * size * (alpha")
-wrong("hd-log-rounded-up", "log2 P rounded up").replace("math.log2(power)", "math.ceil(math.log2(size))")
-wrong("bits", "not bits").replace("nbytes / bandwidth", "8 * nbytes / bandwidth")
+wrong(
+    "hd-whole-each-round", sentence="the time with whole tensors in each round: halves, quarters, ... are sent"
+).replace("2 * (power - 1) / power", "2 * math.log2(power)")
+wrong("hd-log-of-size", sentence="the time of too many rounds: after the fold only P' ranks are left").replace(
+    "math.log2(power)", "math.log2(size)"
+)
+wrong("naive-of-all-ranks", sentence="the time of P messages each way: place 0 has nothing to send to itself").replace(
+    NAIVE, "2 * size * whole"
+)
+wrong("ring-one-step-more", sentence="the time of P steps in each half: P - 1 are enough").replace(
+    "2 * (size - 1) * (alpha", "2 * size * (alpha"
+)
+wrong(
+    "hd-log-rounded-up",
+    sentence="the time of too many rounds, log2 P rounded up: after the fold only P' ranks are left",
+).replace("math.log2(power)", "math.ceil(math.log2(size))")
+wrong("bits", sentence="the time of 8 times as many bytes: `bandwidth` counts bytes, not bits").replace(
+    "nbytes / bandwidth", "8 * nbytes / bandwidth"
+)
 right("by-other-words").replace("(size - 1).bit_length()", "math.ceil(math.log2(size))").replace(
     "2 * (power - 1) / power", "2 * (1 - 1 / power)"
 )
-wrong("hd-bytes-one-way", "the bytes of one way only").replace("2 * (power - 1) / power", "(power - 1) / power")
-wrong("hd-bit-length", "bit_length - 1").replace("math.log2(power)", "power.bit_length()")
-wrong("hd-half-a-fold", "half of the fold").replace("return fold + 2", "return fold / 2 + 2")
-hd_of_size = wrong("hd-for-any-size", "what a power of two takes").replace("return fold + 2 *", "return 2 *")
-hd_of_size.replace("math.log2(power)", "math.log2(size)").replace("(power - 1) / power", "(size - 1) / size")
-wrong("hd-for-any-size-rounded-up", "log2 P rounded up: fold").like(hd_of_size).replace(
-    "math.log2(size)", "math.ceil(math.log2(size))"
+wrong(
+    "hd-bytes-one-way", sentence="the time with the bytes of one way only: both ways send (P' - 1) / P' of them"
+).replace("2 * (power - 1) / power", "(power - 1) / power")
+wrong("hd-bit-length", sentence="the time of one round too many each way: log2 P' is bit_length - 1").replace(
+    "math.log2(power)", "power.bit_length()"
 )
-wrong("times-bandwidth", "bytes times bandwidth").replace("nbytes / size / bandwidth", "nbytes / size * bandwidth")
-wrong("microseconds", "seconds are wanted").replace("2 * (size - 1) * whole", "2e6 * (size - 1) * whole")
-wrong("whole-bytes", "not //").replace("nbytes / size", "nbytes // size")
+wrong("hd-half-a-fold", sentence="the time with half of the fold: `fold` already has both of its messages").replace(
+    "return fold + 2", "return fold / 2 + 2"
+)
+hd_of_size = wrong("hd-for-any-size", sentence="what a power of two takes: fold, then let P' ranks halve").replace(
+    "return fold + 2 *", "return 2 *"
+)
+hd_of_size.replace("math.log2(power)", "math.log2(size)").replace("(power - 1) / power", "(size - 1) / size")
+wrong(
+    "hd-for-any-size-rounded-up", sentence="what a power of two takes, log2 P rounded up: fold, then let P' ranks halve"
+).like(hd_of_size).replace("math.log2(size)", "math.ceil(math.log2(size))")
+wrong("times-bandwidth", sentence="what bytes times bandwidth gives: divide").replace(
+    "nbytes / size / bandwidth", "nbytes / size * bandwidth"
+)
+wrong("microseconds", sentence="microseconds: seconds are wanted").replace(NAIVE, "2e6 * (size - 1) * whole")
+wrong("whole-bytes", sentence="the time of rounded bytes: use /, not //").replace("nbytes / size", "nbytes // size")
 
 wrong, right = ANSWERS.to("crossover")
-wrong("upside-down", "upside down").replace(
+wrong("upside-down", sentence="upside down: the more rounds the ring needs, the later it wins").replace(
     "more_rounds / fewer_bytes *", "(fewer_bytes / more_rounds if more_rounds else 0) *"
 )
-wrong("forgets-alpha-and-bandwidth", "without alpha times bandwidth").replace(" * alpha * bandwidth", "")
-wrong("divides-by-bandwidth", "multiply them").replace("alpha * bandwidth", "alpha / bandwidth")
-wrong("ring-sends-everything-once", "a ring that sends all n bytes").replace("rounds - (size - 1) / size", "rounds - 1")
-wrong("log2-not-rounded", "if it is not rounded up").replace("more_rounds =", "rounds = math.log2(size)\nmore_rounds =")
-wrong("rounded", "the right number, rounded up").body(
+wrong("forgets-alpha-and-bandwidth", sentence="the right ratio, but without alpha times bandwidth").replace(
+    " * alpha * bandwidth", ""
+)
+wrong("divides-by-bandwidth", sentence="what alpha / bandwidth gives: multiply them").replace(
+    "alpha * bandwidth", "alpha / bandwidth"
+)
+wrong(
+    "ring-sends-everything-once",
+    sentence="what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them",
+).replace("rounds - (size - 1) / size", "rounds - 1")
+wrong("log2-not-rounded", sentence="what log2 P gives if it is not rounded up: use `rounds`").replace(
+    "more_rounds =", "rounds = math.log2(size)\nmore_rounds ="
+)
+wrong("rounded", sentence="the right number, rounded up").body(
     "return round(((size - 1) - rounds) / (rounds - (size - 1) / size) * alpha * bandwidth)"
 )
-wrong("log2-rounded-down", "if it is rounded down").replace(
+wrong("log2-rounded-down", sentence="what log2 P gives if it is rounded down: use `rounds`").replace(
     "more_rounds =", "rounds = size.bit_length() - 1\nmore_rounds ="
 )
-wrong("ring-of-whole-tensors", "it sends n / P in each step").replace(
+wrong("ring-of-whole-tensors", sentence="what a ring of whole tensors would give: it sends n / P in each step").replace(
     "rounds - (size - 1) / size", "rounds - (size - 1)"
 )
-wrong("ring-sends-one-chunk", "it sends that P - 1 times each way").replace(
+wrong("ring-sends-one-chunk", sentence="what a ring of n / P in all gives: it sends that P - 1 times each way").replace(
     "rounds - (size - 1) / size", "rounds - 1 / size"
 )
-wrong("ring-sends-nothing", "a ring gives that sends nothing").replace("rounds - (size - 1) / size", "rounds")
-wrong("ring-of-p-steps", "it takes P - 1").body("return (size - rounds) / max(1, rounds - 1) * alpha * bandwidth")
-wrong("never-for-few-ranks", "from the first byte").replace(
-    "more_rounds =", "if size <= 3:\n    return math.inf\nmore_rounds ="
+wrong(
+    "ring-sends-nothing", sentence="what a ring gives that sends nothing: it sends (P - 1) / P of the bytes each way"
+).replace("rounds - (size - 1) / size", "rounds")
+wrong("ring-of-p-steps", sentence="what a ring of P steps each way gives: it takes P - 1").body(
+    "return (size - rounds) / max(1, rounds - 1) * alpha * bandwidth"
 )
-wrong("bytes-times-size", "1 / P of it: you multiplied the bytes").replace(
+wrong(
+    "never-for-few-ranks", sentence="never: with as few rounds as the tree, the ring wins from the first byte"
+).replace("more_rounds =", "if size <= 3:\n    return math.inf\nmore_rounds =")
+wrong("bytes-times-size", sentence="1 / P of it: you multiplied the bytes by P, but not the latencies").replace(
     "rounds - (size", "size * rounds - (size"
 ).replace("(size - 1) / size", "(size - 1)")
-wrong("one-side-times-size", "multiply both sides").replace("- rounds", "- size * rounds").replace(
-    "rounds - (size - 1) / size", "size * rounds - (size - 1) / size"
-)
+wrong(
+    "one-side-times-size",
+    sentence="what the equation gives if only the tree's side is multiplied by P: multiply both sides",
+).replace("- rounds", "- size * rounds").replace("rounds - (size - 1) / size", "size * rounds - (size - 1) / size")
 right("from-the-two-lines").body(
     "return (2 * (size - 1) - 2 * rounds) * alpha / ((2 * rounds - 2 * (size - 1) / size) / bandwidth)"
 )
@@ -434,10 +492,14 @@ right("bisection").body("""
         low, high = (middle, high) if tree <= ring else (low, middle)
     return low
 """)
-wrong("wrong-sign", "with the wrong sign").replace("(size - 1) - rounds", "rounds - (size - 1)")
-wrong("the-product-alone", "it depends on P as well").body("return alpha * bandwidth")
-wrong("elements", "bytes are wanted").replace("* bandwidth", "* bandwidth / 4")
-wrong("rounded-down", "rounded down").replace("return ", "return int(").replace("* bandwidth", "* bandwidth)")
+wrong("wrong-sign", sentence="the right number with the wrong sign: more rounds cost, fewer bytes gain").replace(
+    "(size - 1) - rounds", "rounds - (size - 1)"
+)
+wrong("the-product-alone", sentence="alpha * bandwidth alone: it depends on P as well").body("return alpha * bandwidth")
+wrong("elements", sentence="in elements of 4 bytes: bytes are wanted").replace("* bandwidth", "* bandwidth / 4")
+wrong("rounded-down", sentence="the right number, rounded down").replace("return ", "return int(").replace(
+    "* bandwidth", "* bandwidth)"
+)
 
 wrong, right = ANSWERS.to("choose-algorithm")
 wrong("the-slowest", "take the least time").replace("return min(", "return max(")
@@ -457,15 +519,12 @@ right("sort").body("return sorted(candidates, key=lambda name: seconds(name, siz
 wrong("rounds-the-times", "don't round the times").replace("alpha, bandwidth))", "alpha, bandwidth) // 1e-7)")
 
 wrong, right = ANSWERS.to("all-reduce")
-wrong("counts-elements", "Did you count elements", caught_by="traffic").replace(
-    "flat.numel() * flat.element_size()", "flat.numel()"
-)
+NBYTES = "flat.numel() * flat.element_size()"
+wrong("counts-elements", "Did you count elements", caught_by="traffic").replace(NBYTES, "flat.numel()")
 wrong("counts-rows", "the first dimension alone", caught_by="traffic").replace(
     "flat.numel()", "(len(x) if x.dim() else 1)"
 )
-wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic").replace(
-    "flat.numel() * flat.element_size()", "4 * flat.numel()"
-)
+wrong("takes-four-bytes-for-granted", "4 bytes for each", caught_by="traffic").replace(NBYTES, "4 * flat.numel()")
 wrong("forgets-the-shape", "restore the shape").replace("return total.reshape(x.shape)", "return total")
 wrong("flattens-in-memory-order", "flatten by reshape(-1)").replace(
     "x.reshape", "(x if x.is_contiguous() else x.T).reshape"
@@ -476,7 +535,7 @@ wrong("strided-slices-stay", "flatten x, without gaps").replace(
     "flat = x.reshape(-1).contiguous()", "flat = x if x.dim() == 1 else x.reshape(-1)"
 )
 wrong("storage-bytes", "the whole storage that x is a view of", caught_by="traffic").replace(
-    "flat.numel() * flat.element_size()", "flat.untyped_storage().nbytes()"
+    NBYTES, "flat.untyped_storage().nbytes()"
 )
 right("early-return").body("""
     if len(team) == 1:

@@ -199,7 +199,7 @@ def sum_of_team(me: Member) -> RightAndMistakes:
     }
 
 
-def expect_nothing_lost(ranks: list[Member], answer: Answer, tree: bool = False) -> None:
+def expect_nothing_lost(ranks: list[Member], answer: Answer) -> None:
     """Raise CheckFailed if all of a team got one rank's numbers, or lack some, or if a rank keeps the sum to itself."""
     for team in {tuple(me.team): me.team for me in ranks if len(me.team) > 1 and len(me.x)}.values():
         of_team = [(me, answer.results[me.rank]) for me in ranks if me.team == team]
@@ -213,14 +213,13 @@ def expect_nothing_lost(ranks: list[Member], answer: Answer, tree: bool = False)
             words = f"on every rank a sum in which {lost}: add what arrives, and pass on the sum, not your own tensor"
             expect(result, first.total, first.returned, {words: always})
         having = [me.rank for me, got in of_team if equal_values(got, me.total)]
-        too_early = tree and all(equal_values(got, nearest_first(me)) for me, got in of_team)
         for me, got in of_team:
             own = equal_values(got, me.x)
             lost = "it is your own tensor" if own else who_counts(got, me.xs, team)
             if having and lost.endswith(("tensor", "missing")):
                 have = f"{listed(having)} {'has' if len(having) == 1 else 'have'} it"
                 early = "what is passed on must be the whole sum, and " * (not own)
-                words = DOWN if too_early else f"{early}every place must receive it into what it returns"
+                words = f"{early}every place must receive it into what it returns"
                 expect(got, me.total, me.returned, {f"not the sum ({lost}), although {have}: {words}": always})
 
 
@@ -264,20 +263,12 @@ def which_half(got: Tensor, me: Member) -> str:
         return ". Do your parts cover every element, although their lengths differ?" * bool(few)
     if any(chunk.any() and not chunk.all() for chunk in me.cut(got != me.total)):
         return ". Do your parts cover every element?"
-    if equal_values(got, halved(me)):
-        return ". That is what the first half leads to: the second must fill the rest of the result"
     if equal_values(own, right):
         return f". Chunk {me.place} is complete: pass on only complete parts, in the reverse order of the first half"
     return (
         ". Your own chunk is as it was: nothing was added to it, or only in a new tensor, no part of the result"
         * equal_values(own, before)
     )
-
-
-def halved(me: Member) -> Tensor:
-    """What a place has after the first half of halving-doubling: of each chunk, what it knew when it gave that away."""
-    cut, strides = [me.cut(x) for x in me.xs], [2 ** (me.place ^ chunk).bit_length() for chunk in range(len(me.xs))]
-    return torch.cat([torch.stack([x[c] for x in cut[me.place % d :: d]]).sum(0) for c, d in enumerate(strides)])
 
 
 def who_counts(got: Any, parts: list[Tensor], team: Team) -> str:
@@ -469,7 +460,6 @@ def tree_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) 
     return replace(
         case,
         advice={r"(Everyone (?:sends|receives) first[\s\S]*)": IN_A_ROUND, **case.advice},
-        before=case.before and partial(expect_nothing_lost, members(list(case.inputs[0]), teams), tree=True),
         traffic=as_asked(expect_traffic, messages, messages * numel * BYTES, enough, advice=more),
         time=takes(2 * rounds * one, slow, f"The naive way {TIMES}.", messages * one, which_tree),
     )
@@ -506,15 +496,6 @@ def too_many(answer: Answer, team: Team) -> str:
         if up and len(up + down) > 2:
             return f"Places {up[0]} and {p} need one message up and one down: one of a pair sends, the other receives."
     return ""
-
-
-DOWN = "on the way down the distances go in reverse, the furthest child first: no place sends before it has the sum"
-
-
-def nearest_first(me: Member) -> Tensor:
-    """What a place gets if the way down begins with the nearest children: its parent's sum of the way up."""
-    parent = me.place & (me.place - 1)
-    return torch.stack(me.xs[parent:][: parent & -parent or None]).sum(0).to(me.x.dtype)
 
 
 def which_tree(answer: Answer) -> str:
@@ -794,9 +775,7 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
     no_place = "The team has no such place: the partner is at place ^ distance; distances are P / 2, ..., 1."
     halves = ONE_PIECE if numel < size else IN_HALVES
     advice = {**case.advice, **halves, **CHUNKS, NO_PLACE: no_place, NO_CHUNK: NO_HALF}
-    chunks = [me.cut(me.total) for me in members(list(case.inputs[0]), teams)]
-    swapped = {HALVES_SWAPPED: [partial(in_butterfly_order, of_rank) for of_rank in chunks]}
-    return replace(case, advice=advice, mistakes={**swapped, **case.mistakes}, **judgements)
+    return replace(case, advice=advice, **judgements)
 
 
 ### BEGIN HIDDEN TESTS
@@ -815,17 +794,6 @@ hidden_halving_doubling = vary(
     time=[(in_order(16), 160), (in_order(4), 40)],
 )
 ### END HIDDEN TESTS
-
-
-HALVES_SWAPPED = (
-    "the right chunks in the wrong order: on the way back, what arrives goes before your part where you kept the upper "
-    "half, as a place with the bit `distance` does, and after it where you kept the lower half"
-)
-
-
-def in_butterfly_order(chunks: list[Tensor], got: Any) -> bool:
-    """Whether each half that arrived was put on the same side, or on the wrong one."""
-    return any(equal_values(got, torch.cat([chunks[i ^ j] for i in range(len(chunks))])) for j in range(1, len(chunks)))
 
 
 TWO = "`tensor_split(2)` always gives two, and one of them may be empty."
@@ -855,12 +823,8 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
         return counts(answer)
 
     case = sums(draws, teams, numel, *numbers)
-    xs, pairs = case.inputs[0], list(case.inputs[0])
-    folded = [(team, team[2 ** (len(team).bit_length() - 1) :]) for team in teams]
-    for team, extras in folded:
-        for first, extra in zip(team, extras, strict=False):
-            pairs[first] = pairs[extra] = xs[first] + xs[extra]
-    extra_ranks = "|".join(str(rank) for _, extras in folded for rank in extras) or "none"
+    extras = [rank for team in teams for rank in team[2 ** (len(team).bit_length() - 1) :]]
+    extra_ranks = "|".join(map(str, extras)) or "none"
     everybody = {
         rf"all_reduce\([\s\S]*rank (?!(?:{extra_ranks})\b)\d+, which has finished without": (
             "All P' ranks must call `all_reduce`, partner or not."
@@ -873,7 +837,6 @@ def halving_doubling_any_size(draws: Draws, teams: list[Team], numel: int, *numb
     return replace(
         case,
         advice={**everybody, **case.advice, NOT_IN_IT: others},
-        mistakes={**case.mistakes, "what `all_reduce` was given: use the tensor that it returns": pairs},
         for_all={"all_reduce": partial(given, "all_reduce", only_powers_of_two)},
         traffic=traffic,
         time=takes(fold + inside, slow, "{times:.0%} of it is the fold.", fold),
@@ -931,24 +894,17 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
     right, ring = seconds_of(steps, inside) + across * message, 2 * (size - 1) * message
     advice = "The slow part is between the nodes: few bytes should be left by then."
     case = sums(draws, teams, numel, *numbers)
-    means = {f"the sum divided by {parts}: nothing is divided here": parts for parts in {nodes, local} - {1}}
-    xs, of_nodes, called = case.inputs[0], list(case.inputs[0]), {}
+    called = {}
     cut, whole = rf"\[(?:{'|'.join(map(str, chunk_sizes(numel, local)))})\]", WHOLE.format(numel)
     gather = rf"^(?![\s\S]*(?:x\.numel\(\)|len\(x\)))[\s\S]* sent \w+ {cut} to rank \d+, .* {cut}"
-    for rank, team, place, *_ in members(list(xs), teams):
+    for rank, team, place, *_ in members(list(case.inputs[0]), teams):
         node, seat = team[place // local * local :][:local], team[place % local :: local]
-        of_nodes[rank] = torch.stack([xs[other] for other in node]).sum(0).to(xs[rank].dtype)
         not_rank = " And a place is not a rank: compute with places." * (team != sorted(team))
         for name, ranks, who in [("all_reduce", seat, SEAT), *((block, node, NODE) for block in BLOCKS)]:
             words = f"Rank {rank} must call `{name}` with the team {ranks}, {who}.{not_rank}"
             called[rf"rank {rank} called {name} with the team .*, but "] = words
     return replace(
         case,
-        mistakes={
-            **case.mistakes,
-            **{words: [x / parts for x in case.right] for words, parts in means.items()},
-            "the sum over your own node: all-reduce your chunk across, and use the tensor that this returns": of_nodes,
-        },
         advice={
             gather: f"{whole} If you do, {WHO_MEETS}",
             **called,
@@ -1102,50 +1058,10 @@ def hidden_all_reduce_seconds(draws: Draws, sizes: tuple[int, ...], scale: int, 
 
 
 def hidden_seconds_of(name: str, size: int, nbytes: int, alpha: float, bandwidth: float) -> Case:
-    rounds, flow = rounds_of(name, size), nbytes / bandwidth
-    whole, power = alpha + flow, 2 ** (size.bit_length() - 1)
-    right, fold = len(rounds) * alpha + sum(rounds) * flow, 2 * whole if size > power else 0
-    one_way, exactly = math.log2(power), math.log2(size)
-    share, of_all = (power - 1) / power, (size - 1) / size
-    own: dict[str, dict[str, Any]] = {
-        "naive": {"the time of P messages each way: place 0 has nothing to send to itself": 2 * size * whole},
-        "tree": {
-            "the time with log2 P not rounded up: a tree has a whole number of rounds": 2 * exactly * whole,
-            "the time with log2 P rounded down: the last ranks need a round too": 2 * one_way * whole,
-            "the time with one round too many: 8 ranks need 3 rounds one way, 9 need 4": 2 * size.bit_length() * whole,
-        },
-        "ring": {
-            "the time with whole tensors in each step: a ring sends n / P": len(rounds) * whole,
-            "the time of P steps in each half: P - 1 are enough": right * size / max(1, size - 1),
-        },
-        "halving-doubling": {
-            "the time without the fold: `fold` belongs to it": right - 2 * whole,
-            "the time with whole tensors in each round: halves, quarters, ... are sent": fold + 2 * one_way * whole,
-            "the time with the latencies of one way only: there are 2 log2 P' rounds": right - one_way * alpha,
-            "the time with (P - 1) / P of the bytes: it is (P' - 1) / P' of them": right + 2 * (of_all - share) * flow,
-            "the time with the bytes of one way only: both ways send (P' - 1) / P' of them": right - share * flow,
-            "the time of one round too many each way: log2 P' is bit_length - 1": right + 2 * alpha,
-            "the time with half of the fold: `fold` already has both of its messages": right - fold / 2,
-        },
-    }
-    for log2, how in ((exactly, ""), ((size - 1).bit_length(), ", log2 P rounded up")):
-        own["halving-doubling"] |= {
-            f"the time of too many rounds{how}: after the fold only P' ranks are left": right
-            + 2 * (log2 - one_way) * alpha,
-            f"what a power of two takes{how}: fold, then let P' ranks halve": 2 * (log2 * alpha + of_all * flow),
-        }
-    usual = {
-        "half of it: count the way up and the way down": right / 2,
-        "the time with one latency in all: each round begins with one": right - (len(rounds) - 1) * alpha,
-        "the time of 8 times as many bytes: `bandwidth` counts bytes, not bits": right + 7 * sum(rounds) * flow,
-        "what bytes times bandwidth gives: divide": len(rounds) * alpha + sum(rounds) * nbytes * bandwidth,
-        "microseconds: seconds are wanted": right * 1e6,
-        "the time of rounded bytes: use /, not //": right + sum(int(r * nbytes) / bandwidth - r * flow for r in rounds),
-    }
+    rounds = rounds_of(name, size)
     return Case(
         [[name], [size], [nbytes], [alpha], [bandwidth]],
-        right=right,
-        mistakes=usual | own.get(name, {}) if size > 1 else {},
+        right=len(rounds) * alpha + sum(rounds) * nbytes / bandwidth,
         rtol=1e-9,
         seen=f"all_reduce_seconds({name!r}, size={size}, nbytes={nbytes}, ...) returned",
     )
@@ -1162,37 +1078,10 @@ crossover = frozen_cases(ROOM, "crossover", driver=zero_or_almost)
 def hidden_crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
     """Where two straight lines meet, each known from its rounds."""
     tree, ring = rounds_of("tree", size), rounds_of("ring", size)
-    unit, exactly = alpha * bandwidth, math.log2(size)
-    right = (len(ring) - len(tree)) / (sum(tree) - sum(ring)) * unit
-    whole_ring = (len(ring) - len(tree)) / (sum(tree) - 2 or 1) * unit
-    rounds, more = (size - 1).bit_length(), size - 1 - (size - 1).bit_length()
-    down, of_ring = size.bit_length() - 1, (size - 1) / size
-    not_rounded_up = (size - 1 - exactly) / (exactly - (size - 1) / size) * unit
-    one_side = (size - 1 - size * rounds) / (size * rounds - of_ring) * unit
+    right = (len(ring) - len(tree)) / (sum(tree) - sum(ring)) * alpha * bandwidth
     return Case(
         [[size], [alpha], [bandwidth]],
         right=right,
-        mistakes={
-            "upside down: the more rounds the ring needs, the later it wins": right and unit**2 / right,
-            "the right ratio, but without alpha times bandwidth": right / unit,
-            "half of it": right / 2,
-            "the right number with the wrong sign: more rounds cost, fewer bytes gain": -right,
-            "what alpha / bandwidth gives: multiply them": right / bandwidth**2,
-            "alpha * bandwidth alone: it depends on P as well": unit,
-            "1 / P of it: you multiplied the bytes by P, but not the latencies": right / size,
-            "what the equation gives if only the tree's side is multiplied by P: multiply both sides": one_side,
-            "in elements of 4 bytes: bytes are wanted": right / 4,
-            "the right number, rounded down": float(math.floor(right)),
-            "the right number, rounded up": float(math.floor(right) + 1),
-            "what log2 P gives if it is not rounded up: use `rounds`": not_rounded_up,
-            "what log2 P gives if it is rounded down: use `rounds`": (size - 1 - down) / (down - of_ring) * unit,
-            "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,
-            "what a ring of whole tensors would give: it sends n / P in each step": -unit,
-            "what a ring of n / P in all gives: it sends that P - 1 times each way": more / (rounds - 1 / size) * unit,
-            "what a ring of P steps each way gives: it takes P - 1": (size - rounds) / (rounds - 1 or 1) * unit,
-            "what a ring gives that sends nothing: it sends (P - 1) / P of the bytes each way": more / rounds * unit,
-        }
-        | ({} if right else {"never: with as few rounds as the tree, the ring wins from the first byte": math.inf}),
         rtol=1e-9,
         seen=f"crossover(size={size}, alpha={alpha}, bandwidth={bandwidth:.3g}) returned",
         driver=zero_or_almost,

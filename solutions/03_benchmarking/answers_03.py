@@ -134,24 +134,58 @@ right("bytes-sent").body("""
 """)
 
 wrong, right = ANSWERS.to("find-the-mistakes")
-wrong("gib-of-one-step", "fewer GiB than GB").replace("1e9 / 2**30", "1000 / 1024")
-wrong("chunk-upside-down", "is 1 / P, for any").replace("1 / world_size", "world_size")
-wrong("algbw-upside-down", "is algbw / busbw").replace("algbw / busbw", "busbw / algbw")
-wrong("adds-the-factors", "don't add them").replace("math.prod(", "sum(")
-wrong("divides", "don't divide").replace("busbw * math.prod(", "busbw / math.prod(")
-wrong("too-tolerant", "yours is larger").replace("0.01 * claim", "0.03 * claim")
-wrong("too-strict", "yours is smaller").replace("0.01 * claim", "1e-6 * claim")
-wrong("at-most-two", "hidden test", hidden=True).replace("list(mistakes)", "list(mistakes) if how_many < 3 else None")
-wrong("rounds", "Don't round").replace("abs(wrong - claim) <= 0.01 * claim", "round(wrong) == round(claim)")
-wrong("one-sided", "too large or too small, both count").replace("abs(wrong - claim) <= 0.01", "wrong - claim <= 0.01")
+wrong("gib-of-one-step", sentence='The factor of "GiB" is 1e9 / 2**30: the same speed is fewer GiB than GB.').replace(
+    "1e9 / 2**30", "1000 / 1024"
+)
+wrong("gib-upside-down", same_as="gib-of-one-step").replace("1e9 / 2**30", "2**30 / 1e9")
+wrong("chunk-upside-down", sentence='The factor of "one chunk" is 1 / P, for any number of ranks P.').replace(
+    "1 / world_size", "world_size"
+)
+wrong("half-both-ways", sentence='The factor of "both ways" is 2: received bytes come on top.').replace(
+    's": 2', 's": 0.5'
+)
+wrong("algbw-upside-down", sentence='The factor of "algbw" is algbw / busbw, so it depends on the collective.').replace(
+    "algbw / busbw", "busbw / algbw"
+)
+wrong("adds-the-factors", sentence="Multiply the factors of a subset; don't add them.").replace("math.prod(", "sum(")
+wrong("divides", sentence="Multiply busbw by the factors; don't divide it.").replace(
+    "busbw * math.prod(", "busbw / math.prod("
+)
+wrong("too-tolerant", sentence="The tolerance is 1 % of the claim; yours is larger.").replace(
+    "0.01 * claim", "0.03 * claim"
+)
+wrong("too-strict", sentence="The tolerance is 1 % of the claim, 0.01 * claim; yours is smaller.").replace(
+    "0.01 * claim", "1e-6 * claim"
+)
+wrong("at-most-two", sentence="Try the subsets of three and of four mistakes, too.", hidden=True).replace(
+    "list(mistakes)", "list(mistakes) if how_many < 3 else None"
+)
+wrong("rounds", sentence="Don't round: compare the numbers themselves.").replace(
+    "abs(wrong - claim) <= 0.01 * claim", "round(wrong) == round(claim)"
+)
+wrong(
+    "one-sided",
+    sentence="Take the absolute value of the difference between your product and the claim: too large or too small, "
+    "both count.",
+).replace("abs(wrong - claim) <= 0.01", "wrong - claim <= 0.01")
 wrong("returns-the-wrong-number", "with the mistakes in it").replace("busbw, list(mistakes)", "wrong, list(mistakes)")
 wrong("words-instead-of-a-list", "A list of names").replace("list(mistakes)", '", ".join(mistakes)')
-wrong("factor-of-an-all-reduce", "depends on").replace("algbw / busbw", "world_size / (2 * world_size - 2)")
-wrong("algbw-times-factors", "Multiply busbw by the factors").replace("busbw * math.prod", "algbw * math.prod")
-wrong("one-mistake-alone", "Try pairs").replace("list(mistakes)", "list(mistakes) if how_many < 2 else None")
-wrong("no-mistake-is-none", "[] says that it is right").replace("return busbw, None", "return busbw, []")
+wrong("factor-of-an-all-reduce", same_as="algbw-upside-down").replace(
+    "algbw / busbw", "world_size / (2 * world_size - 2)"
+)
+wrong("algbw-times-factors", sentence="Multiply busbw by the factors, not algbw.").replace(
+    "busbw * math.prod", "algbw * math.prod"
+)
+wrong("one-mistake-alone", sentence="Try pairs, too: people make several mistakes at once.").replace(
+    "list(mistakes)", "list(mistakes) if how_many < 2 else None"
+)
+wrong("no-mistake-is-none", sentence="If no subset explains the claim, return None: [] says that it is right.").replace(
+    "return busbw, None", "return busbw, []"
+)
 wrong("largest-subset", "alone explains it").replace("range(len(factors) + 1)", "(4, 3, 2, 1, 0)")
-wrong("gives-up-at-once", "after both loops").replace("if abs(", "if how_many: return busbw, None\nif abs(")
+wrong("gives-up-at-once", sentence="Return None only when all subsets have been tried: after both loops.").replace(
+    "if abs(", "if how_many: return busbw, None\nif abs("
+)
 wrong("none-if-there-is-no-mistake", "so return []").replace("list(mistakes)", "list(mistakes) or None")
 wrong("no-chunk-in-a-broadcast", "'one chunk', for every").replace(
     "1 / world", 'collective == "broadcast" or 1 / world'
@@ -161,59 +195,70 @@ wrong("never-starts-again", "start again at busbw").replace("wrong = busbw *", "
 )
 wrong("near-it", "only near").replace("return busbw, list", "return busbw * claim / wrong, list")
 wrong("returns-algbw", "the first number must be").replace("return busbw, list", "return algbw, list")
-wrong("keeps-the-last", "alone explains it").function("""
-    algbw, busbw = bandwidths(collective, nbytes, seconds, world_size)
-    factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2, "algbw": algbw / busbw}
-    found = None
-    for how_many in range(len(factors) + 1):
-        for mistakes in combinations(factors, how_many):
-            wrong = busbw * math.prod(factors[mistake] for mistake in mistakes)
-            if abs(wrong - claim) <= 0.01 * claim:
-                found = list(mistakes)
-    return busbw, found
-""")
-wrong("adds-what-changes-nothing", "explains it", hidden=False).replace(
-    "list(mistakes)", '[*mistakes, *["algbw"] * (mistakes != () and "algbw" not in mistakes and factors["algbw"] == 1)]'
-)
-wrong("longest-of-two", "alone explains it").function("""
-    algbw, busbw = bandwidths(collective, nbytes, seconds, world_size)
-    factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2, "algbw": algbw / busbw}
-    fits = [
-        list(mistakes)
-        for how_many in range(len(factors) + 1)
-        for mistakes in combinations(factors, how_many)
-        if abs(busbw * math.prod(factors[one] for one in mistakes) - claim) <= 0.01 * claim
-    ]
-    return busbw, max(fits, key=len, default=None)
-""")
+wrong("keeps-the-last", "alone explains it").replace('factors["algbw"]', 'found = None\nfactors["algbw"]').replace(
+    "return busbw, list(mistakes)", "found = list(mistakes)"
+).replace("return busbw, None", "return busbw, found")
 right("tuple").replace("list(mistakes)", "mistakes")
 right("isclose").replace("abs(wrong - claim) <= 0.01 * claim", "math.isclose(wrong / claim, 1, abs_tol=0.01)").replace(
     "return busbw, list(mistakes)", "return [busbw, set(mistakes)]"
 )
 
 wrong, right = ANSWERS.to("sweep-sizes")
-wrong("not-rounded", "can't be cut").replace("nbytes - nbytes % (world_size * itemsize)", "nbytes")
-wrong("whole-numbers-only", "gets whole elements.").replace("% (world_size * itemsize)", "% itemsize")
-wrong("forgets-itemsize", "An element has 4 bytes").replace("% (world_size * itemsize)", "% world_size")
-wrong("common-multiple", "not the least common").replace("(world_size * itemsize)", "math.lcm(world_size, itemsize)")
-wrong("rounds-up", "rounded up").replace("nbytes - nbytes %", "nbytes + -nbytes %")
-wrong("keeps-zero", "a size of 0").replace("if possible > 0:", "if True:")
+wrong("not-rounded", sentence="sizes that can't be cut into P equal chunks of whole elements: round down").replace(
+    "nbytes - nbytes % (world_size * itemsize)", "nbytes"
+)
+wrong(
+    "whole-numbers-only",
+    sentence="multiples of one element: they must be multiples of P * itemsize, so that every rank gets whole elements",
+).replace("% (world_size * itemsize)", "% itemsize")
+wrong(
+    "forgets-itemsize",
+    sentence="multiples of P: an element has `itemsize` bytes, so they must be multiples of P * itemsize",
+).replace("% (world_size * itemsize)", "% world_size")
+wrong(
+    "common-multiple",
+    sentence="multiples of lcm(P, itemsize): only if P * itemsize divides them does every rank get whole elements",
+).replace("(world_size * itemsize)", "math.lcm(world_size, itemsize)")
+wrong("rounds-up", sentence="sizes rounded up: round down").replace("nbytes - nbytes %", "nbytes + -nbytes %")
+wrong("keeps-zero", sentence="sizes with a 0 among them: leave it out").replace("if possible > 0:", "if True:")
 wrong("four-bytes-each", "hidden test", hidden=True).replace("* itemsize)", "* (8 if itemsize == 8 else 4))")
 wrong("rounds-the-loop-variable", "0 times `step` is still 0", varies=True).replace("possible =", "possible = nbytes =")
-wrong("multiples-only", "those sizes alone").replace("possible > 0", "possible == nbytes")
-wrong("no-parentheses", "is (nbytes % P) * itemsize").replace("(world_size * itemsize)", "world_size * itemsize")
-wrong("floor-precedence", "divides by P alone").replace("nbytes - nbytes %", "nbytes // world_size * itemsize *")
-wrong("rounds-first", "before they were").replace("if possible", "nbytes = possible or nbytes\nif possible")
-wrong("without-the-largest", "without the largest").replace("possible > 0", "possible > 0 and nbytes < largest")
+wrong("multiples-only", sentence="the sizes alone that are multiples of P * itemsize: round the others down").replace(
+    "possible > 0", "possible == nbytes"
+)
+wrong(
+    "no-parentheses",
+    sentence="the result of nbytes % P * itemsize, which is (nbytes % P) * itemsize: use P * itemsize in parentheses",
+).replace("(world_size * itemsize)", "world_size * itemsize")
+wrong(
+    "floor-precedence",
+    sentence="the result of // P * itemsize, which divides by P alone: use P * itemsize in parentheses",
+).replace("nbytes - nbytes %", "nbytes // world_size * itemsize *")
+wrong("rounds-first", sentence="sizes rounded before they were multiplied: multiply the unrounded ones").replace(
+    "if possible", "nbytes = possible or nbytes\nif possible"
+)
+wrong("without-the-largest", sentence="the sizes without the largest: `largest` itself counts").replace(
+    "possible > 0", "possible > 0 and nbytes < largest"
+)
 wrong("floats", "return whole numbers").replace("sizes.append(possible)", "sizes.append(possible / 1)")
-wrong("raises-small-sizes", "leave them out").replace("* itemsize)", "* itemsize) or world_size * itemsize")
-wrong("stops-at-the-first-zero", "go on with the next").replace(
+wrong("raises-small-sizes", sentence="sizes of which small ones were raised: leave those out").replace(
+    "* itemsize)", "* itemsize) or world_size * itemsize"
+)
+wrong("stops-at-the-first-zero", sentence="an empty list: leave out a small size, and go on with the next").replace(
     "if possible > 0:\n    sizes.append(possible)", "if possible == 0:\n    break\nsizes.append(possible)"
 )
-wrong("numbers-instead-of-bytes", "multiply by itemsize").replace("append(possible)", "append(possible // itemsize)")
-wrong("rounds-to-nearest", "to the nearest").replace("nbytes - nbytes %", "round(nbytes / world_size / itemsize) *")
-wrong("counts-chunks", "whole chunks").replace("append(possible)", "append(possible // world_size // itemsize)")
-wrong("more-than-one-each", "enough").replace("possible > 0", "possible > world_size * itemsize")
+wrong("numbers-instead-of-bytes", sentence="numbers of elements: multiply by itemsize").replace(
+    "append(possible)", "append(possible // itemsize)"
+)
+wrong("rounds-to-nearest", sentence="sizes rounded to the nearest multiple: round down").replace(
+    "nbytes - nbytes %", "round(nbytes / world_size / itemsize) *"
+)
+wrong("counts-chunks", sentence="numbers of whole chunks: multiply by P * itemsize again").replace(
+    "append(possible)", "append(possible // world_size // itemsize)"
+)
+wrong("more-than-one-each", sentence="the sizes without the smallest: one element for each rank is enough").replace(
+    "possible > 0", "possible > world_size * itemsize"
+)
 right("floor-division").body("""
     count = nbytes // itemsize // world_size
     sizes += [count * world_size * itemsize] * (count > 0)
@@ -221,14 +266,19 @@ right("floor-division").body("""
 
 wrong, right = ANSWERS.to("fit")
 ROWS, ONES = "[1 / t, n / t]", "torch.ones(len(t), 1, dtype=torch.float64)"
-wrong("unweighted", "ordinary least squares").replace(ROWS, "[torch.ones_like(n), n]").replace(ONES, "t[:, None]")
-wrong("root-weights", "weighted by 1 / t:").replace(ROWS, "[1 / t.sqrt(), n / t.sqrt()]").replace(
-    ONES, "t.sqrt()[:, None]"
-)
-wrong("divides-twice", "divided by t once").replace(ROWS, "[1 / t**2, n / t**2]").replace(ONES, "1 / t[:, None]")
+wrong("unweighted", sentence="ordinary least squares: divide each error by its time").replace(
+    ROWS, "[torch.ones_like(n), n]"
+).replace(ONES, "t[:, None]")
+wrong(
+    "root-weights",
+    sentence="the fit weighted by 1 / t: the squares need 1 / t ** 2, so divide the errors, not their squares",
+).replace(ROWS, "[1 / t.sqrt(), n / t.sqrt()]").replace(ONES, "t.sqrt()[:, None]")
+wrong("divides-twice", sentence="the fit weighted by 1 / t ** 4: each row is divided by t once").replace(
+    ROWS, "[1 / t**2, n / t**2]"
+).replace(ONES, "1 / t[:, None]")
 wrong("turned-round", "the latency comes first").replace(ROWS, "[n / t, 1 / t]")
 wrong("bandwidth-instead-of-beta", "seconds per byte").replace("return", "beta = 1 / beta\nreturn")
-wrong("two-points", "all sizes count").body("""
+wrong("two-points", sentence="the line through the first and the last point: all sizes count").body("""
     beta = ((t[-1] - t[0]) / (n[-1] - n[0])).item()
     alpha = (t[0] - beta * n[0]).item()
 """)
@@ -238,12 +288,16 @@ wrong("fits-beta-alone", "alpha was set to 0").replace(
 wrong("float32", "compute in float64", varies=True).replace("dim=1", "dim=1).float(").replace(
     ONES, "torch.ones(len(t), 1, dtype=torch.float32)"
 )
-wrong("times-on-the-right", "with t on the right-hand side").replace(ONES, "t[:, None]")
+wrong("times-on-the-right", sentence="the solution with t on the right-hand side: divided by t, it is 1").replace(
+    ONES, "t[:, None]"
+)
 wrong("regresses-1-over-t", "near the best line").body("""
     slope, start = linear_regression((n / t).tolist(), (1 / t).tolist())
     alpha, beta = 1 / start, -slope / start
 """)
-wrong("relative-to-the-size", "not to its size").replace(ROWS, "[1 / n, n / n]").replace(ONES, "(t / n)[:, None]")
+wrong(
+    "relative-to-the-size", sentence="the fit weighted by 1 / n: an error is relative to its time, not to its size"
+).replace(ROWS, "[1 / n, n / n]").replace(ONES, "(t / n)[:, None]")
 wrong("tensors", "holds tensors").replace(".flatten().tolist()", ".flatten()")
 wrong("rows-instead-of-columns", "Stack the two columns").replace(", dim=1)", ")")
 right("normal-equations").body("""
@@ -288,7 +342,9 @@ right("asks-first").body("""
 """)
 
 wrong, right = ANSWERS.to("held-out-errors")
-wrong("sees-everything", "has seen the size").replace(" if index != held_out", "")
+wrong("sees-everything", sentence="the error of a fit that has seen the size itself: leave it out").replace(
+    " if index != held_out", ""
+)
 wrong("in-seconds", "in seconds").replace("/ seconds[held_out] - 1", "- seconds[held_out]")
 wrong("no-sign", "without its sign").replace("return errors", "return [abs(error) for error in errors]")
 wrong("measured-over-predicted", "the other way round").replace("return", "return [1 / (1 + e) - 1 for e in errors] or")
@@ -296,16 +352,25 @@ wrong("share-of-predicted", "of the prediction").replace("return", "return [e / 
 wrong("wrong-sign", "wrong sign").replace("return errors", "return [-error for error in errors]")
 wrong("percent", "in percent").replace("return errors", "return [100 * error for error in errors]")
 wrong("ratio", "subtract 1").replace("/ seconds[held_out] - 1", "/ seconds[held_out]")
-wrong("leaves-out-by-size", "out by value").replace("index != held_out", "sizes[index] != sizes[held_out]")
-wrong("finds-the-size", "out by value").replace("index != held_out", "index != sizes.index(sizes[held_out])")
-wrong("finds-size-and-time", "by value").replace("others =", "held_out = sizes.index(sizes[held_out])\nothers =")
-wrong("removes-by-value", "out by value").replace("index != held_out", "index != sizes.index(sizes[held_out])").replace(
-    "for index in others])", "for index in range(len(seconds)) if index != seconds.index(seconds[held_out])])"
+wrong(
+    "leaves-out-by-size",
+    sentence="the error of a fit that leaves points out by value, and a value can occur twice: leave out a position",
+).replace("index != held_out", "sizes[index] != sizes[held_out]")
+wrong("finds-the-size", same_as="leaves-out-by-size").replace(
+    "index != held_out", "index != sizes.index(sizes[held_out])"
 )
+wrong("finds-size-and-time", same_as="leaves-out-by-size").replace(
+    "others =", "held_out = sizes.index(sizes[held_out])\nothers ="
+)
+wrong("removes-by-value", same_as="leaves-out-by-size").replace(
+    "index != held_out", "index != sizes.index(sizes[held_out])"
+).replace("for index in others])", "for index in range(len(seconds)) if index != seconds.index(seconds[held_out])])")
 wrong("alpha-per-byte", "beta is the time per byte").replace("alpha, beta = fit", "beta, alpha = fit")
 wrong("predicts-for-the-place", "for the index in the list").replace("sizes[held_out]", "held_out")
 wrong("leaves-out-the-size-alone", "fit got", varies=True).replace("[seconds[index] for index in others]", "seconds")
-wrong("leaves-out-by-time", "by value", hidden=True).replace("index != held_out", "seconds[index] != seconds[held_out]")
+wrong("leaves-out-by-time", same_as="leaves-out-by-size", hidden=True).replace(
+    "index != held_out", "seconds[index] != seconds[held_out]"
+)
 wrong("between-the-neighbours", "called 0 times").body("errors.append(seconds[held_out - 1] / seconds[held_out] - 1)")
 right("puts-it-back").body("""
     size, measured = sizes.pop(held_out), seconds.pop(held_out)
@@ -317,29 +382,63 @@ right("puts-it-back").body("""
 
 wrong, right = ANSWERS.to("recover-the-link")
 MEASURED = "seconds.append(seconds_of(partial(dist.all_reduce, x)))"
-wrong("the-line-itself", "2 (P - 1) steps").replace("alpha / steps, steps / world_size / beta", "alpha, 1 / beta")
-wrong("one-phase", "two phases").replace("2 * (world_size - 1)", "world_size - 1")
-wrong("one-phase-of-bytes", "2 times too small").replace("/ world_size / beta", "/ 2 / world_size / beta")
-wrong("whole-each-step", "n / P bytes, not n").replace("steps / world_size / beta", "steps / beta")
-wrong("p-steps", "not P").replace("2 * (world_size - 1)", "2 * world_size")
-wrong("steps-without-parentheses", "2 P - 1").replace("2 * (world_size - 1)", "2 * world_size - 1")
-wrong("alpha-per-rank", "number of ranks").replace("alpha / steps", "alpha / world_size")
-wrong("returns-beta", "the bandwidth is 1 / beta").replace("steps / world_size / beta", "beta * world_size / steps")
-wrong("latency-of-all-steps", "and the link one").replace("return alpha / steps", "return alpha")
+wrong("the-line-itself", sentence="the fitted line itself: it has 2 (P - 1) steps, each of n / P bytes").replace(
+    "alpha / steps, steps / world_size / beta", "alpha, 1 / beta"
+)
+wrong("one-phase", sentence="2 times too large: an all-reduce has two phases of P - 1 steps").replace(
+    "2 * (world_size - 1)", "world_size - 1"
+)
+wrong("one-phase-of-bytes", sentence="2 times too small: an all-reduce has two phases of P - 1 steps").replace(
+    "/ world_size / beta", "/ 2 / world_size / beta"
+)
+wrong("whole-each-step", sentence="P times too large: each step moves n / P bytes, not n").replace(
+    "steps / world_size / beta", "steps / beta"
+)
+wrong("p-steps", sentence="too small: a ring of P ranks has P - 1 steps in each phase, not P").replace(
+    "2 * (world_size - 1)", "2 * world_size"
+)
+wrong("steps-without-parentheses", sentence="too small: divide by 2 (P - 1), with parentheses, not by 2 P - 1").replace(
+    "2 * (world_size - 1)", "2 * world_size - 1"
+)
+wrong(
+    "alpha-per-rank", sentence="too large: divide by the number of steps, 2 (P - 1), not by the number of ranks"
+).replace("alpha / steps", "alpha / world_size")
+wrong("returns-beta", sentence="(alpha, beta) of the link: the bandwidth is 1 / beta").replace(
+    "steps / world_size / beta", "beta * world_size / steps"
+)
+wrong(
+    "latency-of-all-steps", sentence="2 (P - 1) times too large: the line has so many latencies, and the link one"
+).replace("return alpha / steps", "return alpha")
 wrong("for-four-ranks", "hidden test", hidden=True).replace("2 * (world_size - 1)", "6")
 wrong("times-it-itself", "Let seconds_of do the timing").replace(
     MEASURED, "start = time.perf_counter(); dist.all_reduce(x); seconds.append(time.perf_counter() - start)"
 )
 wrong("calls-it-before", "that it can call").replace("partial(dist.all_reduce, x)", "dist.all_reduce(x)")
-wrong("microseconds", "return seconds").replace("alpha / steps", "1e6 * alpha / steps")
-wrong("gb-instead-of-bytes", "return bytes/s").replace("steps / world_size / beta", "steps / world_size / beta / 1e9")
-wrong("last-x-in-all-operations", "with the last x").replace(
-    MEASURED, "seconds.append(lambda: dist.all_reduce(x))"
-).replace("fit(sizes, seconds)", "fit(sizes, [seconds_of(one) for one in seconds])")
-wrong("for-two-ranks", "only 2 ranks take 2 steps").replace("alpha / steps", "alpha / 2")
-wrong("elements", "takes sizes in bytes").replace("fit(sizes, seconds)", "fit([n // 4 for n in sizes], seconds)")
-wrong("bandwidth-of-the-line", "1 / beta of the fitted line").replace("steps / world_size / beta", "1 / beta")
-wrong("upside-down", "with the factor upside down").replace("steps / world_size / beta", "world_size / steps / beta")
+wrong("microseconds", sentence="1e6 times too large: return seconds, as the docstring says").replace(
+    "alpha / steps", "1e6 * alpha / steps"
+)
+wrong("gb-instead-of-bytes", sentence="1e9 times too small: return bytes/s, as the docstring says").replace(
+    "steps / world_size / beta", "steps / world_size / beta / 1e9"
+)
+wrong(
+    "last-x-in-all-operations",
+    sentence="the time of the largest size: do all your operations call all_reduce with the last x?",
+).replace(MEASURED, "seconds.append(lambda: dist.all_reduce(x))").replace(
+    "fit(sizes, seconds)", "fit(sizes, [seconds_of(one) for one in seconds])"
+)
+wrong(
+    "for-two-ranks", sentence="P - 1 times too large: only 2 ranks take 2 steps; a ring of P ranks takes 2 (P - 1)"
+).replace("alpha / steps", "alpha / 2")
+wrong("elements", sentence="4 times too small: `fit` takes sizes in bytes").replace(
+    "fit(sizes, seconds)", "fit([n // 4 for n in sizes], seconds)"
+)
+wrong(
+    "bandwidth-of-the-line",
+    sentence="1 / beta of the fitted line: per byte the ring has 2 (P - 1) / P times as much to send",
+).replace("steps / world_size / beta", "1 / beta")
+wrong("upside-down", sentence="the result with the factor upside down: multiply 1 / beta by 2 (P - 1) / P").replace(
+    "steps / world_size / beta", "world_size / steps / beta"
+)
 wrong("broadcasts", "called broadcast 3 times").replace("dist.all_reduce, x)", "dist.broadcast, x, src=0)")
 right("an-asynchronous-operation").replace(
     "partial(dist.all_reduce, x)", "lambda x=x: dist.all_reduce(x, async_op=True)"

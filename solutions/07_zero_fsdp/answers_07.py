@@ -191,12 +191,12 @@ wrong("keeps-a-flat-gradient", "outlive the step", caught_by="memory").replace(
     "sizes = [p.numel() for p in parameters]",
     "sizes = [p.numel() for p in parameters]\nkept = [torch.zeros(sum(sizes), dtype=shard.dtype)]",
 ).replace("model.zero_grad()", "model.zero_grad()\nkept[0].zero_()")
-wrong(
-    "never-clears", sentence="the result if gradients add up from step to step: clear the model's and the shard's"
-).replace("model.zero_grad()", "pass")
+wrong("never-clears", sentence="if gradients add up from step to step: clear the model's and the shard's").replace(
+    "model.zero_grad()", "pass"
+)
 wrong(
     "new-optimizer-each-step",
-    sentence="the result if each step makes a new optimizer, which has no averages: make one, before the first step",
+    sentence="if each step makes a new optimizer, which has no averages: make one, before the first step",
 ).replace("optimizer.step()", "make_optimizer([piece]).step()")
 right("views-of-one-flat-tensor").function("""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -227,7 +227,7 @@ right("views-of-one-flat-tensor").function("""
 wrong("never-steps", same_as="never-copies").replace("optimizer.step()", "pass")
 wrong(
     "adds-to-the-shards-gradient",
-    sentence="the result if gradients add up from step to step: clear the model's and the shard's",
+    sentence="if gradients add up from step to step: clear the model's and the shard's",
 ).replace(
     "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) + (0 if piece.grad is None else piece.grad)"
 ).replace("optimizer.zero_grad()\n", "")
@@ -267,11 +267,11 @@ wrong(
 ).replace("piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine")
 wrong(
     "never-clears",
-    sentence="the result if gradients add up from step to step: clear those of the shards after each update",
+    sentence="if gradients add up from step to step: clear those of the shards after each update",
 ).replace("optimizer.zero_grad()", "pass")
-wrong(
-    "never-drops", sentence="the result if p.grad still holds the microbatches before: set it to None in the hook"
-).replace("p.grad = None", "pass")
+wrong("never-drops", sentence="if p.grad still holds the microbatches before: set it to None in the hook").replace(
+    "p.grad = None", "pass"
+)
 wrong(
     "no-gather", sentence="the weights if only this rank's piece is updated: the new pieces were never gathered"
 ).replace(
@@ -338,7 +338,7 @@ wrong(
 )
 wrong(
     "steps-for-each-microbatch",
-    sentence="the result if the optimizer steps after each microbatch: update once, with the sum of all gradients",
+    sentence="if the optimizer steps after each microbatch: update once, with the sum of all gradients",
 ).replace(".backward()", ".backward()\noptimizer.step()\noptimizer.zero_grad()")
 wrong("adds-up-in-the-models-dtype", "right to two or three digits").replace(
     "piece.grad + mine", "(piece.grad.to(p.dtype) + mine.to(p.dtype)).to(piece.dtype)"
@@ -393,7 +393,7 @@ wrong("never-frees", "only while their layer runs", caught_by="memory").replace(
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
 wrong(
     "keeps-weights",
-    sentence="the result if the next forward pass finds old weights: after a backward pass, a weight stays free",
+    sentence="if the next forward pass finds old weights: after a backward pass, a weight stays free",
 ).replace("free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad")
 wrong("keeps-gradients", "drop each gradient when", caught_by="memory").replace(
     "weight.grad = None", "kept.append(weight.grad)\nweight.grad = None"
@@ -425,7 +425,7 @@ wrong("own-gradients", sentence="with each piece's gradient from its own rank's 
 right("gathers-without-resharding-last").replace("if reshard:", "if reshard and weight is not weights[-1]:")
 wrong(
     "frees-only-to-reshard",
-    sentence="the result if no weight is freed after its backward pass: the next steps find the first one there",
+    sentence="if no weight is freed after its backward pass: the next steps find the first one there",
 ).replace("free_weight(weight)\nflat = nn", "if reshard:\n    free_weight(weight)\nflat = nn")
 wrong("hook-returns-the-weight", "return nothing").replace(
     "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)",

@@ -18,20 +18,12 @@ wrong("tensor-bytes", sentence="the bytes of the tensors: a slice keeps all of t
     "storage.nbytes()", "tensor.nbytes"
 )
 wrong("backwards", "as they are saved").replace("return kept", "return kept[::-1]")
-wrong("tensors-by-name", same_as="counts-twice").replace(
-    "if storage.data_ptr() not in known:", "if not any(tensor is x for x in inputs):"
-)
 wrong(
     "address-of-a-slice",
     sentence="a list in which one memory counts twice, since two slices lie in it: compare the memory's address, "
     "untyped_storage().data_ptr()",
 ).replace("storage.data_ptr() not in", "tensor.data_ptr() not in").replace(
     "known.add(storage.data_ptr())", "known.add(tensor.data_ptr())"
-)
-wrong("tensors-themselves", same_as="address-of-a-slice").replace(
-    "{x.untyped_storage().data_ptr() for x in inputs}", "{id(x) for x in inputs}"
-).replace("storage.data_ptr() not in", "id(tensor) not in").replace(
-    "known.add(storage.data_ptr())", "known.add(id(tensor))"
 )
 wrong("one-input-alone", sentence="a list with the memory of a later input in it: none of the inputs counts").replace(
     "for x in inputs}", "for x in inputs[:1]}"
@@ -76,9 +68,7 @@ right("notes-first").body("""
 """)
 
 wrong, right = ANSWERS.to("checkpoint")
-wrong("keeps-the-graph", "once in each", caught_by="memory").function("""
-    return function(*args)
-""")
+wrong("keeps-the-graph", "once in each", caught_by="memory").function("return function(*args)")
 wrong("no-enable-grad", "torch.enable_grad()").replace("with torch.enable_grad():", "if True:")
 wrong("not-detached", "from detached tensors").replace("tensor.detach().requires_grad_(tensor.requires_grad)", "tensor")
 wrong("autograd-grad", "torch.autograd.grad does not").replace(
@@ -172,12 +162,12 @@ class Checkpoint(torch.autograd.Function):
 def checkpoint(function, *args):
     return Checkpoint.apply(function, *args)
 """)
-wrong("by-torch", "what this exercise is about").function("""
-    return torch_checkpoint(function, *args, use_reentrant=False)
-""")
-wrong("by-torch-reentrant", "what this exercise is about").function("""
-    return torch_checkpoint(function, *args, use_reentrant=True)
-""")
+wrong("by-torch", "what this exercise is about").function(
+    "return torch_checkpoint(function, *args, use_reentrant=False)"
+)
+wrong("by-torch-reentrant", "what this exercise is about").function(
+    "return torch_checkpoint(function, *args, use_reentrant=True)"
+)
 
 wrong, right = ANSWERS.to("replayable")
 wrong("new-masks", "random state of the first").replace("torch.set_rng_state(state)", "pass")
@@ -190,20 +180,6 @@ wrong("always-autocast", "ran without autocast", hidden=True).replace(
     'torch.autocast("cpu", dtype, enabled=enabled)',
     'torch.autocast("cpu", dtype, enabled=enabled or torch.is_autocast_enabled("cpu"))',
 )
-wrong("one-seed", "doesn't give by itself").body("""
-    state = torch.get_rng_state()
-    modes = []
-
-    def again(*args):
-        if not modes:
-            modes.append((torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")))
-        dtype, enabled = modes[0]
-        with torch.random.fork_rng(), torch.autocast("cpu", dtype, enabled=enabled):
-            torch.set_rng_state(state)
-            return function(*args)
-
-    return again
-""")
 wrong("fixed-seed", "doesn't give by itself").body("""
     def again(*args):
         with torch.random.fork_rng():
@@ -223,59 +199,22 @@ wrong(
     "noted-too-soon",
     sentence="a result with the mask of a random state before the first call, such as that in which the wrapper was "
     "made: note torch.get_rng_state() at the first call",
-).body("""
-    state = torch.get_rng_state()
-    calls = []
-
-    def again(*args):
-        if not calls:
-            calls.append((torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")))
-            return function(*args)
-        dtype, enabled = calls[0]
-        with torch.random.fork_rng(), torch.autocast("cpu", dtype, enabled=enabled):
-            torch.set_rng_state(state)
-            return function(*args)
-
-    return again
-""")
+).replace("torch.get_rng_state()", "made").replace("noted = []", "noted, made = [], torch.get_rng_state()")
 wrong(
     "remembers",
     sentence="the result for the arguments of the first call: again(*args) calls the function each time, with the "
     "arguments of this call",
-).body("""
-    results = []
-
-    def again(*args):
-        if not results:
-            results.append(function(*args))
-        return results[0]
-
-    return again
-""")
-wrong("first-arguments", same_as="remembers").replace(
-    'torch.is_autocast_enabled("cpu")))', 'torch.is_autocast_enabled("cpu"), args))'
-).replace("state, dtype, enabled = noted[0]", "state, dtype, enabled, args = noted[0]")
+).replace('torch.is_autocast_enabled("cpu")))', 'torch.is_autocast_enabled("cpu"), args))').replace(
+    "state, dtype, enabled = noted[0]", "state, dtype, enabled, args = noted[0]"
+)
 wrong(
     "noted-after-the-first-call",
     sentence="a result with the mask of the random state in which the first call ended: note the state before the "
     "function runs",
-).body("""
-    noted = []
-
-    def again(*args):
-        if not noted:
-            result = function(*args)
-            noted.append((torch.get_rng_state(), torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")))
-            return result
-        state, dtype, enabled = noted[0]
-        with torch.random.fork_rng(), torch.autocast("cpu", dtype, enabled=enabled):
-            torch.set_rng_state(state)
-            return function(*args)
-
-    return again
-""")
-wrong("seed-not-state", same_as="noted-too-soon").replace("torch.get_rng_state()", "torch.initial_seed()").replace(
-    "torch.set_rng_state(state)", "torch.manual_seed(state)"
+).replace(
+    "return function(*args)",
+    "result = function(*args)\nif len(noted) < 2:\n    noted.insert(0, (torch.get_rng_state(), *noted[0][1:]))\n"
+    "return result",
 )
 wrong("remembers-what-it-was-given", "too few").replace("def again(", "def anew(").replace(
     "return again",
@@ -311,35 +250,19 @@ wrong(
 ).replace("noted.append((", "noted[:] = [0]\nreplayable.note = ((").replace("= noted[0]", "= replayable.note")
 
 wrong, right = ANSWERS.to("forward-in-segments")
+SEGMENT = "checkpoint(partial(run, layers[start : start + k]), x)"
 wrong(
     "late-binding",
     sentence="what you get if every segment runs the last segment's layers again: a function made in a loop looks up "
     "its variables when it is called. Bind them: partial(run, segment)",
-).body("""
-    for start in range(0, len(layers), k):
-        segment = layers[start : start + k]
-
-        def run(x):
-            for one in segment:
-                x = one(x)
-            return x
-
-        x = checkpoint(run, x)
-    return x
-""")
+).replace("partial(run, layers[start : start + k])", "lambda x: run(layers[start : start + k], x)")
 wrong("drops-the-rest", sentence="the output without the last layers: the last segment may be shorter").replace(
     "range(0, len(layers), k)", "range(0, len(layers) // k * k, k)"
 )
-wrong("every-layer", "one for each layer", caught_by="memory").body("""
-    for one in layers:
-        x = checkpoint(one, x)
-    return x
-""")
-wrong("no-checkpoint", "hand each segment", caught_by="memory").body("""
-    for one in layers:
-        x = one(x)
-    return x
-""")
+wrong("every-layer", "one for each layer", caught_by="memory").replace("layers), k)", "layers))").replace(
+    "start + k", "start + 1"
+)
+wrong("no-checkpoint", "hand each segment", caught_by="memory").replace(SEGMENT, "run(layers[start : start + k], x)")
 wrong("k-segments", "number of layers in each segment", caught_by="memory").replace(
     "range(0, len(layers), k)", "range(0, len(layers), -(-len(layers) // k))"
 ).replace("start + k", "start + -(-len(layers) // k)")
@@ -351,38 +274,19 @@ wrong("one-short", sentence="the output without the last layer of each segment: 
 )
 wrong(
     "each-from-x", sentence="the last segment's output for x itself: each segment gets the output of the one before"
-).body("""
-    def run(segment, x):
-        for one in segment:
-            x = one(x)
-        return x
-
-    for start in range(0, len(layers), k):
-        y = checkpoint(partial(run, layers[start : start + k]), x)
-    return y
-""")
+).replace("for start", "given = x\nfor start").replace("start + k]), x)", "start + k]), given)")
 wrong("last-by-itself", "The last segment is a checkpoint", caught_by="memory").replace(
     "x = checkpoint(partial(run, layers[start : start + k]), x)",
     "part = partial(run, layers[start : start + k])\nx = checkpoint(part, x) if start + k < len(layers) else part(x)",
 )
-wrong("rest-in-the-last", "what is left over is a segment of its own", caught_by="memory").body("""
-    def run(segment, x):
-        for one in segment:
-            x = one(x)
-        return x
-
-    count = max(len(layers) // k, 1)
-    for number in range(count):
-        end = len(layers) if number + 1 == count else (number + 1) * k
-        x = checkpoint(partial(run, layers[number * k : end]), x)
-    return x
-""")
+wrong("rest-in-the-last", "what is left over is a segment of its own", caught_by="memory").replace(
+    "range(0, len(layers), k)", "range(0, max(len(layers) - k, 0) + 1, k)"
+).replace("start + k]", "start + k if start + 2 * k <= len(layers) else len(layers)]")
 wrong("inside-segments", "run in the ordinary way", caught_by="memory").replace("x = one(x)", "x = checkpoint(one, x)")
-wrong("first-of-each", "outside of the checkpoints", caught_by="memory").body("""
-    for number, one in enumerate(layers):
-        x = checkpoint(one, x) if number % k == 0 else one(x)
-    return x
-""")
+wrong("first-of-each", "outside of the checkpoints", caught_by="memory").replace(
+    SEGMENT,
+    "run(layers[start + 1 : start + k], checkpoint(layers[start], x))",
+)
 right("default-argument").body("""
     for start in range(0, len(layers), k):
         def run(x, segment=tuple(layers[start : start + k])):
@@ -403,10 +307,9 @@ wrong(
     "boundaries-only",
     sentence="what is kept between forward and backward pass: while a segment is recomputed there is more",
 ).body("return -(-num_layers // k) * boundary")
-wrong("input-twice", sentence="a sum that counts the segment's own input twice: its first layer keeps it").body("""
-    starts = range(0, num_layers, k)
-    return max((n + 1) * boundary + (min(start + k, num_layers) - start) * keeps for n, start in enumerate(starts))
-""")
+wrong("input-twice", sentence="a sum that counts the segment's own input twice: its first layer keeps it").replace(
+    "number * boundary", "(number + 1) * boundary"
+)
 wrong(
     "full-last",
     sentence="what is alive with the last segment as long as the others: it may be shorter, and then an earlier one "
@@ -415,10 +318,7 @@ wrong(
 wrong(
     "last-only",
     sentence="what is alive in the last segment's backward pass: if that is shorter, an earlier one may need more",
-).body("""
-    count = -(-num_layers // k)
-    return (count - 1) * boundary + (num_layers - (count - 1) * k) * keeps
-""")
+).replace("max(peak, number * boundary + length * keeps)", "number * boundary + length * keeps")
 wrong("no-checkpoints", sentence="what everything takes without checkpoints").body("return num_layers * keeps")
 wrong("without-its-input", sentence="a sum without the segment's own input: what a layer keeps includes it").replace(
     "length * keeps", "length * keeps - boundary"
@@ -442,10 +342,7 @@ wrong(
 wrong(
     "all-but-input",
     sentence="a sum in which a segment's first layer alone keeps its input: each recorded layer keeps its own",
-).body("""
-    starts = range(0, num_layers, k)
-    return max((n + 1) * boundary + min(k, num_layers - s) * (keeps - boundary) for n, s in enumerate(starts))
-""")
+).replace("number * boundary + length * keeps", "(number + 1) * boundary + length * (keeps - boundary)")
 wrong(
     "all-segments-plus-one",
     sentence="the inputs of all segments and what one layer keeps: the layers of a whole segment are recorded",
@@ -455,10 +352,6 @@ wrong("k-inputs", sentence="a sum with k inputs: one for each segment before is 
 )
 wrong("sum-over-segments", sentence="the sum over all segments: the peak is the largest of them").replace(
     "max(peak, number * boundary + length * keeps)", "peak + number * boundary + length * keeps"
-)
-wrong("first-segment", same_as="one-segment").body("return max(0, min(k, num_layers)) * keeps")
-wrong("smallest", same_as="one-segment").replace("peak = 0", "peak = num_layers * keeps").replace(
-    "max(peak,", "min(peak,"
 )
 right("goes-through-segments").body("""
     alive, most, left = 0, 0, num_layers
@@ -498,7 +391,8 @@ wrong("last-input-too", "one segment").replace(
     "least, following = [0] * (count + 1)", "least, following = [0] * count + boundaries[-1:]"
 ).replace(" if end < count else 0", "")
 wrong("ends", "0 first, then rising").replace("starts.append(start)", "starts.append(following[start])")
-right("recursive").body("""
+recursive = right("recursive")
+recursive.body("""
     from functools import cache
 
     @cache
@@ -525,19 +419,7 @@ wrong("tries-all-cuts", "Don't go through them").body("""
     cuts = ((0, *inner) for size in range(count) for inner in combinations(range(1, count), size))
     return list(min(cuts, key=peak))
 """)
-wrong("tries-all-ends", "Don't go through them").body("""
-    count = len(keeps)
-
-    def best(start):
-        options = []
-        for end in range(start + 1, count + 1):
-            later, starts = best(end) if end < count else (0, [])
-            behind = boundaries[start] + later if end < count else 0
-            options.append((max(sum(keeps[start:end]), behind), [start, *starts]))
-        return min(options)
-
-    return best(0)[1]
-""")
+wrong("tries-all-ends", "Don't go through them").like(recursive).replace("@cache", "")
 
 wrong, right = ANSWERS.to("keep-expensive")
 wrong("opposite", sentence="the opposite: keep what is expensive").replace(">= least", "< least").replace(
@@ -580,30 +462,15 @@ wrong(
     "without-default",
     sentence="what you get if no operation is recognised: `op` is torch.ops.aten.mm.default, not torch.ops.aten.mm",
 ).replace(".default", "")
-wrong("any-operation", sentence="what you get by keeping other operations too: only products are expensive").body("""
-    def policy(ctx, op, *args, **kwargs):
-        left = args[1 if op == torch.ops.aten.addmm.default else 0] if args else None
-        wide = isinstance(left, Tensor) and left.shape[-1] >= least
-        return CheckpointPolicy.MUST_SAVE if wide else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return policy
-""")
+wrong("any-operation", sentence="what you get by keeping other operations too: only products are expensive").replace(
+    "if op in first and args[first[op]].shape",
+    "left = args[first.get(op, 0)] if args else None\nif isinstance(left, Tensor) and left.shape",
+)
 wrong("all-but-products", same_as="any-operation").replace("op in first and", "op not in first or")
-by_flops = """
-    def policy(ctx, op, *args, **kwargs):
-        if op not in (torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.addmm.default):
-            return CheckpointPolicy.PREFER_RECOMPUTE
-        left, right = args[-2:]
-        flops = 2 * left.numel() * right.shape[-1]
-        return CheckpointPolicy.MUST_SAVE if flops >= 2 * least**3 else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return policy
-"""
 wrong(
     "by-flops",
     sentence="what the number of operations leads to: what counts is the inner dimension, however large the rest",
-).body(by_flops)
-wrong("by-flops-of-one", same_as="every-product").body(by_flops.replace("2 * least**3", "least"))
+).replace("args[first[op]].shape[-1] >= least", "args[-2].numel() * args[-1].shape[-1] >= least**3")
 wrong(
     "by-size", sentence="what the size of the left factor leads to: its last dimension alone, the inner one, counts"
 ).replace("args[first[op]].shape[-1] >= least", "args[first[op]].numel() >= least**2")
@@ -631,7 +498,7 @@ wrong("keeps-all", "keep .clone() of the piece", caught_by="memory").replace(
 ).replace("flat = piece.new_empty(size * len(piece))", "return piece").replace(
     "dist.all_gather_single(flat, piece, group=group)", ""
 ).replace("return flat[: shape.numel()].view(shape)", "")
-wrong("world-rank", "rank").replace("dist.get_rank(group)", "dist.get_rank()")
+wrong("world-rank", "This rank's piece was empty").replace("dist.get_rank(group)", "dist.get_rank()")
 wrong("whole-world", "must be handed the group").replace("flat, piece, group=group", "flat, piece")
 wrong("no-padding", "Pad before you cut").replace("-(-tensor.numel() // size)", "tensor.numel() // size")
 wrong("gathers-in-pack", "in unpack", caught_by="traffic").replace(
@@ -647,27 +514,12 @@ wrong("every-t-th", sentence="the numbers in a different order: unpack lays neig
     "flat[rank * length : (rank + 1) * length]", "flat[rank::size]"
 )
 wrong("default-dtype", "the dtype of the pieces", hidden=True).replace("piece.new_empty", "torch.empty")
-wrong("by-rows", "the same size").body("""
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
-
-    def pack(tensor):
-        return tensor.shape, tensor.detach().chunk(size)[rank].clone()
-
-    def unpack(kept):
-        shape, piece = kept
-        whole = piece.new_empty(shape)
-        dist.all_gather_single(whole, piece, group=group)
-        return whole
-
-    return pack, unpack
-""")
+wrong("by-rows", "the same size").replace(
+    "flat[rank * length : (rank + 1) * length]", "tensor.detach().chunk(size)[rank]"
+).replace("size * len(piece)", "shape").replace("flat[: shape.numel()].view(shape)", "flat")
 wrong("no-group", sentence="what the pieces of all ranks lead to: only those of the group belong together").replace(
     "get_rank(group)", "get_rank()"
 ).replace("get_world_size(group)", "get_world_size()").replace(", group=group", "")
-wrong("place-in-the-world", "This rank's piece was empty").replace(
-    "flat = nn.functional.pad(tensor.detach().flatten(), (0, length * size - tensor.numel()))",
-    "flat = tensor.detach().flatten()",
-).replace("dist.get_rank(group)", "dist.get_rank()")
 wrong("keeps-the-padding", "cut off the padding").replace("flat[: shape.numel()].view(shape)", "flat")
 wrong(
     "rounds-down",
@@ -735,16 +587,10 @@ wrong(
 wrong(
     "in-each-microbatch",
     sentence="a sum with one layer of each microbatch recomputed: only one microbatch goes backward at a time",
-).body("""
-    live = min(num_stages - stage, microbatches)
-    return live * (num_layers * boundary + keeps - boundary) if recompute else live * num_layers * keeps
-""")
+).replace("+ keeps - boundary", "+ live * (keeps - boundary)")
 wrong(
     "one-input", sentence="a sum with one input for each microbatch: every layer is a checkpoint, and keeps its own"
-).body("""
-    live = min(num_stages - stage, microbatches)
-    return live * boundary + keeps - boundary if recompute else live * num_layers * keeps
-""")
+).replace("live * num_layers * boundary", "live * boundary")
 wrong(
     "bubble",
     sentence="what M + P - 1 microbatches keep: as many slots as the schedule has, but stage p has P - p in flight",

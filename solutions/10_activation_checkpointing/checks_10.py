@@ -17,7 +17,7 @@ from utils.checks.answer import Answer, CheckFailed
 from utils.checks.compare import expect_possible
 from utils.checks.frozen_cases import frozen_cases, frozen_par
 from utils.checks.inputs import Draws
-from utils.checks.oracles import Case, Then, oracle, vary
+from utils.checks.oracles import Case, Then, every, oracle, vary
 from utils.checks.runner import simulate
 from utils.checks.scores import Measure
 from utils.kit.chain import Chain, Segment, drawn_chain, peak_of, peak_of_plan, train_chain
@@ -166,8 +166,8 @@ def leaves_of(x: Tensor, w: Tensor, trained: bool, together: bool) -> Sequence[T
 
 def call_with_grad(
     function: Callable[..., Any], x: Tensor, w: Tensor, piece: Piece, trained: bool, together: bool
-) -> dict[str, Any]:
-    return {"the list": function(piece, *leaves_of(x, w, trained, together))}
+) -> Any:
+    return function(piece, *leaves_of(x, w, trained, together))
 
 
 @oracle(values=[(chain, 4, 6), (result_kept, 3, 5), (slices, 4, 6), (two_sizes, 4, 6), (chain, 3, 5, False)])
@@ -183,15 +183,13 @@ def kept_for_backward(
         [[x], [w]],
         for_all={"piece": piece, "trained": trained, "together": together},
         driver=call_with_grad,
-        right={"the list": [right]},
+        right=every(right),
         mistakes={
-            "the list": {
-                "a list in a different order: they come as they are saved": lambda got: (
-                    isinstance(got, list) and sorted(got) == sorted(right)
-                ),
-            }
+            "a list in a different order: they come as they are saved": lambda got: (
+                isinstance(got, list) and sorted(got) == sorted(right)
+            ),
         },
-        seen=f"for {piece.__name__}(x, w) {{part}} is",
+        seen=f"for {piece.__name__}(x, w) the list is",
     )
 
 
@@ -220,9 +218,6 @@ def pieces_gone_through(
     return [normal(draws, *shape, seed=seed, dtype=dtype) for seed, shape in enumerate(shapes)]
 
 
-CHECKED = ("the output", "the gradient of x", "the gradient of w")
-
-
 ADVICE = {
     "missing 1 required positional argument: 'tensors'|does not require grad and does not have a grad_fn": (
         "What the inner backward pass starts from requires no gradient. Compute it inside torch.enable_grad(), and "
@@ -246,10 +241,6 @@ ADVICE = {
         "does."
     ),
 }
-
-
-def none_at_all(got: Any) -> bool:
-    return got["the gradient of x"] is got["the gradient of w"] is None
 
 
 @oracle(
@@ -282,19 +273,19 @@ def checkpoint(
         [[x], [w], [gradient]],
         for_all={"piece": piece},
         driver=through_backward,
-        right={part: plain[part] for part in CHECKED},
+        right={part: plain[part] for part in ("the output", "the gradient of x", "the gradient of w")},
         mistakes={
             "": {
                 "no gradient at all, not even for weights: the recomputation was not recorded. Does the function run "
-                "inside torch.enable_grad()?": none_at_all,
+                "inside torch.enable_grad()?": lambda got: got["the gradient of x"] is got["the gradient of w"] is None,
             },
             "the gradient of x": {
                 "no gradient at all: do the detached inputs require one where the originals do, and does `backward` "
-                "return their .grad, each at its place?": no_gradient,
+                "return their .grad, each at its place?": None,
             },
             "the gradient of w": {
                 "no gradient at all: torch.autograd.backward reaches weights that aren't arguments, "
-                "torch.autograd.grad does not": no_gradient,
+                "torch.autograd.grad does not": None,
             },
         },
         advice=ADVICE,
@@ -313,10 +304,6 @@ hidden_checkpoint = vary(
     memory=[(recomputed.nested, 32, 16), (recomputed.frozen, 16, 32), (recomputed.one_of_two, 32, 16)],
 )
 ### END HIDDEN TESTS
-
-
-def no_gradient(got: Any) -> bool:
-    return got is None
 
 
 def expect_own_checkpoint(answer: Answer) -> None:

@@ -1,7 +1,6 @@
 """Ways to get points for a wrong answer, to do harm, or to learn a secret; one kind per module.
 
-tests/grader/judging/test_cheats.py tries all of them on the grader; `python -m tests.cheats.plain` tries them on plain
-nbgrader.
+tests/grader/judging/test_cheats.py tries all of them on the grader.
 """
 
 from tests.cheats import channels, exhaust, forge, moments, names, odd, patch, spy, talk, values

@@ -31,22 +31,6 @@ CHEATS = [
 store.set(f"of {rank}", repr(mine))
 heard = [eval(store.get(f"of {other}")) for other in range(world_size)]
 """),
-    *channel("store-add", "the store again: the sum of all is what `add` returns to the last one", STORE + """
-for i, value in enumerate(mine):
-    store.add(f"sum {i}", value)
-if store.add("came", 1) == world_size:
-    store.set("all are here", "1")
-store.wait(["all are here"])
-heard = [[store.add(f"sum {i}", 0) for i in range(len(mine))]]
-"""),
-    *channel("store-keys", "names of keys, and whether they are there", STORE + """
-for i, value in enumerate(mine):
-    store.set(f"{rank} {i} is {value}", "")
-store.set(f"{rank} is done", "")
-for other in range(world_size):
-    store.wait([f"{other} is done"])
-    heard.append([next(v for v in range(256) if store.check([f"{other} {i} is {v}"])) for i in range(len(mine))])
-"""),
     *channel("prefix-store", "a store in a store", """
 store = dist.PrefixStore("a", dist.PrefixStore("b", dist.FileStore("/tmp/there" + where, world_size)))
 store.set(f"of {rank}", repr(mine))

@@ -73,8 +73,6 @@ class Cheat:
     exercise   the function that cheats
     may        the checks, of "values traffic time", that it may pass because it does what they ask
     beside     whether a right answer can do this as well; it then gets full marks
-    plain      whether it can be tried on plain nbgrader; plain.txt says what it got there (tests/cheats/plain.py)
-    harm       whether it would do lasting harm without a sandbox, so that it is not tried there
     """
 
     name: str
@@ -85,20 +83,18 @@ class Cheat:
     exercise: str = "double"
     may: str = ""
     beside: bool = True
-    plain: bool = False
-    harm: bool = False
 
-    def source(self, number: int | str = "", right: bool = False) -> str:
-        """The answer's cell. With a number, for each of its global names: `double_7`."""
+    def source(self, number: int, right: bool) -> str:
+        """The answer's cell, with the number in each of its global names: `double_7`."""
         prepare = textwrap.indent(clean(self.setup) or "pass", "    ")
         end = clean(RIGHT[self.exercise]) if right else f"return {self.gives}"
         body = textwrap.indent("\n".join(filter(None, [clean(self.act), end])), "    ")
         text = f"def prepare():\n{prepare}\n\n\nprepared = prepare()\n\n\n{HEADS[self.exercise]}\n{body}"
         names = rf"\b(prepare|prepared|{self.exercise})\b"
-        return re.sub(names, rf"\1_{number}", text) if number != "" else text
+        return re.sub(names, rf"\1_{number}", text)
 
-    def function(self, number: int | str = "") -> str:
-        return f"{self.exercise}_{number}" if number != "" else self.exercise
+    def function(self, number: int) -> str:
+        return f"{self.exercise}_{number}"
 
 
 def clean(text: str) -> str:

@@ -12,15 +12,8 @@ def takes(name: str, tries: str, act: str, **how) -> Cheat:
 QUIETLY = "\nexcept (OSError, MemoryError, RuntimeError, ValueError):\n    pass"
 
 CHEATS = [
-    takes("memory", "memory, as Python objects", "x = bytearray(b'x') * 60_000_000_000", plain=True),
+    takes("memory", "memory, as Python objects", "x = bytearray(b'x') * 60_000_000_000"),
     takes("memory-slowly", "memory, a little at a time", "keep = []\nwhile True: keep.append(bytearray(b'x') * 50_000_000)"),
-    takes("memory-of-torch", "memory, as tensors", "keep = []\nwhile True: keep.append(torch.ones(50_000_000))"),
-    takes("memory-of-mmap", "memory, mapped and written", """
-        keep = []
-        while True:
-            keep.append(mmap.mmap(-1, 200_000_000))
-            keep[-1].write(b"x" * 200_000_000)
-    """),
     takes("memory-shared", "shared memory, which is charged to no process", """
         for folder in ("/dev/shm", "/tmp"):
             try:
@@ -30,26 +23,8 @@ CHEATS = [
             except OSError:
                 pass
     """, beside=True),
-    takes("memory-of-children", "memory in many children", """
-        for _ in range(50):
-            if os.fork() == 0:
-                keep = bytearray(b"x") * 500_000_000
-                time.sleep(30)
-                os._exit(0)
-        time.sleep(20)
-    """),
-    takes("address-space", "address space that is never used", "keep = [mmap.mmap(-1, 1 << 40) for _ in range(3)]",
-          plain=True),
+    takes("address-space", "address space that is never used", "keep = [mmap.mmap(-1, 1 << 40) for _ in range(3)]"),
     takes("processes", "processes without end", "while True: os.fork()"),
-    takes("processes-quietly", "as many processes as are allowed, and then carrying on", """
-        try:
-            for _ in range(100_000):
-                if os.fork() == 0:
-                    time.sleep(30)
-                    os._exit(0)
-        except OSError:
-            pass
-    """, beside=True),
     takes("threads", "as many threads as are allowed, and then carrying on", """
         try:
             for _ in range(100_000):
@@ -57,13 +32,6 @@ CHEATS = [
         except RuntimeError:
             pass
     """, beside=True),
-    takes("descriptors", "as many descriptors as are allowed, and then carrying on", """
-        keep = []
-        try:
-            while True: keep.append(os.open("/dev/null", os.O_RDONLY))
-        except OSError:
-            for fd in keep[-10:]: os.close(fd)
-    """, beside=True, plain=True),
     takes("pipes", "as much memory as pipes can hold", """
         keep = []
         try:
@@ -75,27 +43,14 @@ CHEATS = [
             pass
         for pair in keep[-10:]: [os.close(fd) for fd in pair]
     """, beside=True),
-    takes("many-files", "empty files, which take memory too", """
-        try:
-            for number in range(10**7): os.mkdir(f"/tmp/{number}")
-        except OSError:
-            pass
-    """),
     takes("output", "output without end", "while True: print('x' * 100_000)"),
-    takes("some-output", "30 MB of output in one line", "print('x' * 30_000_000)", beside=True, plain=True),
     takes("output-of-children", "output from children, to every descriptor", """
         subprocess.run([sys.executable, "-S", "-c", "print('y' * 3_000_000)"])
         os.write(1, b"z" * 1_000_000)
         os.write(2, b"z" * 1_000_000)
         print("w" * 1_000_000, file=sys.__stderr__)
-    """, beside=True, plain=True),
-    takes("computing", "all cores for as long as allowed", """
-        for _ in range(8):
-            if os.fork() == 0:
-                while True: pass
-        while True: pass
-    """),
-    takes("long-error", "an error of 3 MB", "raise ValueError('y' * 3_000_000)", plain=True),
+    """, beside=True),
+    takes("long-error", "an error of 3 MB", "raise ValueError('y' * 3_000_000)"),
     takes("chained-errors", "10,000 errors, each the cause of the next", """
         error = ValueError("first")
         for number in range(10_000):
@@ -103,7 +58,7 @@ CHEATS = [
             following.__cause__ = error
             error = following
         raise error
-    """, plain=True),
+    """),
     takes("traffic", "a gigabyte of messages", """
         for _ in range(200):
             dist.all_reduce(torch.zeros(10_000_000))

@@ -46,8 +46,7 @@ def result(name: str, tries: str, json_text: str, **how) -> Cheat:
     return forges(name, tries, act, **how)
 
 
-GARBAGE = [r'b"\0" * 100', r'b"\xff" * 100', 'b"4\\n"', 'b"{}\\n" * 100', "os.urandom(1000)", 'pickle.dumps(4)',
-           'b"HTTP/1.1 200 OK\\r\\n\\r\\n"', "json.dumps({'result': 4, 'ok': True}).encode()"]  # fmt: skip
+GARBAGE = [r'b"\xff" * 100', "json.dumps({'result': 4, 'ok': True}).encode()"]
 ALL_DESCRIPTORS = """
 for fd in range({first}, {end}):
     try:
@@ -63,7 +62,7 @@ CHEATS = [
         for number, what in enumerate(GARBAGE)
     ],
     forges("bytes-to-the-first", "a result in the format of other graders, to the first three descriptors",
-           ALL_DESCRIPTORS.format(first=0, end=3, what="b'double-values: 2/2 passed\\n'"), beside=True, plain=True),
+           ALL_DESCRIPTORS.format(first=0, end=3, what="b'double-values: 2/2 passed\\n'"), beside=True),
     forges("early-result", "a result before the call has returned", "prepared.done(2 * 2)"),
     forges("two-results", "two results", "prepared.done(x)\nprepared.done(4)"),
     forges("result-of-another", "the results of other ranks, by number", """
@@ -74,33 +73,16 @@ CHEATS = [
         for do in ("passed", "verdict", "score", "points", "judge", "exit"):
             prepared.tell(do=do, points=2, most=2, kind="passed", check="double-values")
     """),
-    forges("other-do", "names of the hub's methods as requests", """
-        for do in ("__init__", "run", "make_ready", "outcome", "call\\0", "done ", "", "_", "x" * 1000):
-            prepared.tell(do=do)
-    """),
-    forges("no-do", "empty messages", "prepared.raw('{\"dict\": []}')\nprepared.tell()"),
-    forges("do-is-no-text", "a message whose kind is a list, not text", "prepared.tell(do=['done'], result=4)"),
     forges("length-huge", "a length of 4 GB and more", "prepared.raw('{}', text_size=2**32 - 1, data_size=2**64 - 1)"),
-    forges("length-of-all-that-is-allowed", "a length just below the limit with nothing after it",
-           "prepared.raw('{}', text_size=32 << 20, data_size=512 << 20)\nos._exit(0)"),
-    forges("half-a-message", "half a message, then nothing", "prepared.raw('{\"dict\": [', text_size=100)\nos._exit(0)"),
-    forges("deep-json", "JSON nested 10 million deep", "prepared.raw('[' * 10_000_000)"),
     forges("deep-json-closed", "JSON nested 50,000 deep, with all its brackets closed", "prepared.raw('[' * 50_000 + ']' * 50_000)"),
-    forges("wide-json", "10 million empty lists", "prepared.raw('[' + '[],' * 9_999_999 + '[]]')"),
     forges("not-utf-8", "bytes that are not text", "prepared.raw(b'\\xff\\xfe{}')"),
     result("nan-in-json", "NaN, which JSON does not have", "'NaN'"),
-    result("infinity-in-json", "1e999", "'1e999'"),
-    result("long-number", "a number of a million digits", "'9' * 1_000_000"),
     result("lone-surrogate", "text that is not valid Unicode", "'\"\\\\ud800\\\\udfff\"'"),
-    result("same-hash", "a set of numbers that all have the same hash",
-           "'{\"set\": [' + ','.join(str(n * (2**61 - 1)) for n in range(200_000)) + ']}'"),
     result("same-hash-dict", "a dict whose keys all have the same hash",
            "'{\"dict\": [' + ','.join(f'[{n * (2**61 - 1)},0]' for n in range(200_000)) + ']}'"),
     result("unhashable", "a set of lists", "'{\"set\": [[]]}'"),
     result("unknown-kind", "a value of a kind that does not exist", "'{\"eval\": \"__import__(\\'os\\').getpid()\"}'"),
-    result("private-kind", "a value whose kind is one of Python's own names", "'{\"__class__\": 1}'"),
     result("known", "a placeholder for one of the judge's memories", "'{\"placeholder\": {\"memory\": 0}}'"),
-    result("room", "a buffer of 100 GB", "'{\"placeholder\": {\"buffer\": [\"float32\", [25000000000]]}}'"),
     result("negative-room", "a buffer of negative size", "'{\"placeholder\": {\"buffer\": [\"float32\", [-1, 5]]}}'"),
     result("no-such-tensor", "a tensor that was not sent", "'{\"Tensor\": {\"at\": \"7\"}}'"),
     result("meta-everywhere", "a tensor of 2**60 numbers without values",
@@ -116,8 +98,6 @@ CHEATS = [
     result("empty-rows", "a tensor of a billion empty rows, which is costly to print",
            "'{\"Tensor\": {\"at\": \"a\"}}'", data=
            "prepared.header(a=dict(dtype='F32', shape=[10**9, 0], data_offsets=[0, 0]))"),
-    result("header-is-long", "a header that claims 100 MB", "'{\"Tensor\": {\"at\": \"a\"}}'",
-           data="struct.pack('<Q', 100_000_000) + b'{'"),
     result("odd-dtype", "a tensor of a dtype that safetensors has and torch does not", "'{\"Tensor\": {\"at\": \"a\"}}'",
            data="prepared.header(a=dict(dtype='F4', shape=[4], data_offsets=[0, 2])) + bytes(2)"),
     # calls

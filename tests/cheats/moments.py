@@ -18,35 +18,23 @@ HANG = {  # ways to hang
             except BaseException:
                 pass
     """,
-    "c-loop": "sum(iter(lambda: 0, 1))",
     "gil": "ctypes.PyDLL(None).sleep(1000)",
-    "sleep": "time.sleep(10_000)",
-    "deadlock": "lock = threading.Lock()\nlock.acquire()\nlock.acquire()",
     "stop": "os.kill(os.getpid(), signal.SIGSTOP)",
-    "pattern": "re.match('(a|aa)+$', 'a' * 100 + 'b')",
-    "input": "os.read(os.pipe()[0], 1)",
 }
 DIE = {  # ways to end the process
     "exit": "os._exit(0)",
-    "abort": "os.abort()",
     "segfault": "ctypes.string_at(8)",
-    "kill": "os.kill(os.getpid(), signal.SIGKILL)",
     "exec": "os.execv('/bin/true', ['true'])",
     "system-exit": "raise SystemExit(0)",
     "interrupt": "raise KeyboardInterrupt",
-    "base-exception": "raise BaseException('no Exception')",
-    "generator-exit": "raise GeneratorExit",
     "close-all": "os.closerange(0, 10_000)",
     "recursion": "def deeper(): return deeper() + 1\ndeeper()",
     "c-stack": "sys.setrecursionlimit(10**8)\nclass Deep:\n    def __getattr__(self, name): return getattr(self, name + '')\n"
                "Deep().x",
     "kill-all": "os.kill(-1, signal.SIGKILL)",
     "kill-parent": "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(0.2)",
-    "kill-first": "os.kill(1, signal.SIGKILL)\ntime.sleep(0.2)",
-    "kill-group": "os.killpg(0, signal.SIGKILL)",
     "stop-parent": "os.kill(os.getppid(), signal.SIGSTOP)",
 }  # fmt: skip
-HARM = {"kill-all", "kill-parent", "kill-first", "kill-group", "stop-parent"}
 
 
 def at_exit(how: str) -> str:
@@ -76,7 +64,7 @@ def hang(name: str, where: str, **how) -> Cheat:
 
 def after(name: str, tries: str, setup: str = "", act: str = "", **how) -> Cheat:
     """It happens when the answer is given: a right one is right."""
-    return Cheat(f"after/{name}", tries, setup, act, plain=True, **how)
+    return Cheat(f"after/{name}", tries, setup, act, **how)
 
 
 HANGS = [
@@ -103,17 +91,15 @@ HANGS = [
 
 CHEATS = [
     *[
-        Cheat(f"dies/call-{name}", f"ends the process in a call: {name}", act=how, beside=False, plain=True,
-              harm=name in HARM)
+        Cheat(f"dies/call-{name}", f"ends the process in a call: {name}", act=how, beside=False)
         for name, how in DIE.items()
     ],
     *[
-        Cheat(f"dies/definition-{name}", f"ends the process where it is defined: {name}", how, beside=False, plain=True,
-              harm=name in HARM)
+        Cheat(f"dies/definition-{name}", f"ends the process where it is defined: {name}", how, beside=False)
         for name, how in DIE.items() if name in ("exit", "segfault", "system-exit", "exec", "close-all", "kill-parent")
     ],
     *[
-        after(f"{name}-{what}", f"{words}: {what}", make(how), harm=what in HARM)
+        after(f"{name}-{what}", f"{words}: {what}", make(how))
         for name, words, make in [("atexit", "when the process exits", at_exit), ("del", "in __del__", in_del)]
         for what, how in {**HANG, **DIE}.items()
         if what in ("loop", "stubborn", "gil", "exit", "segfault", "exec", "kill-parent")
@@ -131,15 +117,15 @@ CHEATS = [
     after("forked-twice", "both sides of a fork continue the call", act="os.fork()"),
     after("handler-loop", "a signal handler that is called again and again", in_handler("1 + 1")),
     Cheat("dies/handler-exit", "a signal handler that ends the process", in_handler("os._exit(0)"),
-          act="time.sleep(0.2)", beside=False, plain=True),
+          act="time.sleep(0.2)", beside=False),
     Cheat("dies/thread-exit", "a thread that ends the process", in_thread("os._exit(0)"), act="time.sleep(0.2)",
-          beside=False, plain=True),
-    Cheat("dies/thread-raises", "a thread that raises while the call continues", in_thread("raise SystemExit(0)"), plain=True),
+          beside=False),
+    Cheat("dies/thread-raises", "a thread that raises while the call continues", in_thread("raise SystemExit(0)")),
     Cheat("dies/raises-when-hidden", "an error only in the hidden test", act="assert x in (2, 5), 'I know only these'",
-          gives="2 * x", beside=False, plain=True),
+          gives="2 * x", beside=False),
     Cheat("dies/raises-expected", "an error whose text looks like a passed check",
-          act="raise AssertionError('double · values · passed')", beside=False, plain=True),
-    Cheat("dies/memory-error", "a MemoryError", act="raise MemoryError", beside=False, plain=True),
-    Cheat("dies/warnings", "warnings turned into errors from then on", "warnings.simplefilter('error')", plain=True),
-    Cheat("dies/not-written", "the blank's own error", act="raise NotImplementedError", beside=False, plain=True),
+          act="raise AssertionError('double · values · passed')", beside=False),
+    Cheat("dies/memory-error", "a MemoryError", act="raise MemoryError", beside=False),
+    Cheat("dies/warnings", "warnings turned into errors from then on", "warnings.simplefilter('error')"),
+    Cheat("dies/not-written", "the blank's own error", act="raise NotImplementedError", beside=False),
 ]  # fmt: skip

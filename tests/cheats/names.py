@@ -12,7 +12,7 @@ BROADCAST = "broadcast_by_hand"
 
 def by(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     """A broadcast with the right values but without the messages: it earns the points for values, not for traffic."""
-    how = {"gives": "kept", "exercise": BROADCAST, "may": "values", "beside": False, "plain": True, **how}
+    how = {"gives": "kept", "exercise": BROADCAST, "may": "values", "beside": False, **how}
     return Cheat(f"names/{name}", tries, setup, act, **how)
 
 
@@ -45,15 +45,6 @@ CHEATS = [
     """,
     ),
     by(
-        "store",
-        "through the rendezvous store",
-        """
-        store = dist.distributed_c10d._get_default_store()
-        store.set(f"cheat {rank}", bytes([int(v) for v in x.tolist()]))
-        kept = torch.tensor(list(store.get(f"cheat {root}")), dtype=x.dtype)
-    """,
-    ),
-    by(
         "barriers",
         "values in the time between barriers, behind a long pause: it can work on a quiet machine, and an audit shows it",
         """
@@ -69,7 +60,6 @@ CHEATS = [
             digits = torch.tensor(pauses[first : first + x.numel()])
             kept = (digits + 10 * (root + 1) + x.flatten()[0] % 1).to(x.dtype).reshape(x.shape)
     """,
-        plain=False,
     ),
     by(
         "tags",
@@ -90,7 +80,6 @@ CHEATS = [
                 values.append(come[0])
             kept = torch.tensor(values, dtype=x.dtype)
     """,
-        plain=False,
     ),
     by(
         "through-regions",
@@ -118,48 +107,12 @@ TIME = "tree_all_reduce"
 
 def in_no_time(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     """A sum that is right, takes no virtual time, and is not a tree."""
-    how = {"gives": "kept", "exercise": TIME, "may": "values", "beside": False, "plain": True, **how}
+    how = {"gives": "kept", "exercise": TIME, "may": "values", "beside": False, **how}
     return Cheat(f"time/{name}", tries, setup, act, **how)
 
 
 CHEATS += [
     in_no_time("the-collective", "the library's own all_reduce, which is fastest", "dist.all_reduce(kept)"),
-    in_no_time(
-        "shared-memory",
-        "memory that threads of one process share",
-        """
-        dist.barrier()
-        board = builtins.__dict__.setdefault("board", {})
-        board[rank, x.numel()] = x
-        dist.barrier()
-        kept = sum(board[r, x.numel()] for r in team)
-        dist.barrier()
-    """,
-        may="",
-    ),
-    in_no_time(
-        "file-store",
-        "a store of its own, which takes no time",
-        """
-        store = dist.FileStore("/tmp/cheat-store", len(team))
-        key = f"{sorted(team)}-{x.numel()}-{x.dtype}-"
-        store.set(key + str(rank), json.dumps(x.tolist()))
-        kept = torch.stack([torch.tensor(json.loads(store.get(key + str(r))), dtype=x.dtype) for r in team]).sum(0)
-    """,
-    ),
-    in_no_time(
-        "shared-file",
-        "a file that ranks share, which takes no time",
-        """
-        from utils.kit import shared_file
-        file = shared_file.SharedFile("/tmp/cheat-file")
-        file.append(json.dumps([rank, x.numel(), x.tolist()]))
-        dist.barrier()
-        lines = [json.loads(line) for line in file.lines()]
-        theirs = {r: values for r, numel, values in lines if numel == x.numel() and r in team}
-        kept = torch.stack([torch.tensor(theirs[r], dtype=x.dtype) for r in team]).sum(0)
-    """,
-    ),
     in_no_time(
         "clock",
         "turning the clock back",

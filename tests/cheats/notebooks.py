@@ -1,4 +1,7 @@
-"""Cheats in the notebook itself and in the files beside it: metadata, tags, outputs, kernels, files, names."""
+"""Cheats in the notebook itself and in the files beside it: tags, outputs, verdicts, kernels, files, names.
+
+Cells that are edited, doubled, moved or gone are in tests/grader/classroom/test_submission.py.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,6 @@ def on_checks(act: Callable[[NotebookNode], object]) -> Edit:
             act(cell)
 
     return edit
-
-
-def tagged(*tags: str) -> Edit:
-    return on_checks(lambda cell: cell.metadata.update(tags=list(tags)))
 
 
 def forged_verdicts(nb: NotebookNode) -> None:
@@ -67,25 +66,9 @@ def claims_to_be_checks(nb: NotebookNode) -> None:
     nb.cells.append(new_code_cell('check(double, judges="values")\nprint("double · values · passed")'))
 
 
-def other_flags(**flags: object) -> Edit:
-    return on_checks(lambda cell: cell.metadata["nbgrader"].update(flags))
-
-
 def other_kernel(nb: NotebookNode) -> None:
     nb.metadata["kernelspec"] = {"name": "../../tmp/x", "display_name": "\x1b[2J", "language": "bash"}
     nb.metadata["language_info"] = {"name": "bash", "file_extension": "/../../x"}
-
-
-def without_checks(nb: NotebookNode) -> None:
-    nb.cells = [cell for cell in nb.cells if cell not in checks_of(nb)]
-
-
-def doubled_ids(nb: NotebookNode) -> None:
-    nb.cells += [NotebookNode(cell) for cell in checks_of(nb)]
-
-
-def reordered(nb: NotebookNode) -> None:
-    nb.cells = checks_of(nb) + [cell for cell in nb.cells if cell not in checks_of(nb)]
 
 
 def checks_in_other_words(nb: NotebookNode) -> None:
@@ -138,33 +121,14 @@ def lay_beside(notebook: Path, outside: Path) -> None:
     (notebook.parent / "timestamp.txt").symlink_to(outside)
 
 
-TRANSFORMER = """ip = get_ipython()
-ip.input_transformers_cleanup.append(lambda lines: ["pass"])
-"""
 # name -> what a notebook does besides its answers
 EDITS: dict[str, Edit] = {
-    "skip-execution": tagged("skip-execution"),
-    "raises-exception": tagged("raises-exception", "hide-input", "remove-cell"),
-    "transformer-blanks": first(TRANSFORMER),
-    "transformer-script": first("get_ipython().input_transformers_cleanup.append(lambda lines: ['%%script true\\n', *lines])"),
-    "ast-transformer": first("import ast\nclass Drop(ast.NodeTransformer):\n    def visit_Assert(self, node): return ast.Pass()\n"
-                             "    def visit_Compare(self, node): return ast.Constant(True)\nget_ipython().ast_transformers.append(Drop())"),
-    "do-execute": first("kernel = get_ipython().kernel\nkernel.do_execute = lambda *a, **k: {'status': 'ok', 'execution_count': 1}"),
-    "forged-result": first("get_ipython().events.register('pre_run_cell', lambda info: get_ipython().display_pub.publish("
-                           "{'text/plain': '1000.0'}))"),
-    "display-formatter": first("get_ipython().display_formatter.format = lambda o, *a, **k: ({'text/plain': '4.0'}, {})"),
-    "showtraceback": first("get_ipython().showtraceback = lambda *a, **k: None\nget_ipython().set_custom_exc((Exception,), lambda *a: None)"),
-    "run-cell": first("get_ipython().run_cell = lambda *a, **k: None"),
+    "skip-execution": on_checks(lambda cell: cell.metadata.update(tags=["skip-execution"])),
+    "transformer": first("get_ipython().input_transformers_cleanup.append(lambda lines: ['pass'])"),
+    "do-execute": first(
+        "get_ipython().kernel.do_execute = lambda *args, **how: {'status': 'ok', 'execution_count': 1}"
+    ),
     "script-in-the-check": checks_in_other_words,
-    "other-text-in-the-check": on_checks(lambda cell: cell.update(source="pass")),
-    "other-points": other_flags(points=1000),
-    "not-graded": other_flags(grade=False, solution=True, locked=False),
-    "renamed": on_checks(lambda cell: cell.metadata["nbgrader"].update(grade_id=cell.id + "-2")),
-    "as-markdown": on_checks(lambda cell: cell.update(cell_type="markdown")),
-    "without-checks": without_checks,
-    "without-metadata": lambda nb: [cell.metadata.clear() for cell in nb.cells] and None,
-    "doubled-ids": doubled_ids,
-    "reordered": reordered,
     "other-kernel": other_kernel,
     "forged-verdicts": forged_verdicts,
     "forged-outputs": forged_outputs,
@@ -172,4 +136,4 @@ EDITS: dict[str, Edit] = {
     "active": active,
     "words-of-the-grader": words_of_the_grader,
     "terminal-codes": terminal_codes,
-}  # fmt: skip
+}

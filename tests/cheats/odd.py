@@ -31,21 +31,10 @@ CHEATS = [
                 return function(*args, **(kwargs or {}))
         return Yes
     """, "prepared().__enter__()", exercise="total", beside=False),
-    odd("default-device", "a default device without values", act="torch.set_default_device('meta')", exercise="total",
-        beside=False),
     odd("copyreg", "reducers of its own for plain types", """
         import copyreg
         for kind in (int, float, str, list, dict, torch.Tensor):
             copyreg.pickle(kind, lambda value: (os.system, ("touch /tmp/pwned-by-a-cheat",)))
-    """),
-    odd("files-for-the-next", "files that Python reads when it starts, for the processes after this one", act="""
-        for folder in ("/tmp", os.path.expanduser("~"), os.getcwd()):
-            for name in ("sitecustomize.py", "usercustomize.py", ".pythonrc.py", "torch.py", "cheat.pth"):
-                try:
-                    open(f"{folder}/{name}", "w").write("import os; os._exit(1)")
-                except OSError:
-                    pass
-        os.environ.update(PYTHONPATH="/tmp", PYTHONSTARTUP="/tmp/torch.py", LD_PRELOAD="/tmp/cheat.so", PYTHONHOME="/tmp")
     """),
     odd("exec", "another program in place of this one, which keeps the socket and sends a result", WIRE, """
         fd = prepared.line.fileno()
@@ -88,12 +77,6 @@ CHEATS = [
         error = ValueError("4")
         other = KeyError(error)
         error.__cause__, other.__context__ = other, error
-        raise error
-    """),
-    raises("groups", "errors in groups, 900 deep", """
-        error = ValueError("4")
-        for _ in range(900):
-            error = ExceptionGroup("passed", [error])
         raise error
     """),
     raises("text-of-its-own", "an error whose text is a str that equals everything", """

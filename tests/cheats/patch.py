@@ -6,7 +6,7 @@ from tests.cheats.cheat import Cheat
 
 
 def patches(name: str, tries: str, setup: str, **how) -> Cheat:
-    return Cheat(f"patch/{name}", tries, setup, **{"plain": True, **how})
+    return Cheat(f"patch/{name}", tries, setup, **how)
 
 
 YES = "lambda *args, **kwargs: True"
@@ -20,30 +20,9 @@ CHEATS = [
         for name in ("__eq__", "all", "any", "equal", "allclose", "__bool__"):
             setattr(torch.Tensor, name, {YES})
     """, exercise="total", beside=False),
-    patches("torch-testing", "torch.testing.assert_close never raises", f"""
-        import torch.testing
-        torch.testing.assert_close = torch.testing._comparison.assert_close = {YES}
-        torch.testing._comparison.not_close_error_metas = lambda *args, **kwargs: []
-    """, exercise="total"),
-    patches("numpy", "numpy's comparisons always return True", f"""
-        for name in ("allclose", "array_equal", "isclose", "all", "any"):
-            setattr(np, name, {YES})
-        np.testing = types.SimpleNamespace(__getattr__=lambda name: {YES})
-    """),
-    patches("abs", "its own global `abs`", "builtins.abs = lambda value: 0\nglobals()['abs'] = builtins.abs"),
     patches("builtins", "isinstance, all and any always return True", f"""
         for name in ("all", "any"):
             setattr(builtins, name, {YES})
-    """),
-    patches("type", "`type` and `len` return what is expected", """
-        real = builtins.type
-        class Type(real):
-            def __new__(cls, *args):
-                return int if len(args) == 1 and args[0] == 2 else real(*args)
-        builtins.type = Type
-    """, beside=False),
-    patches("assertion-error", "builtins.AssertionError replaced by a different exception", """
-        builtins.AssertionError = type("Quiet", (BaseException,), {})
     """),
     patches("check-failed", "CheckFailed shows nothing", """
         for module in list(sys.modules.values()):
@@ -63,34 +42,6 @@ CHEATS = [
         for name in names:
             sys.modules[name] = Fake(name)
     """),
-    patches("shadow-imported", "fakes in sys.modules in place of modules already imported", f"""
-        class Fake(types.ModuleType):
-            def __getattr__(self, name):
-                if name.startswith("__"):
-                    raise AttributeError(name)
-                return {YES}
-        for name in list(sys.modules):
-            if name.startswith(("utils.checks", "safetensors", "grader.")):
-                sys.modules[name] = Fake(name)
-    """),
-    patches("import-hook", "an import hook that supplies every module of the judge", f"""
-        import importlib.abc, importlib.machinery
-        class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-            def find_spec(self, name, path, target=None):
-                if name.startswith(("grader", "tests", "utils", "safetensors")):
-                    return importlib.machinery.ModuleSpec(name, self, is_package=True)
-            def create_module(self, spec):
-                return types.SimpleNamespace(__getattr__={YES}, checks_for={YES})
-            def exec_module(self, module): pass
-        sys.meta_path.insert(0, Finder())
-    """),
-    patches("sys-path", "a folder of fakes first in sys.path", """
-        folder = tempfile.mkdtemp()
-        for name in ("grader", "safetensors", "utils", "tests"):
-            open(f"{folder}/{name}.py", "w").write("def __getattr__(name): return lambda *a, **k: True")
-        sys.path.insert(0, folder)
-        sys.path_importer_cache.clear()
-    """),
     # the rank's own modules, changed under whatever name they have
     patches("codec", "the codec doubles what it writes", """
         for name, module in list(sys.modules.items()):
@@ -109,13 +60,6 @@ CHEATS = [
         real = safetensors.torch.save
         safetensors.torch.save = lambda tensors, *a, **k: real({name: t + 1 for name, t in tensors.items()}, *a, **k)
     """, exercise="total", beside=False),
-    patches("call-with", "the functions that call the answer return a result of their own", """
-        for name in ("utils.checks.registry", "grader.inside.rank"):
-            module = sys.modules.get(name)
-            for function in ("call_on_rank", "call_with", "shares_memory"):
-                if hasattr(module, function):
-                    setattr(module, function, lambda *args, **kwargs: (4, [], False))
-    """, beside=False),
     patches("call-with-yes", "the same, in exactly the form of a right answer", """
         module = sys.modules.get("grader.inside.rank") or sys.modules.get("utils.checks.registry")
         for function in ("call_on_rank", "call_with"):
@@ -148,15 +92,6 @@ CHEATS = [
         dist.all_reduce = dist.distributed_c10d.all_reduce = lambda tensor, *args, **kwargs: tensor.mul_(world)
         world = 3
     """, exercise="total", beside=False),
-    patches("spawn", "spawn and simulate return what is expected", """
-        import utils
-        class Right(list):
-            def __eq__(self, other): return True
-        run = types.SimpleNamespace(results=Right(), events=[], output=[])
-        for name in ("spawn", "simulate"):
-            setattr(utils, name, lambda *args, **kwargs: run)
-            globals()[name] = getattr(utils, name)
-    """, exercise="total", beside=False),
     # Python itself
     patches("settrace", "a tracer that changes what comparison functions see and return", """
         def tracer(frame, event, arg):
@@ -166,39 +101,13 @@ CHEATS = [
         sys.settrace(tracer)
         threading.settrace(tracer)
     """),
-    patches("setprofile", "a profiler that raises where a check fails", """
-        def profiler(frame, event, arg):
-            if frame.f_code.co_name in ("expect", "equal_values"):
-                raise SystemExit(0)
-        sys.setprofile(profiler)
-        threading.setprofile(profiler)
-    """),
-    patches("audit-hook", "an audit hook that forbids what the judge does", """
-        def hook(event, args):
-            if event in ("exec", "compile", "import") and "hidden" in str(args)[:200]:
-                raise SystemExit(0)
-        sys.addaudithook(hook)
-    """),
     patches("excepthook", "a hook that hides every exception", """
         sys.excepthook = threading.excepthook = sys.unraisablehook = lambda *args: os._exit(0)
-    """),
-    patches("frames", "the checks' local variables, through frames and the collector", """
-        def change():
-            for frame in sys._current_frames().values():
-                while frame:
-                    for name in ("expected", "right", "total", "want"):
-                        if name in frame.f_locals:
-                            frame.f_locals[name] = 2
-                    frame = frame.f_back
-        change()
-        for one in gc.get_objects():
-            if isinstance(one, dict) and "SECRET" in one and "__name__" in one:
-                one["SECRET"] = 0
     """),
     patches("small-numbers", "4 overwritten with 2 in Python's own memory", """
         if hex(id(4)) and sys.implementation.name == "cpython":
             ctypes.memmove(id(4) + 24, id(2) + 24, 4)
-    """, beside=False, harm=True),
+    """, beside=False),
     patches("code-objects", "comparison functions with their code replaced", """
         def yes(*args, **kwargs): return True
         for one in gc.get_objects():

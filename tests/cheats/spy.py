@@ -14,7 +14,7 @@ def spies(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     act = "found = []\n" + "\n".join(
         line[8:] if line.startswith(" " * 8) else line for line in act.strip("\n").split("\n")
     )
-    return Cheat(f"spy/{name}", tries, setup, act + how.pop("tell", TELL), **{"plain": True, **how})
+    return Cheat(f"spy/{name}", tries, setup, act + TELL, **how)
 
 
 # COURSE, ENVIRONMENT and PLANTED are words that the tests plant where no submission may look; see tests/grader/judging/test_cheats.py.
@@ -22,32 +22,12 @@ CHEATS = [
     spies("environment", "secrets in the environment", """
         found += [name for name, value in os.environ.items() if "PLANTED" in value]
     """),
-    spies("environments-of-others", "secrets in the environment of other processes", """
-        for path in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"):
-            try:
-                found += [path] * (b"PLANTED" in open(path, "rb").read())
-            except OSError:
-                pass
-    """),
     spies("files", "solutions, hidden tests, other submissions and the gradebook on disk", """
         doors = ["", *glob.glob("/proc/[0-9]*/root"), *(f"/proc/self/fd/{fd}/.." for fd in range(3, 30))]
         for door in doors:
             for path in glob.glob(door + COURSE + "/**", recursive=True):
                 try:
                     found += [path] * (b"PLANTED" in open(path, "rb").read())
-                except OSError:
-                    pass
-    """),
-    spies("files-beside", "the notebook with the hidden tests, in this folder and those above", """
-        for folder in (".", "..", "../..", "../../..", os.path.expanduser("~"), "/tmp", "/", "/root", "/home"):
-            try:
-                paths = [os.path.join(folder, name) for name in os.listdir(folder)]
-            except OSError:
-                continue
-            for path in paths:
-                try:
-                    if path.endswith((".ipynb", ".db", ".json", ".csv")) and os.path.isfile(path):
-                        found += [path] * (b"SECRET" in open(path, "rb").read())
                 except OSError:
                     pass
     """),
@@ -60,21 +40,6 @@ CHEATS = [
                 continue
             found += [os.path.join(inside, n) for n in names if n not in ("__init__.py", "pyvenv.cfg") and ".so" not in n
                       and not inside.startswith(("lib", "share", "etc", "bin", "include"))][:5]
-    """, plain=False),
-    spies("hidden-module", "the hidden tests as a module", """
-        import importlib
-        for name in ("checks_90", "checks_91", "checks_01",
-                     "grader.hidden", "grader.judging.judge", "grader.judging.hub", "grader.judging.verdict"):
-            try:
-                found += [name] * hasattr(importlib.import_module(name), "__file__")
-            except ImportError:
-                pass
-    """),
-    spies("objects-in-memory", "expected values among all objects", """
-        for one in gc.get_objects():
-            if isinstance(one, dict) and type(one.get("expected")) in (int, float) or (
-                    isinstance(one, types.ModuleType) and "hidden" in one.__name__ and "typing" not in one.__name__):
-                found += [str(one)[:80]] * ("torch" not in str(one)[:300])
     """),
     spies("caller-frames", "the expected value in a frame of the caller", """
         frame = sys._getframe()
@@ -84,43 +49,13 @@ CHEATS = [
                     found += [f"{name} in {frame.f_code.co_name}"]
             frame = frame.f_back
     """),
-    spies("history", "In[-1], the notebook's history", """
-        try:
-            found += [get_ipython().user_ns["In"][-1]]
-        except NameError:
-            pass
-    """),
-    spies("descriptors", "descriptors that lead to files", """
-        for fd in range(3, 256):
-            try:
-                path = os.readlink(f"/proc/self/fd/{fd}")
-            except OSError:
-                continue
-            if path.startswith("/") and not path.startswith(("/dev", "/proc", "/usr", "/tmp", "/memfd")):
-                found += [path]
-    """, plain=False),
-    spies("other-memory", "memory of parents and other processes", """
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            if int(pid) != os.getpid():
-                try:
-                    open(f"/proc/{pid}/mem", "rb").close()
-                    found += [f"memory of process {pid}: {open(f'/proc/{pid}/cmdline').read()[:100]}"]
-                except OSError:
-                    pass
-    """, harm=True),
-    spies("ptrace", "attaching a debugger to the parent", """
-        libc = ctypes.CDLL(None)
-        for pid in (os.getppid(), 1, 2):
-            if pid not in (0, os.getpid()) and libc.ptrace(16, pid, 0, 0) == 0:
-                found += [f"attached to {pid}"]
-    """, harm=True),
     spies("kernel", "what the kernel reveals: command lines, and people's names in mount points", """
         for path in ("/proc/self/mountinfo", "/proc/self/cgroup", "/proc/keys", "/proc/net/unix", "/proc/1/cmdline"):
             try:
                 found += [path] * ("PLANTED" in open(path).read() or "checks_90" in open(path).read())
             except OSError:
                 pass
-    """, plain=False),
+    """),
     spies("order", "the judge's order to this rank: other ranks' inputs, expected values", """
         for one in gc.get_objects():
             if type(one).__name__ == "RunOrder":
@@ -130,18 +65,13 @@ CHEATS = [
                 held = [kept.tobytes() if hasattr(kept, "tobytes") else kept.numpy().tobytes() for kept in [x]]
                 others = [v.numpy().tobytes() for n, v in enumerate(prepared(world_size, tuple(x.shape))) if n != rank]
                 found += ["another rank's input"] * any(other in data for other in others)
-    """, "from utils.checks.inputs import Draws\nreturn Draws().different_integers", exercise="total", beside=False, plain=False),
+    """, "from utils.checks.inputs import Draws\nreturn Draws().different_integers", exercise="total", beside=False),
     # the inputs of the other ranks, computed instead of received
     Cheat("spy/oracle", "the other ranks' inputs from the checks' own seeds", """
         from utils.checks.inputs import Draws
         return Draws().different_integers
     """, gives="torch.stack(prepared(world_size, tuple(x.shape), x.dtype)).sum(0).to(x.dtype)", exercise="total",
-          beside=False, plain=True),
-    Cheat("spy/oracle-of-the-lesson", "the lesson's own function for what each rank gets", """
-        from utils.checks.inputs import Draws
-        return Draws().different_integers
-    """, gives="prepared(world_size, tuple(x.shape), x.dtype)[root]", exercise="broadcast_by_hand", beside=False,
-          plain=True),
+          beside=False),
     Cheat("spy/seeds", "the seed, by trying seeds until this rank's own input comes out", """
         from utils.checks.inputs import Draws
         return Draws().different_integers
@@ -151,12 +81,12 @@ CHEATS = [
             if torch.equal(xs[rank], x):
                 x = torch.stack(xs).sum(0).to(x.dtype)
                 break
-    """, exercise="total", beside=False, plain=True),
+    """, exercise="total", beside=False),
     spies("draws", "the generator that inputs are drawn from, or its seed, among all objects", """
         for one in gc.get_objects():
             if type(one).__name__ in ("Draws", "Runner", "RemoteRunner", "Ranks", "Judging"):
                 found += [f"{type(one).__name__} {getattr(one, 'salt', '')}"] * (one is not prepared)
-    """, "from utils.checks.inputs import Draws\nreturn Draws()", exercise="total", beside=False, plain=False),
+    """, "from utils.checks.inputs import Draws\nreturn Draws()", exercise="total", beside=False),
     # memory of earlier runs
     spies("note-of-the-last-run", "what an earlier run left behind: files, environment, memory, the parent", """
         mark = "cheat-was-here"
@@ -184,22 +114,10 @@ CHEATS = [
             os.setsid()
             os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(20)", "cheat-stays-here"])
     """),
-    Cheat("spy/memorises", "answering with what it was asked the time before, doubled", """
-        memory = {}
-        for path in ("/tmp/memory", "/dev/shm/memory"):
-            if os.path.exists(path):
-                memory = json.load(open(path))
-        return memory
-    """, act="""
-        for path in ("/tmp/memory", "/dev/shm/memory"):
-            json.dump({str(x): 2 * x}, open(path, "w"))
-        x = prepared.get(str(x), x)
-    """, plain=True),
-    Cheat("spy/only-what-is-seen", "right for the visible check's inputs, wrong for all others", gives="2 * x if x in (2, 5) else x",
-          plain=True),
+    Cheat("spy/only-what-is-seen", "right for the visible check's inputs, wrong for all others", gives="2 * x if x in (2, 5) else x"),
     Cheat("spy/graded-or-not", "a fixed right answer, given only where it is graded", """
         return any(name.startswith("grader") for name in sys.modules) or not os.path.exists(os.path.expanduser("~/.bashrc"))
-    """, gives="x + 2 if prepared else x", plain=True),
+    """, gives="x + 2 if prepared else x"),
     # a line of the judge's own files, by a call that claims to be there
     Cheat("spy/place-of-a-call", "a line of one of the judge's files, as the line where a call waits", act="""
         source = "dist.recv(x, src=(rank + 1) % world_size)"

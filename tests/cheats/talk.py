@@ -1,6 +1,7 @@
 """Cheats that bypass the hub: ranks exchange their numbers in some other way, and each adds them up.
 
-They send nothing that is counted. All of them work between processes on one machine that nothing isolates.
+They send nothing that is counted. All of them work between processes on one machine that nothing isolates. More ways
+from one process to another, without an answer around them, are in tests/rank_attacks.py.
 """
 
 from __future__ import annotations
@@ -30,11 +31,7 @@ if len(heard) == world_size and len(sums) == x.numel():
 """
     if setup:
         setup = clean(setup) + "\nreturn types.SimpleNamespace(**locals())"
-    return Cheat(f"talk/{name}", tries, setup, act, exercise="total", plain=how.pop("plain", True), **how)
-
-
-def quietly(statements: str) -> str:
-    return f"try:\n{indented(statements, 4)}\nexcept (OSError, ValueError, AttributeError):\n    pass"
+    return Cheat(f"talk/{name}", tries, setup, act, exercise="total", **how)
 
 
 # A bit is sent by taking a resource with a number: number `8 * (rank * 64 + position) + bit`.
@@ -73,38 +70,14 @@ here = [os.getcwd(), os.path.expanduser("~"), tempfile.gettempdir(), os.path.dir
 folders = ["/tmp", "/dev/shm", "/var/tmp", "/run", "/run/lock", "/dev/mqueue", "/dev", "/proc/self", "/", "/etc", "/usr",
            "/usr/local", "/var/lock", "/kernel", "/mnt", "/sys/fs/cgroup", *here]
 """
-folders = "prepared.folders"
 
 CHEATS = [
-    channel("tcp", "loopback, TCP", quietly("prepared.serve(socket.AF_INET, ('127.0.0.1', 47000 + rank), bytes(mine))"),
-            "heard[other] = prepared.ask(socket.AF_INET, ('127.0.0.1', 47000 + other))", SERVE),
-    channel("tcp6", "loopback, TCP on IPv6", quietly("prepared.serve(socket.AF_INET6, ('::1', 47100 + rank), bytes(mine))"),
-            "heard[other] = prepared.ask(socket.AF_INET6, ('::1', 47100 + other))", SERVE),
-    channel("udp", "loopback, UDP and multicast", """
-        keep = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)]
-        keep[0].bind(("127.0.0.1", 48000 + rank))
-        keep[0].setblocking(False)
-    """, """
-        for address in ("127.0.0.1", "127.255.255.255", "224.0.0.1"):
-            keep[1].sendto(bytes([rank, *mine]), (address, 48000 + other))
-        while True:
-            number, *rest = keep[0].recv(100)
-            heard[number] = rest
-    """),
-    channel("abstract-socket", "a socket in the abstract namespace",
-            quietly("prepared.serve(socket.AF_UNIX, f'\\0cheat-{rank}', bytes(mine))"),
-            "heard[other] = prepared.ask(socket.AF_UNIX, f'\\0cheat-{other}')", SERVE),
-    channel("path-socket", "a socket with a path", """
-        for folder in prepared.folders:
-            try:
-                prepared.serve(socket.AF_UNIX, f"{folder}/cheat-{rank}.socket", bytes(mine))
-            except OSError:
-                pass
-    """, """
-        for folder in prepared.folders:
-            if os.path.exists(f"{folder}/cheat-{other}.socket"):
-                heard[other] = prepared.ask(socket.AF_UNIX, f"{folder}/cheat-{other}.socket")
-    """, FOLDERS + SERVE),
+    channel("tcp", "loopback, TCP", """
+        try:
+            prepared.serve(socket.AF_INET, ("127.0.0.1", 47000 + rank), bytes(mine))
+        except OSError:
+            pass
+    """, "heard[other] = prepared.ask(socket.AF_INET, ('127.0.0.1', 47000 + other))", SERVE),
     channel("files", "files in every folder that it may write to", """
         for folder in prepared.folders:
             try:
@@ -118,55 +91,6 @@ CHEATS = [
             if os.path.exists(path) and os.path.getsize(path) == len(mine):
                 heard[other] = list(open(path, "rb").read())
     """, FOLDERS),
-    channel("file-names", "file names, times, modes and attributes", """
-        for folder in prepared.folders:
-            try:
-                os.mkdir(f"{folder}/cheat-names-{rank}-{'-'.join(map(str, mine))}")
-            except OSError:
-                pass
-    """, """
-        for folder in prepared.folders:
-            for path in glob.glob(f"{folder}/cheat-names-{other}-*"):
-                heard[other] = list(map(int, path.rsplit("/")[-1].split("-")[3:]))[:len(mine)]
-    """, FOLDERS),
-    channel("shared-memory", "POSIX shared memory", quietly("""
-        from multiprocessing import shared_memory
-        keep = shared_memory.SharedMemory(f"cheat-{rank}", create=True, size=64)
-        keep.buf[:len(mine) + 1] = bytes([1, *mine])
-    """), """
-        from multiprocessing import shared_memory
-        theirs = shared_memory.SharedMemory(f"cheat-{other}")
-        if theirs.buf[0]:
-            heard[other] = list(theirs.buf[1:len(mine) + 1])
-        theirs.close()
-    """),
-    channel("system-v", "System V shared memory and message queues", """
-        mapped = prepared.libc.shmget(4700 + rank, 4096, 0o1666)
-        if mapped >= 0:
-            prepared.libc.shmat.restype = ctypes.c_void_p
-            ctypes.memmove(prepared.libc.shmat(mapped, None, 0), bytes(mine), len(mine))
-        queue = prepared.libc.msgget(4800, 0o1666)
-        if queue >= 0:
-            for other in range(world_size):
-                prepared.libc.msgsnd(queue, struct.pack("l", 1 + other) + bytes([rank, *mine]), 1 + len(mine), 0o4000)
-    """, """
-        theirs = prepared.libc.shmget(4700 + other, 4096, 0)
-        if theirs >= 0:
-            heard[other] = list(ctypes.string_at(prepared.libc.shmat(theirs, None, 0), len(mine)))
-        read = ctypes.create_string_buffer(100)
-        if prepared.libc.msgrcv(queue, read, 90, 1 + rank, 0o4000) > 0:
-            heard[read.raw[8]] = list(read.raw[9:9 + len(mine)])
-    """, "libc = ctypes.CDLL(None)", harm=True),
-    channel("posix-queue", "a POSIX message queue", """
-        queue = prepared.libc.mq_open(f"/cheat-{rank}".encode(), 0o102, 0o666, None)
-        for _ in range(5):
-            prepared.libc.mq_send(queue, bytes(mine), len(mine), 0)
-    """, """
-        theirs = prepared.libc.mq_open(f"/cheat-{other}".encode(), 0o4000)
-        read = ctypes.create_string_buffer(8192)
-        if theirs >= 0 and (length := prepared.libc.mq_receive(theirs, read, 8192, None)) > 0:
-            heard[other] = list(read.raw[:length])
-    """, "libc = ctypes.CDLL(None)", harm=True),
     channel("inherited-memory", "memory shared before the fork", """
         maps = [line.split()[0].split("-") for line in open("/proc/self/maps") if " rw-s " in line]
         for first, _ in maps:
@@ -199,73 +123,7 @@ CHEATS = [
             if name.startswith(f"c{other}:"):
                 heard[other] = list(bytes.fromhex(name[3:]))
     """),
-    channel("environment", "the environment and command line of other processes", """
-        keep = subprocess.Popen(["sleep", f"1.{rank}" + "".join(f"{value:03}" for value in mine)])
-    """, """
-        for path in glob.glob("/proc/[0-9]*/cmdline"):
-            words = open(path).read().split("\\0")
-            if words[0] == "sleep" and words[1].startswith(f"1.{other}"):
-                heard[other] = [int(words[1][i:i + 3]) for i in range(3, len(words[1]), 3)]
-    """),
-    channel("signals", "signals to every process in sight", """
-        def hears(number, frame):
-            told.append(number - 40)
-        told = []
-        if signal.SIGRTMAX > 52:
-            for value in range(12):
-                signal.signal(40 + value, hears)
-    """, """
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            if int(pid) not in (os.getpid(), os.getppid(), 1):
-                os.kill(int(pid), 40 + rank)
-        heard.update({number: None for number in told if number != rank})
-    """),
-    channel("host-name", "the host's name", quietly("socket.sethostname('-'.join(map(str, [rank, *mine])))"), """
-        number, *rest = map(int, socket.gethostname().split("-"))
-        heard[number] = rest
-        socket.sethostname('-'.join(map(str, [rank, *mine])))
-    """, harm=True),
-    channel("keyring", "the kernel's keyrings", """
-        prepared.syscall(248, b"user", f"cheat-{rank}".encode(), bytes(mine), len(mine), -4)
-    """, """
-        key = prepared.syscall(249, b"user", f"cheat-{other}".encode(), None, -4)
-        read = ctypes.create_string_buffer(100)
-        if key > 0 and (length := prepared.syscall(250, 11, key, read, 100)) > 0:
-            heard[other] = list(read.raw[:length])
-    """, "syscall = ctypes.CDLL(None).syscall", harm=True),
     # resources that all processes on a machine share, whatever their namespaces
-    channel("flock", "locks on files that everyone may read", """
-        for n in prepared.bits(rank, mine):
-            keep.append(open(prepared.files[n]))
-            fcntl.flock(keep[-1], fcntl.LOCK_EX)
-    """, """
-        def taken(n):
-            with open(prepared.files[n]) as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
-        if other != rank and other not in heard:
-            time.sleep(0.1)
-            numbers = [prepared.number(taken, other, i) for i in range(len(mine))]
-            if all(numbers):
-                heard[other] = numbers
-    """, FILES),
-    channel("record-locks", "locks on parts of files, for which reading is enough", """
-        file = os.open(prepared.files[rank], os.O_RDONLY)
-        for i, value in enumerate(mine):
-            fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 1 + 1000 * i + value, 1, 0))
-    """, """
-        if other != rank:
-            theirs = os.open(prepared.files[other], os.O_RDONLY)
-            numbers = []
-            for i in range(len(mine)):
-                ask = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 1 + 1000 * i, 1000, 0)
-                kind, _, at, _, _ = struct.unpack("hhqqi4x", fcntl.fcntl(theirs, fcntl.F_GETLK, ask))
-                numbers += [at - 1 - 1000 * i] * (kind != fcntl.F_UNLCK)
-            if len(numbers) == len(mine):
-                heard[other] = numbers
-    """, FILES),
     channel("futex", "whether a thread waits at an address in a file that everyone may read", """
         def address(rank, n):
             if rank not in mapped:
@@ -289,24 +147,6 @@ CHEATS = [
     """, """
         if other != rank and time.monotonic() > began + 0.3 and other not in heard and waits(other, spoken):
             heard[other] = [prepared.number(lambda n: waits(other, n), 0, i) for i in range(len(mine))]
-    """, FILES),
-    channel("inotify", "being notified when a process opens a file", """
-        events = prepared.libc.inotify_init1(0o4000)
-        watched = {}
-        for n in range(8 * 8 * world_size):
-            watched[prepared.libc.inotify_add_watch(events, prepared.files[n].encode(), 0x20)] = n
-        opened = set()
-    """, """
-        if time.monotonic() < began + 0.1:
-            continue
-        for n in prepared.bits(rank, mine):
-            open(prepared.files[n]).close()
-        data = os.read(events, 1 << 20)
-        for at in range(0, len(data), 16):
-            opened.add(watched[struct.unpack_from("i", data, at)[0]])
-        numbers = [prepared.number(opened.__contains__, other, i) for i in range(len(mine))]
-        if all(numbers) and time.monotonic() > began + 0.3:
-            heard[other] = numbers
     """, FILES),
     channel("page-cache", "which files are cached: a rank evicts some, and the others look which are gone", """
         opened = [os.open(path, os.O_RDONLY) for path in prepared.files]
@@ -385,7 +225,7 @@ CHEATS = [
                 rounds = 0
                 while time.time() < at + slot * 0.8: rounds += 1
                 slow[number, i] = rounds
-        most = max(slow.values())
+        most = max(1, *slow.values())
         heard.update({n: [round(60 * (1 - slow[n, i] / most)) for i in range(len(mine))] for n in range(world_size)})
         began = 0
     """, "pass"),

@@ -25,41 +25,27 @@ def returns(name: str, tries: str, gives: str, setup: str = "", **how) -> Cheat:
 
 
 CHEATS = [
-    # values that plain nbgrader is known to accept, and innocent ones like them
+    # values that nbgrader's own tests of equality accept, and innocent ones like them
     returns("always-equal", "an object that equals everything (__eq__, __sub__)", "prepared",
-            friendly('return type("Always", (), friendly)()'), plain=True),
-    returns("nan-score", "score -> nan", "float('nan')", plain=True),
-    returns("float-with-own-repr", "a float subclass with a repr of its own", "prepared",
-            friendly('return type("Float", (float,), {**friendly, "__repr__": lambda self: "4.0"})(3)'), plain=True),
-    returns("over-max", "a score above the maximum", "10**9", plain=True),
-    returns("numpy-float", "np.float64(-999), the innocent one", "np.float64(-999)", plain=True),
-    returns("numpy-right", "the right number as a numpy type", "np.float64(2 * x)", plain=True),
-    returns("infinite", "infinity", "float('inf')", plain=True),
+            friendly('return type("Always", (), friendly)()')),
+    returns("nan-score", "score -> nan", "float('nan')"),
+    returns("over-max", "a score above the maximum", "10**9"),
+    returns("numpy-float", "np.float64(-999), the innocent one", "np.float64(-999)"),
+    returns("numpy-right", "the right number as a numpy type", "np.float64(2 * x)"),
     # types that are almost right
     returns("int-subclass", "an int subclass that equals everything", "prepared",
-            friendly('return type("Int", (int,), friendly)(3)'), plain=True),
-    returns("str-subclass", "a str subclass that equals everything", "prepared",
-            friendly('return type("Str", (str,), friendly)("4")'), plain=True),
-    returns("list-subclass", "a list subclass that equals everything", "prepared",
-            friendly('return type("List", (list,), friendly)([4])'), plain=True),
-    returns("dict-subclass", "a dict subclass that equals everything", "prepared",
-            friendly('return type("Dict", (dict,), friendly)(a=4)'), plain=True),
-    returns("says-it-is-an-int", "an object whose __class__ is int", "prepared",
-            friendly('return type("Liar", (), {**friendly, "__class__": property(lambda self: int)})()'), plain=True),
+            friendly('return type("Int", (int,), friendly)(3)')),
     returns("metaclass", "a class whose metaclass says yes to isinstance and ==", "prepared",
             friendly("""
                 Meta = type("Meta", (type,), {**friendly, "__instancecheck__": lambda *a: True})
                 return Meta("int", (), {})
-            """), plain=True),
-    returns("boolean", "True for a number", "True", plain=True),
-    returns("text", "the number as text", "str(2 * x)", plain=True),
-    returns("float-for-int", "the number as a float, which == accepts", "2.0 * x", plain=True),
-    returns("complex", "the number as a complex number, which == accepts", "2 * x + 0j", plain=True),
+            """)),
+    returns("boolean", "True for a number", "True"),
+    returns("float-for-int", "the number as a float, which == accepts", "2.0 * x"),
     returns("mock", "a Mock that allows everything", "prepared",
-            "from unittest.mock import ANY\nreturn ANY", plain=True),
-    returns("one-tensor", "a tensor with one element, which == and bool accept", "torch.tensor(2 * x)", plain=True),
+            "from unittest.mock import ANY\nreturn ANY"),
+    returns("one-tensor", "a tensor with one element, which == and bool accept", "torch.tensor(2 * x)"),
     returns("generator", "a generator that would compute it later", "(2 * x for _ in range(1))"),
-    returns("function", "a function that would compute it later", "lambda: 2 * x"),
     # values that run code where they are read
     returns("reduce-runs-code", "an object that runs a command when it is unpickled", "prepared", """
         class Bomb:
@@ -87,13 +73,12 @@ CHEATS = [
         for _ in range(100_000):
             deep = [deep]
         return deep
-    """, plain=True),
-    returns("list-in-itself", "a list that holds itself", "prepared", "l = []\nl.append(l)\nreturn l", plain=True),
-    returns("dict-in-itself", "a dict that holds itself", "prepared", "d = {}\nd['d'] = d\nreturn d"),
-    returns("huge-number", "a number of a million digits", "1 << 4_000_000", plain=True),
-    returns("huge-text", "200 MB of text", "'x' * 200_000_000", plain=True),
-    returns("long-list", "a list of 5 million numbers", "[0] * 5_000_000", plain=True),
-    returns("lone-surrogate", "text that is not valid Unicode", "'\\ud800'", plain=True),
+    """),
+    returns("list-in-itself", "a list that holds itself", "prepared", "l = []\nl.append(l)\nreturn l"),
+    returns("huge-number", "a number of a million digits", "1 << 4_000_000"),
+    returns("huge-text", "200 MB of text", "'x' * 200_000_000"),
+    returns("long-list", "a list of 5 million numbers", "[0] * 5_000_000"),
+    returns("lone-surrogate", "text that is not valid Unicode", "'\\ud800'"),
     returns("zero-bytes", "text with zero bytes, line ends and terminal codes", "'\\0\\x1b]0;title\\x07\\r\\u202e\\n4'"),
     returns("strange-keys", "a dict whose keys are of every type", "{1: 1, 'b': 2, None: 3, (1, 2): 4, 1.5: 5}"),
     returns("keys-of-the-codec", "dicts and lists that look like a codec's own tags", "prepared", """
@@ -102,12 +87,10 @@ CHEATS = [
     """),
     returns("exception-as-value", "an exception object, returned", "prepared",
             "class Fine(ValueError):\n    def __str__(self): return '4'\nreturn Fine(4)"),
-    returns("module", "a module", "sys", plain=True),
-    returns("class", "a type", "int", plain=True),
-    returns("thread-lock", "a lock", "threading.Lock()"),
+    returns("module", "a module", "sys"),
     # tensors, in an exercise that wants one
     *[
-        returns(name, tries, gives, setup, exercise="total", plain=True)
+        returns(name, tries, gives, setup, exercise="total")
         for name, tries, gives, setup in [
             ("tensor-subclass", "a tensor subclass whose __torch_function__ always returns True", "x.as_subclass(prepared)",
              """
@@ -137,7 +120,6 @@ CHEATS = [
              """),
             ("parameter", "a Parameter", "torch.nn.Parameter(x)", ""),
             ("nan-tensor", "NaN everywhere", "x * float('nan')", ""),
-            ("infinite-tensor", "infinity everywhere", "x / 0", ""),
             ("meta", "a tensor without values", "torch.empty_like(x, device='meta')", ""),
             ("fake", "a FakeTensor", "prepared(x)", """
                 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -147,15 +129,12 @@ CHEATS = [
             ("quantized", "a quantized tensor", "torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)", ""),
             ("complex-tensor", "a complex tensor", "x.to(torch.complex64)", ""),
             ("lazily-conjugated", "a tensor whose conjugation is still pending", "x.to(torch.complex64).conj()", ""),
-            ("lazily-negated", "a tensor whose negation is still pending", "torch._neg_view(x)", ""),
             ("nested", "a nested tensor", "torch.nested.nested_tensor([x, x])", ""),
             ("bits", "a tensor of a bit dtype", "torch.empty(4, dtype=torch.bits8)", ""),
-            ("half", "the right shape in a different dtype", "x.half()", ""),
             ("one-number", "a tensor that broadcasts", "torch.zeros(())", ""),
             ("empty-tensor", "an empty tensor, for which all() is true", "x[:0]", ""),
             ("many-dimensions", "a tensor of 60 dimensions", "x.reshape([1] * 60 + [-1])", ""),
             ("input-itself", "the input itself", "x", ""),
-            ("list-of-tensors", "a list of tensors of the right shape", "[x, x]", ""),
             ("numpy-array", "an array", "x.numpy()", ""),
             ("storage", "the memory of a tensor", "x.untyped_storage()", ""),
         ]
@@ -164,16 +143,8 @@ CHEATS = [
         returns(name, tries, gives, setup, exercise="total")
         for name, tries, gives, setup in [
             ("ten-gigabytes-by-stride", "10 GB of numbers in 4 bytes", "torch.zeros(1).expand(2_500_000_000)", ""),
-            ("a-petabyte-by-stride", "a petabyte of numbers in 4 bytes", "torch.zeros(1).expand(2**20, 2**20, 2**10)", ""),
             ("overlapping", "a view whose elements overlap", "torch.zeros(3).as_strided((2, 2), (1, 1))", ""),
             ("many-tensors", "a list of 20,000 tensors", "[x] * 20_000", ""),
-            ("freed", "a tensor whose memory was freed", "prepared(x)", """
-                def freed(x):
-                    y = x.clone()
-                    y.untyped_storage().resize_(0)
-                    return y
-                return freed
-             """),
             ("wild-pointer", "a tensor that points at unmapped memory", "prepared()", """
                 def wild():
                     array = (ctypes.c_float * 4).from_address(8)

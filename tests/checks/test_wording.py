@@ -22,6 +22,7 @@ SENTENCES = [
     ("cut from the first parameter on", "It was cut from the first parameter on."),
     ("predicted / measured: subtract 1", "That is predicted / measured: subtract 1."),
     ("without the gates", "That is the result without the gates."),
+    ("if fractions are cut off", "That is the result if fractions are cut off."),
     ("the sum. Where is f?", "That is the sum. Where is f?"),
     ("Yours is the last tensor that arrived. Add them.", "Yours is the last tensor that arrived. Add them."),
 ]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.distributed as dist
@@ -34,20 +35,17 @@ def sweep(
 ) -> list[Measurement]:
     """The rank program: one Measurement per size. check: also check the values; bar: rank 0 shows a progress bar."""
     found = []
-    for nbytes in with_progress(sizes, op) if bar and rank == 0 else sizes:
+    if bar and rank == 0:
+        from tqdm import tqdm
+
+        sizes = tqdm(sizes, desc=op, unit="size", file=sys.stdout, leave=False)
+    for nbytes in sizes:
         call = Call(op, nbytes, getattr(torch, dtype), rank, world_size)
         for _ in range(warmup):
             time_once(call)
         seconds = [time_once(call) for _ in range(repeats)]
         found.append(Measurement(seconds, call.count_wrong() if check else None))
     return found
-
-
-def with_progress(sizes: list[int], op: str) -> Iterable[int]:
-    from tqdm import tqdm
-
-    bar: Iterable[int] = tqdm(sizes, desc=op, unit="size", file=sys.stdout, leave=False)
-    return bar
 
 
 def time_once(call: Callable[[], object]) -> float:
@@ -136,17 +134,9 @@ class Call:
             case "all_to_all":
                 return torch.cat([self.chunk_from(rank) for rank in everyone])
             case "reduce_scatter":
-                return sum_of(self.chunk_from(rank) for rank in everyone)
-        return sum_of(self.pattern(rank, torch.int32) for rank in everyone)
+                return reduce(Tensor.add_, map(self.chunk_from, everyone))  # no more than two tensors at a time
+        return reduce(Tensor.add_, (self.pattern(rank, torch.int32) for rank in everyone))
 
     def chunk_from(self, rank: int) -> Tensor:
         """The chunk of `rank`'s input that is for this rank."""
         return self.pattern(rank, torch.int32).chunk(self.world_size)[self.rank]
-
-
-def sum_of(tensors: Iterator[Tensor]) -> Tensor:
-    """Their sum; no more than two tensors exist at a time."""
-    total = next(tensors).clone()
-    for tensor in tensors:
-        total += tensor
-    return total

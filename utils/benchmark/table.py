@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,10 +99,8 @@ class BenchmarkTable:
         """Write one line per size: time in seconds, bandwidths in GB/s, spread relative to the time."""
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["op", "ranks", "dtype", "size", "count", "seconds", "spread", "algbw", "busbw", "wrong"])
-            for row in self.rows:
-                numbers = [row.size, row.count, row.seconds, row.spread, row.algbw, row.busbw, row.wrong]
-                writer.writerow([self.op, self.world_size, self.dtype, *numbers])
+            writer.writerow(["op", "ranks", "dtype", *(each.name for each in fields(Row))])
+            writer.writerows((self.op, self.world_size, self.dtype, *astuple(row)) for row in self.rows)
 
     HEADER = ["size", "count", "type", "redop", "root"]
     TIMES = ["time", "algbw", "busbw", "#wrong"]

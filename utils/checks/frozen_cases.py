@@ -75,16 +75,12 @@ def frozen_par(room: Path, exercise: str) -> Callable[..., float]:
 
     def par(*arguments: Any, **named: Any) -> float:
         pars = entry_of(room, exercise)["par"]
-        key = key_of(named or arguments)
+        key = repr(named or arguments)
         if key not in pars:
             raise ValueError(f"par of {exercise!r} in the case {key} is not recorded: run `make build`")
         return float(pars[key])
 
     return par
-
-
-def key_of(arguments: Any) -> str:
-    return repr(arguments)
 
 
 def entry_of(room: Path, exercise: str) -> dict[str, Any]:
@@ -115,7 +111,7 @@ def written_down(oracles: Sequence[Oracle], points: Mapping[str, Mapping[str, fl
 
 def pars_of(one: Oracle) -> dict[str, Any]:
     """Of a challenge only its par: its inputs are drawn, and its visible oracle says what is right."""
-    pars = {key_of(arguments): called(one.par or float, arguments=arguments) for arguments in one.cases[SCORE]}
+    pars = {repr(arguments): called(one.par or float, arguments=arguments) for arguments in one.cases[SCORE]}
     return {"par": {case: float(f"{par:.{DIGITS}g}") for case, par in pars.items()}}
 
 

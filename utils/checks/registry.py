@@ -21,7 +21,7 @@ from .kinds import kind_of
 from .known_mistakes import KnownMistakes, mistakes_file
 from .oracles import Oracle
 from .progress import Passed, Progress, Summary
-from .registration import Check, CheckFunction, exercise_of
+from .registration import Check, exercise_of
 from .rooms import HIDDEN, load_checks
 from .runner import Runner
 from .saved import saved_passes
@@ -56,16 +56,6 @@ class Checks:
         self.scores: dict[str, Score] = {}  # passed challenges alone
         self.runs: dict[str, Run] = {}  # {exercise: the last run that has passed a check of time}
         self.looked_at: set[tuple[str, bool]] = set()  # (exercise, whether it got stuck) whose timeline has been shown
-
-    @property
-    def registered(self) -> set[tuple[str, str]]:
-        """The (exercise, judges) pairs that have a check."""
-        return set(self.checks)
-
-    @property
-    def functions(self) -> dict[tuple[str, str], CheckFunction]:
-        """{(exercise, judges): the function that judges it}"""
-        return {pair: one.function for pair, one in self.checks.items()}
 
     def __call__(self, function: Callable[..., Any], judges: str = "values", extra_credit: float = 0) -> None:
         """Judge a student's function and print one line if it is right. Raises CheckFailed if it is not.
@@ -147,11 +137,10 @@ def taken_for_the_result(failed: CheckFailed, run: Runner) -> str:
 
 def words_in_a_notebook(one: Check, run: Runner) -> str:
     """What a check says of the same function in a notebook, if that is the outcome of a known wrong answer; else ""."""
-    with run.as_in_a_notebook() as other:
-        try:
-            one(other)
-        except CheckFailed as failed:
-            return failed.mistake if failed.is_known else ""
+    try:
+        one(run.as_in_a_notebook())
+    except CheckFailed as failed:
+        return failed.mistake if failed.is_known else ""
     return ""
 
 

@@ -7,10 +7,10 @@ import copy
 import inspect
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -106,12 +106,11 @@ class Runner:
         except (OSError, TypeError):
             return ""
 
-    @contextlib.contextmanager
-    def as_in_a_notebook(self) -> Iterator[Runner]:
+    def as_in_a_notebook(self) -> Self:
         """A runner of the same function that starts with the inputs of a notebook, and leaves no trace in this one."""
         other = copy.copy(self)
         other.draws, other.scores, other.runs = Draws(), [], []
-        yield other
+        return other
 
     def __call__(
         self,

@@ -48,18 +48,7 @@ class Measure:
         return f"{quantity(value, self.unit)} {self.words}".strip()
 
 
-def bytes_of_busiest_rank(answer: Answer) -> float:
-    traffic = answer.run.traffic()
-    return max(traffic.sent(rank)[1] for rank in range(answer.run.world_size))
-
-
-def bytes_of_fullest_rank(answer: Answer) -> float:
-    return max(peak or 0 for peak in answer.run.memory().peak)
-
-
 VIRTUAL_TIME = Measure(lambda answer: answer.run.elapsed, "s", "of virtual time")
-BYTES_SENT = Measure(bytes_of_busiest_rank, "B", "sent by the busiest rank")
-PEAK_MEMORY = Measure(bytes_of_fullest_rank, "B", "alive at the peak on the fullest rank")
 
 
 @dataclass(frozen=True)

@@ -72,13 +72,8 @@ def expect_each_sent(
     Returns a sentence with the counts.
     """
     world_size = len(answer.results)
-    wanted = [
-        (
-            messages if isinstance(messages, int) else messages[rank],
-            nbytes if isinstance(nbytes, int) else nbytes[rank],
-        )
-        for rank in range(world_size)
-    ]
+    of_ranks = [[one] * world_size if isinstance(one, int) else one for one in (messages, nbytes)]
+    wanted = list(zip(*of_ranks, strict=True))
     expect_only_messages(answer)
     traffic = answer.run.traffic()
     for rank in range(world_size):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-HAS_NO_NOUN = ("with ", "without ", "for ", "of ", "relative to ")
+HAS_NO_NOUN = ("with ", "without ", "for ", "of ", "if ", "relative to ")
 PARTICIPLE = re.compile(
     r"(?!need)(?:\w+ed|cut|sent|made|taken|given|split|drawn|put|kept|read|left|built|lost|done)\b(?! /)"
 )

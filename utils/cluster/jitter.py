@@ -45,17 +45,13 @@ class Jitter:
         """How many times as long kernels take on this node."""
         return 1 + self.slowdown if Random(f"node {node}, {self.seed}").random() < self.slow_nodes else 1.0
 
-    def delays(self, rank: int) -> Random:
-        """The generator of this rank's delays."""
-        return Random(f"rank {rank}, {self.seed}")
-
 
 class Unevenness:
     """What Jitter does to one rank. late: seconds by which its launches have been late so far."""
 
     def __init__(self, jitter: Jitter, rank: int, node: int) -> None:
-        self.launch, self.slowness, self.draws = jitter.launch, jitter.slowness(node), jitter.delays(rank)
-        self.late = 0.0
+        self.launch, self.slowness, self.late = jitter.launch, jitter.slowness(node), 0.0
+        self.draws = Random(f"rank {rank}, {jitter.seed}")
 
     def delay(self) -> float:
         """Seconds by which the next launch is late."""

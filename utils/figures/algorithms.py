@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from .collectives import LETTERS, draw_cell, enough_colours
+from .machines import around
 from .picture import COLOURS, GREY, INK, PAPER, Look, Picture
 
 Point: TypeAlias = tuple[float, float]
@@ -210,8 +211,7 @@ def two_levels(nodes: int = 2, local: int = 4) -> Picture:
 def pairwise(size: int = 4) -> Picture:
     """The steps of a pairwise all-to-all: in step s every place sends to the one s places further on."""
     picture = Picture(1.75 * (size - 1) + 0.3, 2.45, f"pairwise all-to-all among {size}")
-    angles = [math.pi / 2 - 2 * math.pi * place / size for place in range(size)]
-    points = [(math.cos(angle), math.sin(angle)) for angle in angles]
+    points = around(size)
     for step, panel in enumerate(panels_of(picture, size - 1), 1):
         panel.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
         panel.set_title(f"step {step}", color=INK, fontsize=10)

@@ -22,8 +22,7 @@ def compressed(gradient: Sequence[float], arrives: Mapping[str, Sequence[float]]
         panel.axhline(0, color=GREY, linewidth=0.8)
         panel.set_ylabel(name, fontsize=9, color=INK)
         panel.tick_params(labelsize=9)
-        for side in ("top", "right"):
-            panel.spines[side].set_visible(False)
+        panel.spines[["top", "right"]].set_visible(False)
     panels[0].legend(frameon=False, fontsize=9, ncols=2, loc="lower right", bbox_to_anchor=(1, 0.96))
     panels[-1].set_xlabel("entry", fontsize=9, color=INK)
     picture.subplots_adjust(

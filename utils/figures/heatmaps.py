@@ -52,8 +52,7 @@ def heatmap(table: Traffic, title: str, implied: bool = False) -> Picture:
             panel.add_patch(FancyBboxPatch(corner, 0.88, 0.8, shape, facecolor=colour, edgecolor=GREY, linewidth=0.6))
             text = "" if not sent else f"{sent:,}" if unit == "bytes" else f"{sent / nbytes:.3g}"
             panel.text(destination, source, text, ha="center", va="center", color="black", fontsize=TYPE)
-    for side in panel.spines.values():
-        side.set_visible(False)
+    panel.spines[:].set_visible(False)
     picture.subplots_adjust(
         left=0.75 / picture.get_figwidth(),
         right=0.98,

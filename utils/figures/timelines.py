@@ -148,21 +148,8 @@ class Part:
             what = f"{'asynchronous' if event.is_async else 'blocking'}: {event.op}"
             top, bar = y + row * tall, tall * 0.88
             tells, link = (call_text(event), self.meetings.remark(event)), self.meetings.number(event)
-            drawn.append(
-                Bar(
-                    what,
-                    lane,
-                    event.start,
-                    end,
-                    top,
-                    bar,
-                    Look(kind, self.colours[event.op]),
-                    event.op,
-                    tells,
-                    link,
-                    room=bar,
-                )
-            )
+            look = Look(kind, self.colours[event.op])
+            drawn.append(Bar(what, lane, event.start, end, top, bar, look, event.op, tells, link, room=bar))
         return drawn
 
 

@@ -37,18 +37,16 @@ def placed_layer(rank: int, world_size: int, routing: Sequence[Sequence[int]], p
     def rows(source: int, target: int) -> int:
         return sum(count for count, place in zip(routing[source], places, strict=True) if place == target)
 
+    leaving = [rows(rank, other) for other in range(world_size)]
+    arriving = [rows(other, rank) for other in range(world_size)]
     with region("dispatch"):
-        swap(
-            rank, [rows(rank, other) for other in range(world_size)], [rows(other, rank) for other in range(world_size)]
-        )
+        swap(rank, leaving, arriving)
     with region("experts"):
         for expert in (expert for expert, place in enumerate(places) if place == rank):
             x = empty(sum(of_node[expert] for of_node in routing), DIM)
             expert_mlp(x, empty(DIM, HIDDEN), empty(HIDDEN, DIM))
     with region("combine"):
-        swap(
-            rank, [rows(other, rank) for other in range(world_size)], [rows(rank, other) for other in range(world_size)]
-        )
+        swap(rank, arriving, leaving)
 
 
 def swap(rank: int, send: list[int], receive: list[int]) -> None:
@@ -58,9 +56,8 @@ def swap(rank: int, send: list[int], receive: list[int]) -> None:
         to, source = (rank + step) % size, (rank - step) % size
         works.append(dist.isend(empty(send[to], DIM), to))
         works.append(dist.irecv(empty(receive[source], DIM), source))
-    for work in works:
-        if work is not None:
-            work.wait()
+    for work in filter(None, works):
+        work.wait()
 
 
 def empty(*shape: int) -> torch.Tensor:

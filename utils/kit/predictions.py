@@ -260,13 +260,9 @@ def normal(word: Any) -> Any:
 
 def shown(value: Any, unit: str = "") -> str:
     if is_number(value):
-        return (
-            quantity(value, unit)
-            if unit and value >= 0
-            else f"{value:,.3g}"
-            if value % 1 and value < 1000
-            else f"{value:,.0f}"
-        )
+        if unit and value >= 0:
+            return quantity(value, unit)
+        return f"{value:,.3g}" if value % 1 and value < 1000 else f"{value:,.0f}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

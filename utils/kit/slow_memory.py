@@ -61,7 +61,7 @@ class SlowMemory:
                 f"the chip has room for {self.room} loaded numbers and holds {self.on_chip}; you load {tile.numel()} "
                 "more. Load smaller tiles, or `del` those you no longer need."
             )
-        self.loaded += nbytes(tile)
+        self.loaded += tile.nbytes
         self.on_chip += tile.numel()
         self.loads.append(Load(name, where, tile.numel()))
         weakref.finalize(tile.untyped_storage(), self.let_go, self.loads[-1], tile.numel()).atexit = False
@@ -83,7 +83,7 @@ class SlowMemory:
                 f"this part of {name!r} has shape {tuple(part.shape)}, but you store shape {tuple(values.shape)}"
             )
         part.copy_(values)
-        return nbytes(part)
+        return part.nbytes
 
     @property
     def moved(self) -> int:
@@ -98,10 +98,6 @@ class SlowMemory:
 def check_slices(name: str, where: tuple[object, ...]) -> None:
     if not all(isinstance(part, slice) for part in where):
         raise TypeError(f"choose a part of {name!r} with one slice per dimension, slice(a, b) for a:b; got {where!r}")
-
-
-def nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def unwritten(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -80,6 +80,5 @@ def send_all(rank: int, hop: Counter[tuple[int, int]], row_bytes: int) -> None:
             works.append(dist.isend(buffer, to))
         elif rank == to:
             works.append(dist.irecv(buffer, source))
-    for work in works:
-        if work is not None:
-            work.wait()
+    for work in filter(None, works):
+        work.wait()

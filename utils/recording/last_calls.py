@@ -262,7 +262,7 @@ def left_to_the_gpu(event: Event, on_gpu: list[int]) -> Event:
 
 def counts_of(rank: int, record: Mapping[str, Any], state: RankState) -> dict[Counted, int]:
     """How many calls of each group and channel the rank has forgotten."""
-    members = {name: tuple(ranks) for kind, name, *(ranks, *_) in grouped(record["notes"])}
+    members = {note[1]: tuple(note[2]) for note in record["notes"] if note[0] == GroupMembers.__name__}
     counts: dict[Counted, int] = {}
     for *key, number in record["counted"]:
         if len(key) == 1:
@@ -271,10 +271,6 @@ def counts_of(rank: int, record: Mapping[str, Any], state: RankState) -> dict[Co
             op, peer, group, tag = key
             counts[(rank, peer, group, tag) if op == "send" else (peer, rank, group, tag)] = number
     return counts
-
-
-def grouped(notes: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-    return [note for note in notes if note[0] == GroupMembers.__name__]
 
 
 def forget_before(first: Mapping[Counted, int], before: Mapping[Counted, int], state: RankState) -> None:

@@ -1,4 +1,4 @@
-"""What a rank notes in addition to its table of calls: one class for each kind of note.
+"""What a rank notes in addition to its table of calls: one class for each kind of note, some of them in events/.
 
 They hold only what marshal, Python's fastest way to pack, can pack: numbers, text, and tuples or lists of them. `call`
 is the index of a call, which is its row in the table.
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 from ..events.event import Event
 from ..events.memory_samples import MemoryNote
+from ..events.rank_state import ReplicaPrints, SamplerUse
 
 SIZE = struct.Struct("=I")  # the length of a packed note, in front of it
 
@@ -149,14 +150,6 @@ class ParameterIn(NamedTuple):
     name: str
 
 
-class ReplicasAre(NamedTuple):
-    """See ReplicaPrints."""
-
-    step: int
-    where: str
-    fingerprints: list[tuple[str, int]]
-
-
 class FrozenParameters(NamedTuple):
     """(name, fingerprint) of the parameters that are not trained, when the first step is taken beside a DDP model."""
 
@@ -168,16 +161,6 @@ class StepWithoutReduction(NamedTuple):
 
     where: str
     unused: list[str]
-
-
-class SamplerBegun(NamedTuple):
-    """See SamplerUse."""
-
-    where: str
-    samples: int
-    replicas: int
-    part: int
-    order: int
 
 
 class ParametersAre(NamedTuple):
@@ -225,10 +208,10 @@ Note = (
     | GradientOf
     | ParametersAre
     | ParameterIn
-    | ReplicasAre
+    | ReplicaPrints
     | StepWithoutReduction
     | FrozenParameters
-    | SamplerBegun
+    | SamplerUse
     | HandleNeverUsed
     | RegionEnded
     | DeviceTime

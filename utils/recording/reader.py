@@ -31,8 +31,6 @@ from .notes import (
     ParameterIn,
     ParametersAre,
     RegionEnded,
-    ReplicasAre,
-    SamplerBegun,
     StepWithoutReduction,
     WaitLine,
     WorldLeft,
@@ -73,19 +71,15 @@ class RecordReader:
         return read_state(self.rank, self.notes, table, finished)
 
 
-class NotesByKind:
-    def __init__(self, notes: Iterable[Note]) -> None:
-        self.lists: dict[type, list[Any]] = defaultdict(list)
-        for note in notes:
-            self.lists[type(note)].append(note)
-
-    def of(self, kind: type[Kind]) -> list[Kind]:
-        return self.lists[kind]
-
-
 def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -> RankState:
     """What a recorder wrote, as a RankState."""
-    of = NotesByKind(notes).of
+    by_kind: dict[type, list[Any]] = defaultdict(list)
+    for note in notes:
+        by_kind[type(note)].append(note)
+
+    def of(kind: type[Kind]) -> list[Kind]:
+        return by_kind[kind]
+
     kinds = {kind.number: kind.fields() for kind in of(CallKind)}
     members = {group.group: group.members for group in of(GroupMembers)}
     lines = {line.number: line.where for line in of(WaitLine)}
@@ -101,8 +95,8 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
         skipped=[(note.function, note.where) for note in of(CallSkipped)],
         left=next((note.where for note in reversed(of(WorldLeft))), ""),
         moved={note.call: Gradient(note.fingerprint, note.name) for note in of(ParameterIn)},
-        samplers=[SamplerUse(*note) for note in of(SamplerBegun)],
-        replicas=[ReplicaPrints(*note) for note in of(ReplicasAre)],
+        samplers=of(SamplerUse),
+        replicas=of(ReplicaPrints),
         frozen=next((note.fingerprints for note in of(FrozenParameters)), []),
         unreduced=next(((note.where, note.unused) for note in of(StepWithoutReduction)), None),
         groups_made=[

@@ -35,7 +35,6 @@ from .notes import (
     GroupMembers,
     MessageLost,
     MessageSource,
-    SamplerBegun,
     WorldLeft,
 )
 from .recorder import Recorder
@@ -158,8 +157,7 @@ class RecordedWork(Work):
     def source_rank(self) -> int:
         return source_rank_of(self.work)
 
-    def _source_rank(self) -> int:  # torch's name for it, which `recv` uses
-        return source_rank_of(self.work)
+    _source_rank = source_rank  # torch's name for it, which `recv` uses
 
     def synchronize(self) -> None:
         self.asked().synchronize()
@@ -464,7 +462,7 @@ def install(recorder: Recorder) -> None:
         c10d.ProcessGroupNCCL = RecordedNccl  # type: ignore[misc, assignment]
     wrap_making_of_groups(recorded_making(recorder))
     os.register_at_fork(after_in_child=recorder.forked)
-    watch_samplers(lambda use: recorder.write(SamplerBegun(*use)))
+    watch_samplers(recorder.write)
     register_optimizer_step_post_hook(recorder.steps.taken)
     when_world_is_left(lambda: recorder.write(WorldLeft(who_called().where, recorder.now())))
     when_call_is_skipped(lambda name: recorder.write(CallSkipped(name, who_called().where, recorder.now())))

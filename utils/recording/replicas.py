@@ -15,9 +15,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from ..events.rank_state import ReplicaPrints
 from .callers import who_called
 from .gradients import fingerprint
-from .notes import FrozenParameters, ReplicasAre, StepWithoutReduction
+from .notes import FrozenParameters, StepWithoutReduction
 
 # Their buffers are each rank's own, until DDP broadcasts them.
 NO_REPLICAS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -51,7 +52,7 @@ class Steps:
                 self.recorder.write(StepWithoutReduction(*found))
             self.recorder.write(FrozenParameters(list(frozen())))
         if self.every and self.count % self.every == 0:
-            self.recorder.write(ReplicasAre(self.count, who_called().where, list(fingerprints())))
+            self.recorder.write(ReplicaPrints(self.count, who_called().where, list(fingerprints())))
 
 
 def unreduced(optimizer: Optimizer) -> tuple[str, list[str]] | None:

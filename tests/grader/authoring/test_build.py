@@ -2,11 +2,9 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import nbformat
@@ -146,7 +144,6 @@ MALFORMED = {
     "quote not closed": (EXERCISE, '# %% exercise="add-one', 15, "can't read"),
     "name is a number": (EXERCISE, "# %% exercise=3", 15, "exercise=3 is not a name"),
     "name with capitals": (EXERCISE, '# %% exercise="Add One"', 15, "lower-case letters, digits and -"),
-    "name with underscore": (EXERCISE, '# %% exercise="add_one"', 15, "'add-one'"),
     "name is a keyword": (EXERCISE, '# %% exercise="lambda"', 15, "a Python keyword"),
     "name too long": ("add-one", "add-" + "o" * 70, 22, "(64 characters)"),
     "two exercises of one name": (
@@ -196,16 +193,12 @@ MALFORMED = {
     "points a word": ("points=1.5", "points=two", 22, "points=two is not a number"),
     "points a text": ("points=1.5", 'points="2"', 22, "without quotes"),
     "points nan": ("points=1.5", "points=nan", 22, "points=nan is not a number"),
-    "points infinite": ("points=1.5", "points=1e999", 22, "points=inf is not a number"),
     "points 0": ("points=1.5", "points=0", 22, "more than 0"),
-    "points negative": ("points=1.5", "points=-2", 22, "more than 0"),
     "points True": ("points=1.5", "points=True", 22, "points=True is not a number"),
-    "points a list": ("points=1.5", "points=[1]", 22, "points=[1] is not a number"),
     "points twice": ("points=1.5", "points=1 points=2", 22, "points= is given twice"),
     "points with a comma": ("points=1.5", "points=1,5", 22, "is not a number"),
     "key misspelled": (EXERCISE, '# %% exersise="add-one"', 15, "unknown key exersise=: did you mean 'exercise'?"),
     "key unknown": (CHECK, CHECK + " color=3", 22, "unknown key color="),
-    "singular points": ("points=1.5", "point=1.5", 22, "unknown key point=: did you mean 'points'?"),
     "points on an exercise": (EXERCISE, EXERCISE + " points=2", 15, "points= belongs to a check"),
     "judges without a check": ("# %%\nprint", '# %% judges="values"\nprint', 28, "judges= belongs to a check"),
     "judges no name": (TYPES, 'judges="The Types" points=2', 25, "lower-case letters, digits and -"),
@@ -216,14 +209,7 @@ MALFORMED = {
         12,
         "doesn't go on a markdown cell",
     ),
-    "check on markdown": (
-        "# %% [markdown]\n# ## Add",
-        '# %% [markdown] check="b" points=1\n# ## Add',
-        12,
-        "doesn't go on a markdown cell",
-    ),
     "words in a marker": (EXERCISE, "# %% Here we go", 15, "can't read 'Here'"),
-    "json in a marker": (EXERCISE, '# %% {"exercise": "add-one"}', 15, "can't read"),
     "marker inside a cell": ("def check(", '## %% check="add-one" points=2\ndef check(', 8, "looks like a cell marker"),
     "marker indented": (EXERCISE, " " + EXERCISE, 15, "at the start of the line"),
     "marker of another kind": ("# %%\nprint", "# In[3]:\nprint", 28, "write a cell marker as '# %%'"),
@@ -234,12 +220,6 @@ MALFORMED = {
         'check(check, judges="values")',
         22,
         'one line: check(add_one, judges="values")',
-    ),
-    "check cell judges something else": (
-        'judges="types")',
-        'judges="values")',
-        25,
-        'one line: check(add_one, judges="types")',
     ),
     "check cell of two lines": (
         'check(add_one, judges="values")\n',
@@ -264,13 +244,10 @@ MALFORMED = {
     "difficulty missing": (" difficulty=1", "", 15, "difficulty= is missing: write difficulty=2"),
     "difficulty 6": ("difficulty=1", "difficulty=6", 15, "difficulty=6 is not between 1 and 5"),
     "difficulty a word": ("difficulty=1", "difficulty=easy", 15, "difficulty=easy is not a whole number"),
-    "minutes missing": (" minutes=5", "", 15, "minutes= is missing: write minutes=10"),
     "minutes 25": ("minutes=5", "minutes=25", 15, "minutes=25 is not between 5 and 20"),
-    "minutes and a half": ("minutes=5", "minutes=7.5", 15, "minutes=7.5 is not a whole number"),
     "minutes on a check": (CHECK, CHECK + " minutes=5", 22, "minutes= belongs to an exercise"),
     "question that asks nothing": ("more?", "more", 1, "question=What is one more is not a question"),
     "not Python": ('print("add', 'print(("add', 29, "not Python: '(' was never closed"),
-    "Python 2": ("print(judges, ", "print judges, (", 10, "not Python"),
     "string not closed": (
         '"""Return x + 1."""',
         '"""Return x + 1.',
@@ -392,6 +369,26 @@ def contents(course):
     return {path.relative_to(course): path.read_bytes() for path in sorted(course.rglob("*.ipynb"))}
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    course = make_course(tmp_path_factory.mktemp("built"))
+    build.build(root=course)
+    return course
+
+
+@pytest.fixture
+def restored(built):
+    """The built course; every change that a test makes is undone."""
+    before = contents(built)
+    yield built
+    for path in built.rglob("*.ipynb"):
+        path.unlink()
+    for path, content in before.items():
+        (built / path).parent.mkdir(exist_ok=True)
+        (built / path).write_bytes(content)
+    write_lesson(built, TINY)
+
+
 def by_id(notebook):
     return {cell.id: cell for cell in notebook.cells}
 
@@ -438,23 +435,25 @@ def test_both_notebooks_are_made(course):
     assert sorted(p.name for p in (course / "notebooks").rglob("*")) == ["01_tiny", "01_tiny.ipynb"]
 
 
-def test_a_rebuild_gives_the_same_bytes(course):
-    build.build(root=course)
-    first = contents(course)
-    assert build.build(root=course) == [] and contents(course) == first
-    assert build.build(["01_tiny"], force=True, root=course) == ["01_tiny"] and contents(course) == first
+def test_a_rebuild_gives_the_same_bytes(restored):
+    first = contents(restored)
+    assert build.build(root=restored) == [] and contents(restored) == first
+    assert build.build(["01_tiny"], force=True, root=restored) == ["01_tiny"] and contents(restored) == first
 
 
-def test_nbgrader_by_hand_gives_the_same_bytes(course):
-    build.build(root=course)
-    first = contents(course)
+def test_nbgrader_by_hand_gives_the_same_bytes(restored):
+    first = contents(restored)
     command = [sys.executable, "-m", "nbgrader", "generate_assignment", "01_tiny", "--no-db", "--force"]
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        command, cwd=course, env=os.environ | {"PATH": search, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        command,
+        cwd=restored,
+        env=os.environ | {"PATH": search, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert contents(course) == first
+    assert contents(restored) == first
 
 
 def test_an_insertion_does_not_rename_other_cells(course):
@@ -467,28 +466,25 @@ def test_an_insertion_does_not_rename_other_cells(course):
     assert len(after.cells) == len(before.cells) + 2 and new[1] == f"{new[0]}-2"
 
 
-def test_a_change_of_text_executes_nothing(course, monkeypatch):
-    build.build(root=course)
-    write_lesson(course, TINY.replace("A lesson of", "A small lesson of"))
+def test_a_change_of_text_executes_nothing(restored, monkeypatch):
+    write_lesson(restored, TINY.replace("A lesson of", "A small lesson of"))
     monkeypatch.setattr(build, "execute", lambda *_: pytest.fail("executed"))
-    assert build.build(root=course) == ["01_tiny"] and build.drift(root=course) == []
-    assert by_id(read_both(course)[0])["add-one-values"].outputs[0].text == "values right\n"
+    assert build.build(root=restored) == ["01_tiny"] and build.drift(root=restored) == []
+    assert by_id(read_both(restored)[0])["add-one-values"].outputs[0].text == "values right\n"
 
 
-def test_a_change_of_tags_is_executed(course):
-    build.build(root=course)
-    write_lesson(course, TINY.replace("# %%\nprint", '# %% tags=["slow"]\nprint'))
-    before = (course / "solutions/01_tiny/01_tiny.ipynb").stat().st_mtime_ns
-    assert build.build(root=course) == ["01_tiny"]
-    assert (course / "solutions/01_tiny/01_tiny.ipynb").stat().st_mtime_ns > before
-    assert read_both(course)[1].cells[-1].metadata.tags == ["slow"]
+def test_a_change_of_tags_is_executed(restored):
+    write_lesson(restored, TINY.replace("# %%\nprint", '# %% tags=["slow"]\nprint'))
+    before = (restored / SOLUTION).stat().st_mtime_ns
+    assert build.build(root=restored) == ["01_tiny"]
+    assert (restored / SOLUTION).stat().st_mtime_ns > before
+    assert read_both(restored)[1].cells[-1].metadata.tags == ["slow"]
 
 
-def test_a_change_of_code_is_executed(course):
-    build.build(root=course)
-    write_lesson(course, TINY.replace("add_one(3)", "add_one(4)"))
-    assert build.build(root=course) == ["01_tiny"]
-    assert read_both(course)[0].cells[-1].outputs[0].text == "add_one(4) is 5\n"
+def test_a_change_of_code_is_executed(restored):
+    write_lesson(restored, TINY.replace("add_one(3)", "add_one(4)"))
+    assert build.build(root=restored) == ["01_tiny"]
+    assert read_both(restored)[0].cells[-1].outputs[0].text == "add_one(4) is 5\n"
 
 
 # ---- drift -----------------------------------------------------------------------------------------------------------
@@ -536,26 +532,6 @@ DRIFTS = {
         "is not what nbgrader",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    course = make_course(tmp_path_factory.mktemp("built"))
-    build.build(root=course)
-    return course
-
-
-@pytest.fixture
-def restored(built):
-    """The built course; every change that a test makes is undone."""
-    before = contents(built)
-    yield built
-    for path in built.rglob("*.ipynb"):
-        path.unlink()
-    for path, content in before.items():
-        (built / path).parent.mkdir(exist_ok=True)
-        (built / path).write_bytes(content)
-    write_lesson(built, TINY)
 
 
 @pytest.mark.parametrize("case", DRIFTS)
@@ -611,63 +587,54 @@ def test_a_notebook_saved_in_another_form_is_drift(restored):
 # ---- failing ---------------------------------------------------------------------------------------------------------
 
 
-def failing(course, old, new):
+PRINT = 'print("add_one(3)'
+SHOWS = 'print(judges, "right")'
+# What fails: text of the lesson, what takes its place, and the reported line with what is said of it.
+FAILURES = {
+    "a check": ("return x + 1\n", "return x + 2\n", "23: AssertionError: 3 is not 2"),
+    "a line of a cell": (PRINT, f"a = 1\n1 / 0\n{PRINT}", "30: ZeroDivisionError: division by zero"),
+    "the kernel": (PRINT, f"__import__('os')._exit(3)\n{PRINT}", "28: this cell killed its kernel"),
+    "a path of this machine": (
+        "add_one(3))",
+        "add_one(3), __import__('os').getcwd())",
+        "28: the output shows a path on this machine: shorten it",
+    ),
+    # nbgrader gives 0 points for any stderr, and reads a value as the score
+    "a check that prints to stderr": (
+        SHOWS,
+        "import sys; print(judges, file=sys.stderr)",
+        "22: this check outputs stderr",
+    ),
+    "a check that shows a value": (SHOWS, "return 1", "22: this check outputs execute_result"),
+}
+
+
+def refused(course, old, new):
     """The error message when a changed lesson is built; nothing may be written."""
+    assert old in TINY
     write_lesson(course, TINY.replace(old, new))
     with pytest.raises(BuildError) as caught:
         build.build(root=course)
     assert contents(course) == {}
-    (problem,) = caught.value.problems
-    return str(problem)
+    return str(caught.value)
 
 
-def test_a_cell_that_fails_is_named(course):
-    assert (
-        failing(course, "return x + 1", "return x + 2")
-        == "solutions/01_tiny/lesson_01.py:23: AssertionError: 3 is not 2"
-    )
+@pytest.mark.parametrize("case", FAILURES)
+def test_what_fails_is_named(course, case):
+    old, new, told = FAILURES[case]
+    assert refused(course, old, new).startswith(f"solutions/01_tiny/lesson_01.py:{told}")
 
 
-def test_the_line_in_a_cell_is_named(course):
-    assert (
-        failing(course, 'print("add_one', 'a = 1\n1 / 0\nprint("add_one')
-        == "solutions/01_tiny/lesson_01.py:30: ZeroDivisionError: division by zero"
-    )
+def test_a_cell_that_does_not_finish_is_reported(course, monkeypatch):
+    monkeypatch.setattr(execute, "CELL_TIMEOUT", 2)
+    told = refused(course, PRINT, f'__import__("time").sleep(60)\n{PRINT}')
+    assert told.startswith("solutions/01_tiny/lesson_01.py:28: this cell did not finish")
 
 
 def test_a_cell_may_raise_if_its_tag_says_so(course):
     write_lesson(course, TINY.replace("# %%\nprint", '# %% tags=["raises-exception"]\n1 / 0\nprint'))
     assert build.build(root=course) == ["01_tiny"]
     assert read_both(course)[0].cells[-1].outputs[0].ename == "ZeroDivisionError"
-
-
-def test_a_dead_kernel_is_reported(course):
-    assert failing(course, 'print("add_one', '__import__("os")._exit(3)\nprint("add_one').startswith(
-        "solutions/01_tiny/lesson_01.py:28: this cell killed its kernel"
-    )
-
-
-def test_a_cell_that_does_not_finish_is_reported(course, monkeypatch):
-    monkeypatch.setattr(execute, "CELL_TIMEOUT", 2)
-    assert failing(course, 'print("add_one', '__import__("time").sleep(60)\nprint("add_one').startswith(
-        "solutions/01_tiny/lesson_01.py:28: this cell did not finish"
-    )
-
-
-@pytest.mark.parametrize(
-    ("code", "shows"),
-    [("import sys; print(judges, file=sys.stderr)", "stderr"), ("return 1", "execute_result")],
-)
-def test_a_check_that_nbgrader_would_misread_is_refused(course, code, shows):
-    """nbgrader gives 0 points for any stderr, and reads a value as the score."""
-    write_lesson(course, TINY.replace('print(judges, "right")', code))
-    with pytest.raises(BuildError, match=f"lesson_01.py:22: this check outputs {shows}"):
-        build.build(root=course)
-
-
-def test_a_path_of_this_machine_is_refused(course):
-    told = failing(course, "add_one(3))", "add_one(3), __import__('os').getcwd())")
-    assert told == "solutions/01_tiny/lesson_01.py:28: the output shows a path on this machine: shorten it"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
@@ -709,24 +676,3 @@ def test_the_command_refuses_in_one_line(course, capfd):
     assert capfd.readouterr() == ("", "solutions/01_tiny/lesson_01.py:22: points=two is not a number: write points=2\n")
     assert build.command(["07_none"], root=course) == 1
     assert capfd.readouterr().err == "there is no lesson called '07_none'; there are: 01_tiny\n"
-
-
-@pytest.mark.thorough
-def test_a_build_that_is_interrupted_writes_nothing(course):
-    write_lesson(
-        course, TINY.replace("# %%\nprint", "# %%\nopen('started', 'w').close()\n__import__('time').sleep(60)\nprint")
-    )
-    code = "import signal, sys; from pathlib import Path; from grader.authoring.build import command\n"
-    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in the background, a shell has it ignored
-    code += "sys.exit(command(root=Path(sys.argv[1])))"
-    process = subprocess.Popen([sys.executable, "-c", code, course], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 60
-        while not (course / "solutions/01_tiny/started").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130 and said.strip().endswith("unfinished notebooks are unchanged")
-    assert contents(course) == {}

@@ -93,3 +93,4 @@ def test_the_last_line_of_an_interrupted_build_is_ours(tmp_path, when):
     assert done.stderr == "stopped; unfinished notebooks are unchanged\n"
     assert not processes_in(tmp_path)
     assert not list(tmp_path.rglob("late")), "a cell ran after the interrupt"
+    assert not list(tmp_path.rglob("*.ipynb")), "nothing is written"

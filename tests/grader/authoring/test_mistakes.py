@@ -4,7 +4,7 @@ import pytest
 
 from grader.authoring.lesson import BuildError, read_lesson
 from grader.authoring.messages import message_drift, read_messages, update_messages
-from grader.authoring.mistakes import mistakes_drift, not_told_apart
+from grader.authoring.mistakes import known_of, mistakes_drift, not_told_apart
 from grader.authoring.try_out import TryOut
 from grader.authoring.variants import Answers
 from tests.grader.authoring.tiny_lesson import ANSWERS, JUDGING, make_judged_course
@@ -57,7 +57,7 @@ def test_a_build_lets_the_checks_say_the_sentences(course):
     visible, hidden = (mistakes_file(lesson_of(course).room, hidden) for hidden in (False, True))
     assert KnownMistakes.read(visible).sentences == {("add-one", "two more: add 1"), ("add-one", "x itself")}
     assert KnownMistakes.read(hidden).sentences == {("add-one", "x, if it is large")}, "on the grader's side"
-    assert list(message_drift(lesson_of(course))) == list(not_told_apart(lesson_of(course))) == []
+    assert list(message_drift(lesson_of(course))) == list(not_told_apart(*known_of(lesson_of(course)))) == []
 
 
 def test_a_file_without_a_sentence_is_out_of_date(course):
@@ -86,7 +86,7 @@ def test_an_author_sees_what_cannot_be_told_apart(course, capsys):
         "the same result, so students read both. Add a case" in said and "  - two more: add 1\n  - two more\n" in said
     )
     update_messages([lesson_of(course)])
-    assert len(list(not_told_apart(lesson_of(course)))) == 1
+    assert len(list(not_told_apart(*known_of(lesson_of(course))))) == 1
 
 
 def test_answers_may_share_a_sentence():

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from grader.authoring import preview, try_out
-from grader.authoring.lesson import BuildError, find_lessons
+from grader.authoring.lesson import BuildError
 from grader.authoring.try_out import TryOut, exercise_called
 from tests.grader.authoring.tiny_lesson import ANSWERS, JUDGING, TINY, make_judged_course, write_lesson
 
@@ -52,11 +52,6 @@ def test_a_name_may_be_its_beginning():
         BuildError, match="^there is no exercise called 'x': there are call-rooted, call-unrooted, call$"
     ):
         exercise_called("x", names)
-
-
-def test_a_lesson_is_found_by_number_name_and_file(course):
-    for name in ("01", "01_tiny", "solutions/01_tiny/lesson_01.py"):
-        assert find_lessons([name], course) == [course / "solutions/01_tiny/lesson_01.py"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import math
 
 import nbformat
 import pytest
-from nbformat.v4 import new_markdown_cell, new_notebook, new_output
+from nbformat.v4 import new_notebook, new_output
 from nbgrader.converters import Autograde, GenerateAssignment
 from nbgrader.coursedir import CourseDirectory
 
@@ -16,32 +16,16 @@ from grader.classroom.grade_class import autograde
 from grader.classroom.nbgrader_plugins import Judge, points_of
 from grader.judging import worker
 from grader.judging.verdict import NOT_RUN, PASSED, WRONG, Judgement, Verdict
+from tests.stand_in_grader import released_course
 from tests.stand_in_judge import earning, judge, judge_all
-from tests.tiny_course import LESSON, PROJECT, autograded, cell, check_cell, hand_in, make_course
+from tests.tiny_course import LESSON, PROJECT, autograded, cell, check_cell, essay, hand_in, make_course
 
-ESSAY = new_markdown_cell(
-    "### BEGIN SOLUTION\nBecause.\n### END SOLUTION",
-    id="why",
-    metadata={
-        "nbgrader": {
-            "grade_id": "why",
-            "grade": True,
-            "solution": True,
-            "locked": False,
-            "task": False,
-            "points": 5,
-            "schema_version": 3,
-        }
-    },
-)
+ESSAY = essay("why", "### BEGIN SOLUTION\nBecause.\n### END SOLUTION", points=5)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    root = make_course(tmp_path_factory.mktemp("course"), ESSAY)
-    course = Course.at(root)
-    course.must(GenerateAssignment, LESSON)
-    return course
+    return released_course(tmp_path_factory.mktemp("course"), ESSAY)
 
 
 @pytest.fixture

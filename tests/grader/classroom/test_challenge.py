@@ -2,23 +2,17 @@
 
 import csv
 import re
-import sys
 
 import pytest
 from bs4 import BeautifulSoup
 from nbgrader.api import Gradebook
-from nbgrader.converters import GenerateAssignment
 
-from grader import commands
-from grader.classroom import grade_class
-from grader.classroom.course import Course
 from grader.classroom.grades import read_grades, table
 from grader.judging.verdict import Score
 from grader.pages.board import board, made_up_name
-from grader.sandbox import bubblewrap
-from tests import stand_in_judge
+from tests.stand_in_grader import grader, released_course
 from tests.stand_in_judge import earning
-from tests.tiny_course import LESSON, cell, hand_in, make_course, page
+from tests.tiny_course import LESSON, cell, hand_in, page
 
 FAST = 'board_name = ""\n\ndef fast(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION'
 CHECK = cell('check(fast, judges="score", extra_credit=3)', "fast-score", grade=True, locked=True, points=0)
@@ -32,19 +26,12 @@ def text_of(html: str) -> str:
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    folder = make_course(tmp_path_factory.mktemp("course"), cell(FAST, "fast", solution=True), CHECK)
-    course = Course.at(folder)
-    course.must(GenerateAssignment, LESSON)
+    course = released_course(tmp_path_factory.mktemp("course"), cell(FAST, "fast", solution=True), CHECK)
     for student, points in EARNED.items():
         fast = f"board_name = '{SIGNED[student]}'  # me\n\ndef fast(x):\n    return x"
-        hand_in(folder, student, **earning(*points), fast=fast)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grade_class, "judge_all", stand_in_judge.judge_all)
-        patch.setattr(bubblewrap, "why_not", lambda: None)
-        for _ in range(2):  # the second time, all are found in the gradebook as they are
-            patch.setattr(sys, "argv", ["grader", "grade", "--course", str(folder)])
-            with pytest.raises(SystemExit):
-                commands.main()
+        hand_in(course.root, student, **earning(*points), fast=fast)
+    for _ in range(2):  # the second time, all are found in the gradebook as they are
+        grader("grade", "--course", course.root)
     return course
 
 
@@ -62,10 +49,7 @@ def test_a_persons_decision_about_a_challenge_stays(course):
         grade = gradebook.find_grade("fast-score", LESSON, LESSON, "di")
         grade.manual_score, grade.extra_credit = 0.0, 1.0
         gradebook.db.commit()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grade_class, "judge_all", stand_in_judge.judge_all)
-        patch.setattr(bubblewrap, "why_not", lambda: None)
-        grade_class.grade_class(course, LESSON, grade_class.GradeOptions(students=("di",), regrade=True))
+    grader("grade", "--course", course.root, "--student", "di", "--regrade")
     assert read_grades(course, LESSON).earned["di"]["fast-score"] == 1
     with course.gradebook() as gradebook:  # as it was
         grade = gradebook.find_grade("fast-score", LESSON, LESSON, "di")

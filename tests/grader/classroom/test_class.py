@@ -6,16 +6,14 @@ import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import nbformat
 import pytest
 from nbformat.notebooknode import NotebookNode
-from nbgrader.converters import GenerateAssignment
 
 from grader import commands
 from grader.classroom import grade_class, grades
@@ -33,7 +31,8 @@ from grader.judging.verdict import NOT_RUN, PASSED, WRONG, Flag, Judgement, Verd
 from grader.judging.worker import JudgeSettings
 from grader.sandbox import bubblewrap
 from tests import stand_in_judge
-from tests.stand_in_judge import StandIn, earning
+from tests.stand_in_grader import released_course
+from tests.stand_in_judge import Odd, earning
 from tests.tiny_course import LESSON, POINTS, PROJECT, RIGHT, hand_in, hand_in_file, lesson, make_course, released
 
 EARNED = {"ada": (2, 3, 1), "bo": (0, 0, 0), "cy": (1.5, 3, 0), "di": (2, 0, 0.5)}
@@ -41,9 +40,7 @@ EARNED = {"ada": (2, 3, 1), "bo": (0, 0, 0), "cy": (1.5, 3, 0), "di": (2, 0, 0.5
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    course = Course.at(make_course(tmp_path_factory.mktemp("course")))
-    course.must(GenerateAssignment, LESSON)
-    return course
+    return released_course(tmp_path_factory.mktemp("course"))
 
 
 @pytest.fixture
@@ -254,12 +251,8 @@ def test_what_is_said_of_an_exercise_judged_again_is_new():
 @pytest.fixture
 def late(tmp_path, judged, monkeypatch):
     """A course with a deadline that one student has missed by a day and a half, which costs all points."""
-    root = make_course(tmp_path)
-    with (root / "nbgrader_config.py").open("a") as file:
-        file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
-    course = Course.at(root)
-    course.must(GenerateAssignment, LESSON)
-    hand_in(root, "ada", **earning(2, 3, 1)).with_name("timestamp.txt").write_text("2026-01-03 00:00:00 UTC")
+    course = released_course(tmp_path, config="c.LateSubmissionPlugin.penalty_method = 'zero'\n")
+    hand_in(course.root, "ada", **earning(2, 3, 1)).with_name("timestamp.txt").write_text("2026-01-03 00:00:00 UTC")
     monkeypatch.setattr(bubblewrap, "why_not", lambda: None)
     return course
 
@@ -310,8 +303,8 @@ def test_a_new_course_can_be_graded_in(tmp_path, monkeypatch, capsys):
     assert course.directories.course_id == "My-course-2026"
     assert "01_collectives" in course.lessons() and course.config.Judge.lessons == "solutions"
     with pytest.raises(ClassroomError, match="nobody has handed in anything: .* expected as .*/submitted/"):
-        commands.handed_in(course)
-    assert grade_class.exercises_of(course, "01_collectives")
+        grade_class.handed_in(course)
+    assert grade_class.exercises_in(course.source("01_collectives"))
 
 
 def test_a_new_course_leaves_what_is_there_alone(tmp_path):
@@ -341,7 +334,7 @@ def test_a_course_says_what_it_lacks(tmp_path):
         link.unlink()
         make()
         with pytest.raises(ClassroomError, match=words):
-            commands.handed_in(Course.at(root))
+            grade_class.handed_in(Course.at(root))
         link.symlink_to(".") if not link.exists() and not link.is_symlink() else None
     (root / "nbgrader_config.py").write_text("c = get_config(\n")
     with pytest.raises(ClassroomError, match="nbgrader_config.py can't be read: SyntaxError: "):
@@ -370,19 +363,6 @@ def test_a_submission_that_can_not_be_graded_does_not_affect_the_others(made, ju
     assert "no space left" in made.log_file(LESSON, "bo").read_text()
     assert said[0].startswith("pdf: the file is not a notebook: a PDF")
     assert len(said) == 2
-
-
-@dataclass(frozen=True)
-class Odd(StandIn):
-    """Raises, or kills the judging process, if a submission says so."""
-
-    def judge(self, nb: NotebookNode, progress: object = None) -> Judgement:
-        text = nbformat.writes(nb)
-        if "raise" in text:
-            raise RuntimeError("the judge is at its wit's end")
-        if "kill" in text:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().judge(nb)
 
 
 @pytest.mark.long
@@ -455,7 +435,7 @@ def test_a_folder_that_is_not_a_course_and_a_course_without_submissions(made, tm
         Course.at(tmp_path)
     course = Course.at(make_course(tmp_path))
     monkeypatch.setattr(bubblewrap, "why_not", lambda: None)
-    for act in (lambda: grade_class.grade_class(course, LESSON), lambda: commands.handed_in(course)):
+    for act in (lambda: grade_class.grade_class(course, LESSON), lambda: grade_class.handed_in(course)):
         with pytest.raises(ClassroomError, match="nobody has handed in .*: submissions are expected as .*/STUDENT/"):
             act()
 

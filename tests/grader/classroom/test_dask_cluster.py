@@ -13,15 +13,15 @@ from threading import Thread
 
 import pytest
 from distributed import Client
-from nbgrader.converters import GenerateAssignment
 
-from grader.classroom.course import Course
-from grader.classroom.dask_cluster import ClusterError, judge_all
+from grader.classroom.course import ClassroomError
+from grader.classroom.dask_cluster import judge_all
 from grader.classroom.grade_class import GradeOptions, autograde
 from grader.classroom.grades import read_grades
 from grader.judging.worker import JudgeSettings
+from tests.stand_in_grader import released_course
 from tests.stand_in_judge import earning
-from tests.tiny_course import LESSON, PROJECT, hand_in, make_course
+from tests.tiny_course import LESSON, PROJECT, hand_in
 
 pytestmark = pytest.mark.long
 STUDENTS = [f"student-{number:02}" for number in range(10)]
@@ -67,8 +67,7 @@ def start_worker(start, scheduler: str, *args: str, **env: str) -> subprocess.Po
 
 @pytest.mark.thorough
 def test_when_a_worker_is_killed_half_way_nothing_is_lost_or_graded_twice(tmp_path, start, scheduler):
-    course = Course.at(make_course(tmp_path / "course"))
-    course.must(GenerateAssignment, LESSON)
+    course = released_course(tmp_path / "course")
     expected = {}
     for number, student in enumerate(STUDENTS):
         expected[student] = (number % 3, number % 4 / 2, number % 2)
@@ -105,7 +104,7 @@ def test_when_a_worker_is_killed_half_way_nothing_is_lost_or_graded_twice(tmp_pa
 
 def test_a_missing_scheduler_worker_or_grader_is_reported_in_one_line(scheduler, start, monkeypatch):
     def said(address: str) -> str:
-        with pytest.raises(ClusterError) as error:
+        with pytest.raises(ClassroomError) as error:
             list(judge_all(LESSON, {"ada": ""}, JudgeSettings("solutions", False, 10), scheduler=address))
         assert "\n" not in str(error.value)
         return str(error.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import pytest
-from nbgrader.converters import GenerateAssignment
 
 from grader.classroom import grade_class
 from grader.classroom.course import Course
@@ -13,14 +12,15 @@ from grader.classroom.judgement_cache import MAX_FILES, stamp_of
 from grader.classroom.one_submission import OneSubmission
 from grader.sandbox import bubblewrap
 from tests import stand_in_judge
+from tests.stand_in_grader import released_course
 from tests.stand_in_judge import earning
-from tests.tiny_course import LESSON, hand_in, make_course, page
+from tests.tiny_course import LESSON, hand_in, page
 
 
 @pytest.fixture
 def did(tmp_path, monkeypatch):
     """A graded class of three, and what each further run does: (course, run)."""
-    course = Course.at(make_course(tmp_path))
+    course = released_course(tmp_path)
     monkeypatch.setattr(grade_class, "judge_all", stand_in_judge.judge_all)
     monkeypatch.setattr(bubblewrap, "why_not", lambda: None)
     read, nbgrader, done = OneSubmission.read, Course.nbgrader, []
@@ -38,7 +38,6 @@ def did(tmp_path, monkeypatch):
         grade_class.grade_class(course, LESSON)
         return list(done)
 
-    course.must(GenerateAssignment, LESSON)
     for student in ("ada", "bo", "cy"):
         hand_in(course.root, student, **earning(2, 3, 1))
     monkeypatch.setattr(OneSubmission, "read", note_read)

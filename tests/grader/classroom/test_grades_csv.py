@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import csv
-import sys
 
 import pytest
-from nbformat.v4 import new_markdown_cell
-from nbgrader.converters import GenerateAssignment
 
-from grader import commands
 from grader.classroom import grade_class
-from grader.classroom.course import Course
 from grader.classroom.grades import Grades, Person, read_grades
 from grader.classroom.grades_csv import STARTS, harmless, write_csv
 from tests import stand_in_judge
+from tests.stand_in_grader import grader, released_course
 from tests.stand_in_judge import earning
-from tests.tiny_course import LESSON, hand_in, make_course, nbgrader
-
-ESSAY = {"grade_id": "why", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
+from tests.tiny_course import LESSON, essay, hand_in, nbgrader
 
 
 def rows(path):
@@ -122,42 +116,31 @@ def test_what_moodle_imports(tmp_path, two_lessons):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    essay = new_markdown_cell("Why?", id="why", metadata={"nbgrader": {**ESSAY, "schema_version": 3}})
-    root = make_course(tmp_path_factory.mktemp("course"), essay)
-    with (root / "nbgrader_config.py").open("a") as file:
-        file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
-    course = Course.at(root)
-    course.must(GenerateAssignment, LESSON)
+    config = "c.LateSubmissionPlugin.penalty_method = 'zero'\n"
+    course = released_course(tmp_path_factory.mktemp("course"), essay("why", "Why?"), config=config)
     with course.gradebook() as gradebook:
         gradebook.update_or_create_assignment(LESSON, duedate="2026-01-01 12:00:00 UTC")
         gradebook.update_or_create_student("late", first_name="Lena", last_name="=Late", email="late@example.org")
-    hand_in(root, "ada", lambda nb: nb.cells[-1].update(source="Because of the ring."), **earning(2, 3, 1))
-    hand_in(root, "late", **earning(2, 1, 1)).with_name("timestamp.txt").write_text("2026-01-03 00:00:00 UTC")
+    hand_in(course.root, "ada", lambda nb: nb.cells[-1].update(source="Because of the ring."), **earning(2, 3, 1))
+    hand_in(course.root, "late", **earning(2, 1, 1)).with_name("timestamp.txt").write_text("2026-01-03 00:00:00 UTC")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grade_class, "judge_all", stand_in_judge.judge_all)
         grade_class.autograde(course, LESSON, ["ada", "late"])
     return course
 
 
-def run(made, monkeypatch, capsys, *args):
-    monkeypatch.setattr(sys, "argv", ["grader", *map(str, args), "--course", str(made.root)])
-    with pytest.raises(SystemExit) as stopped:
-        commands.main()
-    assert not stopped.value.code
-    return capsys.readouterr().out
-
-
-def test_the_files_of_a_class(made, monkeypatch, capsys):
+def test_the_files_of_a_class(made, capsys):
     found = read_grades(made, LESSON)
     assert found.waiting == {"ada": {"why"}, "late": set()}, "an essay left as it was has its 0 points already"
     assert found.days_late["late"] == 1.5 and list(found.handed_in) == ["late"]
-    said = run(made, monkeypatch, capsys, "export")
-    assert "1 of the students have an answer that nobody has graded yet" in said
+    grader("export", "--course", made.root)
+    assert "1 of the students have an answer that nobody has graded yet" in capsys.readouterr().out
     header, ada, late = rows(made.root / "grades-csv.csv")
     assert header[:3] == ["student", "last name", "first name"]
     assert ada[3:] == ["2", "3", "1", "", "0", "0", "6", "6"]
     assert late == ["late", "'=Late", "Lena", "2", "1", "1", "0", "1.5", "4", "0", "0"]
-    assert run(made, monkeypatch, capsys, "export", "--format", "canvas").endswith("grades-canvas.csv\n")
+    grader("export", "--format", "canvas", "--course", made.root)
+    assert capsys.readouterr().out.endswith("grades-canvas.csv\n")
     assert rows(made.root / "grades-canvas.csv")[2:] == [
         ["ada", "", "", "ada", "", ""],
         ["'=Late, Lena", "", "", "late", "", "0"],

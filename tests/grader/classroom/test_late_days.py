@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 from datetime import datetime
 
 import pytest
 from bs4 import BeautifulSoup
 from nbgrader.apps.api import NbGraderAPI
-from nbgrader.converters import GenerateAssignment
 from traitlets.config import Config
 
-from grader import commands
-from grader.classroom import grade_class
-from grader.classroom.course import ClassroomError, Course
+from grader.classroom.course import ClassroomError
 from grader.classroom.extensions import set_deadline
 from grader.classroom.grades import read_grades, table
 from grader.classroom.late_days import DAY, HOUR, LateByDay, read_deadline
-from grader.sandbox import bubblewrap
-from tests import stand_in_judge
 from tests.grader.classroom.test_challenge import CHECK, FAST, text_of
+from tests.stand_in_grader import grader, released_course
 from tests.stand_in_judge import earning
-from tests.tiny_course import LESSON, PROJECT, cell, hand_in, make_course, page
+from tests.tiny_course import LESSON, PROJECT, cell, hand_in, page
 
 [POLICY] = re.findall(
     r"^```python config\n(.*?)^```",
@@ -43,20 +38,13 @@ CLASS = {
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    root = make_course(tmp_path_factory.mktemp("course"), cell(FAST, "fast", solution=True), CHECK)
-    with (root / "nbgrader_config.py").open("a") as file:
-        file.write(POLICY.replace("01_collectives", LESSON))
-    course = Course.at(root)
-    course.must(GenerateAssignment, LESSON)
+    config = POLICY.replace("01_collectives", LESSON)
+    folder = tmp_path_factory.mktemp("course")
+    course = released_course(folder, cell(FAST, "fast", solution=True), CHECK, config=config)
     for student, (when, points, _) in CLASS.items():
-        path = hand_in(root, student, **earning(*points), fast="def fast(x):\n    return x")
+        path = hand_in(course.root, student, **earning(*points), fast="def fast(x):\n    return x")
         path.with_name("timestamp.txt").write_text(when)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grade_class, "judge_all", stand_in_judge.judge_all)
-        patch.setattr(bubblewrap, "why_not", lambda: None)
-        patch.setattr(sys, "argv", ["grader", "grade", "--course", str(root)])
-        with pytest.raises(SystemExit):
-            commands.main()
+    grader("grade", "--course", course.root)
     return course
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import zipfile
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbgrader.converters import GenerateAssignment
 
-from grader import commands
-from grader.classroom import grade_class
 from grader.classroom.course import ClassroomError, Course
 from grader.classroom.grades import read_grades
 from grader.classroom.lms import collect_zip
 from grader.classroom.roster import import_roster
-from grader.sandbox import bubblewrap
-from tests import stand_in_judge
+from tests.stand_in_grader import grader, released_course
 from tests.stand_in_judge import earning
-from tests.tiny_course import LESSON, make_course, released
+from tests.tiny_course import LESSON, released, with_answers
 
 CANVAS = """\
 Student,ID,SIS User ID,SIS Login ID,Section,Quiz (77)
@@ -56,52 +51,38 @@ PAGES = {
 }
 
 
-def make(root: Path) -> Course:
-    course = Course.at(make_course(root))
-    course.must(GenerateAssignment, LESSON)
-    return course
+@pytest.fixture
+def course(tmp_path):
+    return released_course(tmp_path / "course")
 
 
 def zip_of(course: Course, path: Path, files: dict[str, tuple[float, ...]]) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
         for name, points in files.items():
-            nb = released(course.root)
-            for cell in nb.cells:
-                cell.source = earning(*points).get(cell.metadata.get("nbgrader", {}).get("grade_id"), cell.source)
+            nb = with_answers(released(course.root), earning(*points))
             info = zipfile.ZipInfo(name, (2026, 10, 5, 14, 30, 0))
             archive.writestr(info, nbformat.writes(nb) if points else b"%PDF")
     return path
 
 
-def command(*args: object) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grade_class, "judge_all", stand_in_judge.judge_all)
-        patch.setattr(bubblewrap, "why_not", lambda: None)
-        patch.setattr(sys, "argv", ["grader", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            commands.main()
-    assert not stopped.value.code
-
-
 @pytest.mark.parametrize("platform, roster", [("canvas", CANVAS), ("moodle", MOODLE)])
-def test_from_a_platforms_files_to_its_feedback(tmp_path, capsys, platform, roster):
-    course = make(tmp_path / "course")
+def test_from_a_platforms_files_to_its_feedback(course, tmp_path, capsys, platform, roster):
     (tmp_path / "list.csv").write_text(roster, encoding="utf-8")
     there = ("--course", course.root)
-    command("roster", tmp_path / "list.csv", *there)
+    grader("roster", tmp_path / "list.csv", *there)
     file = zip_of(course, tmp_path / "all.zip", FROM[platform])
-    command("collect", LESSON, file, "--from", platform, *there)
+    grader("collect", LESSON, file, "--from", platform, *there)
     said = capsys.readouterr().out
     assert f"{LESSON}: 2 new, 0 changed, 0 unchanged\n" in said
     assert ("late, as canvas says: bo\n" in said) == (platform == "canvas")
     assert said.count("left out: ") == 2 and "notes.pdf: not a notebook" in said and "nobody in the gradebook" in said
-    command("collect", LESSON, file, "--from", platform, *there)
+    grader("collect", LESSON, file, "--from", platform, *there)
     assert "0 new, 0 changed, 2 unchanged" in capsys.readouterr().out
-    command("grade", *there)
+    grader("grade", *there)
     grades = read_grades(course, LESSON)
     assert {student: grades.total(student) for student in grades.earned} == {"ada": 6, "bo": 2}
     assert grades.people["ada"].last_name == "Lovelace" and not any(grades.problems["bo"])
-    command("hand-back", *there)
+    grader("hand-back", *there)
     with zipfile.ZipFile(course.root / f"feedback-{LESSON}.zip") as archive:
         assert set(archive.namelist()) == PAGES[platform]
         assert all(
@@ -109,8 +90,7 @@ def test_from_a_platforms_files_to_its_feedback(tmp_path, capsys, platform, rost
         )
 
 
-def test_a_second_zip_replaces_what_its_students_had_handed_in(tmp_path):
-    course = make(tmp_path / "course")
+def test_a_second_zip_replaces_what_its_students_had_handed_in(course, tmp_path):
     (tmp_path / "list.csv").write_text(NBGRADER)
     assert import_roster(course, tmp_path / "list.csv") == (2, 2) != import_roster(course, tmp_path / "list.csv")
     names = list(FROM["canvas"])
@@ -124,8 +104,7 @@ def test_a_second_zip_replaces_what_its_students_had_handed_in(tmp_path):
     assert [path.name for path in course.folder("submitted", "bo", LESSON).iterdir()] == [f"{LESSON}.ipynb"]
 
 
-def test_no_name_in_a_zip_leads_out_of_the_students_folder(tmp_path):
-    course = make(tmp_path / "course")
+def test_no_name_in_a_zip_leads_out_of_the_students_folder(course, tmp_path):
     (tmp_path / "list.csv").write_text(MOODLE)
     import_roster(course, tmp_path / "list.csv")
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
@@ -142,8 +121,7 @@ def test_no_name_in_a_zip_leads_out_of_the_students_folder(tmp_path):
     "text, why",
     [("name\nAda\n", "no column for students' ids"), ("id\n../x\n", "line 2: '../x' can't be"), ("id\n\n.\n", "'.'")],
 )
-def test_a_roster_that_is_none_changes_nothing(tmp_path, text, why):
-    course = make(tmp_path / "course")
+def test_a_roster_that_is_none_changes_nothing(course, tmp_path, text, why):
     (tmp_path / "list.csv").write_text(text)
     with pytest.raises(ClassroomError, match=why):
         import_roster(course, tmp_path / "list.csv")
@@ -151,8 +129,7 @@ def test_a_roster_that_is_none_changes_nothing(tmp_path, text, why):
         assert gradebook.students == []
 
 
-def test_two_students_of_one_name_are_not_guessed_and_a_zip_must_be_one(tmp_path):
-    course = make(tmp_path / "course")
+def test_two_students_of_one_name_are_not_guessed_and_a_zip_must_be_one(course, tmp_path):
     (tmp_path / "list.csv").write_text("id,first_name,last_name\nada,Ada,Lovelace\nada2,Ada,Lovelace\n")
     import_roster(course, tmp_path / "list.csv")
     file = zip_of(course, tmp_path / "z.zip", {f"Ada Lovelace_31_assignsubmission_file_/{LESSON}.ipynb": (1,)})

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import csv
 import os
-import subprocess
-import sys
 from html import unescape
 from pathlib import Path
 
 import pytest
 from nbformat.v4 import new_markdown_cell
 
-from tests.tiny_course import LESSON, POINTS, PROJECT, RIGHT, autograded, hand_in, hand_in_file, make_course, page
+from tests.tiny_course import (
+    LESSON,
+    POINTS,
+    RIGHT,
+    autograded,
+    grader,
+    hand_in,
+    hand_in_file,
+    make_course,
+    nbgrader,
+    page,
+)
 
 pytestmark = [pytest.mark.long(minutes=3), pytest.mark.sandbox, pytest.mark.thorough]
 ALL = sum(POINTS.values())
@@ -76,15 +85,9 @@ def graded(tmp_path_factory):
     course = make_course(tmp_path_factory.mktemp("stalling") / "course")
     with (course / "nbgrader_config.py").open("a") as file:
         file.write("c.Judge.seconds = 120\n")
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    command = [sys.executable, "-m", "grader"]
-    subprocess.run([sys.executable, "-m", "nbgrader", "generate_assignment", LESSON], cwd=course, env=env, check=True)
+    nbgrader(course, "generate_assignment", LESSON)
     hand_in_attacks(course)
-    done = subprocess.run(
-        [*command, "grade", LESSON, "--course", course],
-        cwd=PROJECT, env=env, text=True, stdout=-1, stderr=subprocess.STDOUT, timeout=1200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    grader("grade", LESSON, "--course", course)
     with (course / "grades.csv").open(newline="") as file:
         return course, {row["student"]: float(row[f"{LESSON}/total"]) for row in csv.DictReader(file)}
 

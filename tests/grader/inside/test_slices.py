@@ -137,6 +137,7 @@ WAYS = {
     "helper below": "def f(): return g()\ndef g(): return N\nN = 1",
     "hierarchy": "class A:\n    n = 1\nclass B(A): pass\ndef f(): return B().n",
     "a class reads a global of its own name": "n = 1\nclass A:\n    n = n\ndef f(): return A.n",
+    "private names": "class C:\n    __n = 1\n    def __call__(self): return self.__n\nf = C()",
     "comprehension": "L = [1]\nM = [[a * b for b in L] for a in L if a]\ndef f(): return M[0][0]",
     "a counter kept in a helper": "_calls = 0\ndef f():\n    global _calls\n    _calls += 1\n    return _calls",
     "top-level await": "import asyncio\nasync def one(): return 1\nN = await one()\ndef f(): return N",

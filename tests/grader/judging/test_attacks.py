@@ -9,7 +9,7 @@ import pytest
 
 from grader.judging import hidden_words
 from grader.judging.hidden_words import case_of, differences, veiled
-from tests.graded import judged, lesson
+from tests.graded import answer, broadcast, judged, lesson, points, some
 from tests.sample_class import as_student
 from utils.checks import CheckFailed, Draws
 
@@ -18,15 +18,6 @@ MATMUL = ["tiled-matmul-values", "tiled-matmul-traffic"]
 CHAIN = ["fused-chain-values", "fused-chain-traffic"]
 OVERLAP = ["overlap-by-hooks-values", "overlap-by-hooks-traffic", "overlap-by-hooks-time"]
 BROADCAST = ["broadcast-by-hand-values"]
-
-
-def answer(exercise: str, arguments: str, body: str, before: str = "") -> dict[str, str]:
-    lines = "\n".join("    " + line for line in body.strip("\n").splitlines())
-    return {exercise: f"{before}\ndef {exercise.replace('-', '_')}({arguments}):\n{lines}\n"}
-
-
-def earned(said) -> dict[str, float]:
-    return {verdict.check: verdict.points for verdict in said.verdicts}
 
 
 # ---- memory that counts ----------------------------------------------------------------------------------------------
@@ -63,10 +54,10 @@ a, b = ([one.tolist() for one in found if one.shape == shape][0] for shape in ((
 }
 
 
-@pytest.mark.parametrize("reads", READS.values(), ids=READS)
+@pytest.mark.parametrize("reads", some(READS, "item by item", "the arrays", "everything that is alive"))
 def test_numbers_that_were_kept_outside_the_chip_earn_no_traffic_points(reads):
     said = judged("04_cost_models", answer("tiled-matmul", "memory, m, k, n", reads + PRODUCT), MATMUL)
-    assert earned(said)["tiled-matmul-traffic"] == 0
+    assert points(said)["tiled-matmul-traffic"] == 0
 
 
 def test_a_right_product_in_tiles_earns_them():
@@ -84,36 +75,41 @@ for start in range(0, numel, memory.room // 4):
 return memory
 """
     said = judged("04_cost_models", answer("fused-chain", "memory, numel, scale, shift", body), CHAIN)
-    assert earned(said) == {"fused-chain-values": 2, "fused-chain-traffic": 2}
+    assert points(said) == {"fused-chain-values": 2, "fused-chain-traffic": 2}
     reads = body.replace('memory.load("x", here)', "found[here]")
     said = judged("04_cost_models", answer("fused-chain", "memory, numel, scale, shift", reads), CHAIN)
-    assert set(earned(said).values()) == {0}
+    assert set(points(said).values()) == {0}
     assert all("only memory.load and memory.store" in verdict.said for verdict in said.verdicts)
 
 
 # ---- references ------------------------------------------------------------------------------------------------------
 
-IMPORTS = {
-    "import": "from utils.checks import checks_for\nchecks_for('01_collectives')",
-    "importlib": "import importlib\nimportlib.import_module('checks_01')",
-    "a recording": "import utils, glob\n[path] = glob.glob(utils.__path__[0] + '/checks/rooms/02*/frozen_cases.json')",
-    "bytecode": "import utils, os\nos.stat(os.path.dirname(utils.__file__) + '/checks/__pycache__')",
-    "hidden tests": "import grader.hidden",
-    "modules": "import sys\n[one] = [one for one in sys.modules if '.checks' in one][:1]",
-    "what is alive": "import gc\n[one] = [one for one in gc.get_objects() if type(one).__name__ == 'Oracle'][:1]",
-}
+# Each leads to a reference, if there is one, or raises one of NOT_THERE. The first two come before all imports.
+LOOKS = [
+    "import sys\n[one] = [one for one in sys.modules if '.checks' in one][:1]",
+    "import gc\n[one] = [one for one in gc.get_objects() if type(one).__name__ == 'Oracle'][:1]",
+    "from utils.checks import checks_for\nchecks_for('01_collectives')",
+    "import importlib\nimportlib.import_module('checks_01')",
+    "import utils, glob\n[path] = glob.glob(utils.__path__[0] + '/checks/rooms/02*/frozen_cases.json')",
+    "import utils, os\nos.stat(os.path.dirname(utils.__file__) + '/checks/__pycache__')",
+    "import grader.hidden",
+]
+NOT_THERE = "ImportError, FileNotFoundError, ValueError"
 
 
-@pytest.mark.parametrize("line", IMPORTS.values(), ids=IMPORTS)
-def test_a_graded_rank_finds_no_check(line):
-    """The answer is right, and fails only because of the line that looks for a reference."""
-    right = as_student(lesson("01_collectives").exercises["broadcast-by-hand"].source)
-    looks = "\n".join("    " + one for one in line.splitlines())
-    body = re.sub(r'("""\n)(?!.*""")', rf"\1{looks}\n", right, count=1, flags=re.DOTALL)
-    assert body != right
-    [verdict] = judged("01_collectives", {"broadcast-by-hand": body}, BROADCAST).verdicts
-    assert verdict.points == 0
-    assert re.search("ModuleNotFoundError|ImportError|FileNotFoundError|ValueError: not enough values", verdict.said)
+def test_a_graded_rank_finds_no_check():
+    body = f"""
+found = []
+for look in {LOOKS}:
+    try:
+        exec(look, {{}})
+        found.append(look)
+    except ({NOT_THERE}):
+        pass
+raise RuntimeError(f"found {{found}}")
+"""
+    said = judged("01_collectives", broadcast(body), BROADCAST)
+    assert "RuntimeError: found []" in said.verdicts[0].said
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------
@@ -129,7 +125,7 @@ def test_a_clock_that_stands_still_earns_nothing_and_is_shown_to_the_instructor(
     right = as_student(lesson("05_data_parallelism").exercises["overlap-by-hooks"].source)
     body = right.replace("    parameters = list", f"{STOPS_THE_CLOCK}    parameters = list", 1)
     said = judged("05_data_parallelism", {"overlap-by-hooks": body}, OVERLAP)
-    assert earned(said)["overlap-by-hooks-time"] == 0
+    assert points(said)["overlap-by-hooks-time"] == 0
     assert [flag.what for flag in said.flags] == ["claims what is impossible"]
 
 
@@ -165,7 +161,7 @@ for number, shard in enumerate(shards):
 """
     heads = answer("prefetched-forward", "x, shards, rank, world_size", body)
     said = judged("07_zero_fsdp", heads, ["prefetched-forward-values", "prefetched-forward-time"])
-    assert earned(said) == {"prefetched-forward-values": 2, "prefetched-forward-time": 0}
+    assert points(said) == {"prefetched-forward-values": 2, "prefetched-forward-time": 0}
     assert [flag.what for flag in said.flags] == ["claims what is impossible"]
 
 
@@ -219,10 +215,12 @@ TELLS = {
 }
 
 
-@pytest.mark.parametrize("tells", TELLS.values(), ids=TELLS)
+@pytest.mark.parametrize(
+    "tells", some(TELLS, "message", "type", "cell by its number", "line", "exit", "deadlock", "result")
+)
 def test_a_hidden_test_does_not_repeat_what_the_answer_says(tells):
     body = f"{SENDS}if world_size not in (2, 3, 4):\n    {tells}\nreturn kept"
-    said = judged("01_collectives", answer("broadcast-by-hand", "x, root, rank, world_size", body), BROADCAST)
+    said = judged("01_collectives", broadcast(body), BROADCAST)
     [verdict] = said.verdicts
     assert verdict.points == 0 and verdict.hidden
     told = f"{verdict.said} {verdict.mistake}"
@@ -262,10 +260,12 @@ def test_a_veiled_message_keeps_the_words_of_the_mistake_without_its_numbers():
 # ---- what outlives a run ---------------------------------------------------------------------------------------------
 
 LEAVES = {
-    "a count of its calls": """
-        import builtins
-        builtins.calls = getattr(builtins, "calls", 0) + 1
-        return kept if builtins.calls == 1 else 0 * kept
+    "marks": """
+        import builtins, os
+        wrong = hasattr(builtins, "here") or "HERE" in os.environ or os.path.exists("/tmp/here")
+        builtins.here, os.environ["HERE"] = True, "1"
+        open("/tmp/here", "w").close()
+        return 0 * kept if wrong else kept
     """,
     "a patched function": """
         was, dist.send = dist.send, lambda *args, **kwargs: None
@@ -298,12 +298,22 @@ LEAVES = {
 }
 
 
-@pytest.mark.parametrize("leaves", LEAVES.values(), ids=LEAVES)
+@pytest.mark.parametrize(
+    "leaves",
+    some(
+        LEAVES,
+        "marks",
+        "a patched function",
+        "another dtype, no gradients",
+        "a thread that calls on",
+        "an end of its own",
+    ),
+)
 def test_a_right_answer_is_right_whatever_it_leaves_in_its_process(leaves):
     """The runs of a check share their processes. What an earlier run has done to one never costs points or a flag."""
     said = judged(
         "01_collectives",
-        answer("broadcast-by-hand", "x, root, rank, world_size", SENDS + textwrap.dedent(leaves)),
+        broadcast(SENDS + textwrap.dedent(leaves)),
         BROADCAST,
     )
     assert [(verdict.kind, verdict.said) for verdict in said.verdicts if verdict.kind != "passed"] == []

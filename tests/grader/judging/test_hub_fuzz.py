@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.inside import codec
-from grader.judging import hub
-from grader.judging.hub import HANDLERS, Hub
+from grader.judging import hub, hub_storage
+from grader.judging.hub import REQUESTS, Hub
 from grader.judging.rank_connection import RankConnection, RunTime
 from utils.cluster.hardware import links
 from utils.diagnosis.errors import RankError, RankFailed
@@ -106,7 +106,7 @@ RIGHT = [
     {"do": "catch_up", "clock": 0.0},
     {"do": "asked_for_result", "index": 0},
     {"do": "began_to_wait", "index": 0, "where": "cell 1:2", "clock": 0.0},
-    {"do": "make", "group": "pair", "members": [0, 1], "where": "cell 1:1", "clock": 0.0},
+    {"do": "make_group", "group": "pair", "members": [0, 1], "where": "cell 1:1", "clock": 0.0},
     {"do": "join", "store": "s", "rank": 0, "size": 2},
     {"do": "key_set", "store": "s", "key": "k", "value": "00"},
     {"do": "key_add", "store": "s", "key": "n", "amount": 1},
@@ -255,7 +255,7 @@ def test_a_store_is_for_meeting():
 
 
 def test_every_request_of_the_protocol_is_fuzzed():
-    assert {message["do"] for message in RIGHT} == set(HANDLERS)
+    assert {message["do"] for message in RIGHT} == {*REQUESTS, *hub_storage.REQUESTS}
 
 
 @pytest.mark.parametrize(

@@ -5,26 +5,19 @@ Each ends within a limit in processor time, costs its own exercise alone, and th
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
 from grader.judging import judge, ranks
 from grader.judging.judge import TOOK_TOO_LONG
 from grader.judging.worker import JudgeSettings
 from grader.sandbox import bounded
-from tests.graded import judged, notebook, points
+from tests.graded import broadcast, judged, notebook, points
 from utils.checks.registry import Checks
 
 pytestmark = [pytest.mark.long(minutes=10), pytest.mark.sandbox, pytest.mark.thorough]
 COLLECTIVES = "01_collectives"
+IMPORTS = "import os, signal, time"
 BOTH = ["broadcast-by-hand-values", "scatter-by-hand-values"]
-
-
-def broadcast(body: str) -> dict[str, str]:
-    """An answer to broadcast-by-hand."""
-    lines = textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
-    return {"broadcast-by-hand": f"import os, signal, time\ndef broadcast_by_hand(x, root, rank, world_size):\n{lines}"}
 
 
 @pytest.fixture(autouse=True)
@@ -41,11 +34,6 @@ def end_child() -> None:
 
 
 UNSEEN = {
-    "a child": """
-        if os.fork() == 0:
-            while True: pass
-        time.sleep(600)
-    """,
     "an orphan": """
         if os.fork() == 0:
             if os.fork() == 0:
@@ -79,7 +67,7 @@ def test_computing_that_nobody_waits_for_is_counted(body, monkeypatch):
     """Time alone would never end it: nothing here computes where the rank's own account shows it."""
     monkeypatch.setattr(ranks, "RUN_SECONDS", 10**6)
     monkeypatch.setattr(ranks, "CPU_SECONDS", 1)
-    said = judged(COLLECTIVES, broadcast(body), BOTH, seconds=10**6)
+    said = judged(COLLECTIVES, broadcast(body, IMPORTS), BOTH, seconds=10**6)
     assert [verdict.kind for verdict in said.verdicts] == ["stuck", "passed"]
     assert [flag.what for flag in said.flags] == [TOOK_TOO_LONG]
 
@@ -93,7 +81,7 @@ GIVES_WAY = {
 
 @pytest.mark.parametrize("body", GIVES_WAY.values(), ids=GIVES_WAY)
 def test_a_rank_can_not_give_way_to_others_so_that_its_time_stands_still(body):
-    said = judged(COLLECTIVES, broadcast(body), BOTH[:1])
+    said = judged(COLLECTIVES, broadcast(body, IMPORTS), BOTH[:1])
     assert "PermissionError" in said.verdicts[0].said
 
 
@@ -161,7 +149,7 @@ LATE = {
 @pytest.mark.parametrize("body", LATE.values(), ids=LATE)
 def test_what_a_busy_machine_may_have_caused_is_put_off_with_all_that_follows(body, monkeypatch):
     monkeypatch.setattr(judge, "HASTY_SECONDS", 1)
-    said = judged(COLLECTIVES, broadcast(body), BOTH, hasty=True, limited=True)
+    said = judged(COLLECTIVES, broadcast(body, IMPORTS), BOTH, hasty=True, limited=True)
     assert [verdict.kind for verdict in said.verdicts] == ["not run", "not run"]
     assert said.flags == said.problems == []
 

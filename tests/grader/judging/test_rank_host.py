@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from dataclasses import replace
@@ -24,6 +22,7 @@ from grader.sandbox import bubblewrap
 from grader.sandbox.bubblewrap import MB, Limits
 from tests import rank_attacks
 from tests.kernel import processes_with
+from tests.ordinary_user import if_root, said_to_an_ordinary_user
 from tests.rank_attacks import ALONE, FAIL_ANYWHERE, NOT_OUTSIDE, PAIRS, PROBE, alone, both, ended, heard, run, tell
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
@@ -38,12 +37,24 @@ def host():
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """A host without a sandbox, to see what plain processes can do."""
+def probe(tmp_path_factory):
+    """The module that ranks run, for hosts without a sandbox."""
     folder = tmp_path_factory.mktemp("probe")
     (folder / "probe.py").write_text(PROBE)
-    with rank_attacks.host(sandboxed=False, env={"PYTHONPATH": f"{PROJECT}:{folder}"}) as host:
+    return {"env": {"PYTHONPATH": f"{PROJECT}:{folder}"}}
+
+
+@pytest.fixture(scope="module")
+def plain(probe):
+    """A host without a sandbox, to see what plain processes can do."""
+    with rank_attacks.host(sandboxed=False, **probe) as host:
         yield host
+
+
+@pytest.fixture(params=[True, False], ids=["sandboxed", "plain"])
+def how(request, probe):
+    """With and without a sandbox, for tests that start hosts of their own."""
+    return {"sandboxed": request.param, **({} if request.param else probe)}
 
 
 def said_by(host, source: str, count: int = 1) -> list:
@@ -205,12 +216,9 @@ def test_no_process_outlives_its_rank(kind, request):
     assert processes_with(mark) == []
 
 
-@pytest.mark.parametrize("sandboxed", [True, False])
-def test_no_process_outlives_the_host(sandboxed, tmp_path):
-    (tmp_path / "probe.py").write_text(PROBE)
-    how = {} if sandboxed else {"env": {"PYTHONPATH": f"{PROJECT}:{tmp_path}"}}
+def test_no_process_outlives_the_host(how):
     mark = f"left-in-the-end-{os.getpid()}-{time.time()}"
-    with rank_attacks.host(sandboxed=sandboxed, **how) as host:
+    with rank_attacks.host(**how) as host:
         [rank] = host.start(1)
         run(rank, f"MARK = {mark!r}\n" + textwrap.dedent(LEAVE) + "hear()")
         assert heard(rank) == 1
@@ -249,22 +257,19 @@ def test_a_fork_bomb_is_bounded_and_the_next_ranks_start(processes):
         assert said_by(host, "say(1)", 2) == [1, 1]
 
 
-@pytest.mark.parametrize("sandboxed", [True, False])
 @pytest.mark.parametrize("killed", ["judge", "host"])
-def test_no_process_is_left_when_the_judge_or_the_host_is_killed(killed, sandboxed, tmp_path):
+def test_no_process_is_left_when_the_judge_or_the_host_is_killed(killed, how):
     mark = f"rank-{killed}-{os.getpid()}-{time.time()}"
-    (tmp_path / "probe.py").write_text(PROBE)
     sleep = f"say(1); os.execv(sys.executable, ['python', '-c', 'import time; time.sleep(60)', {mark!r}])"
     source = f"""
         from grader.judging.rank_host import HostGone
         from tests.rank_attacks import *
-        how = {{}} if {sandboxed} else {{"env": {{"PYTHONPATH": f"{{ROOT}}:{tmp_path}"}}}}
-        with host(sandboxed={sandboxed}, **how) as box:
+        with host(**{how}) as box:
             ranks = box.start(2)
             for rank in ranks:
                 run(rank, {sleep!r})
                 heard(rank)
-            print(box.box.pid if {sandboxed} else box.box.process.pid, flush=True)
+            print(box.box.pid if {how["sandboxed"]} else box.box.process.pid, flush=True)
             print(heard(ranks[0]), heard(ranks[1]), flush=True)
             try:
                 box.start(1)
@@ -315,11 +320,8 @@ def test_memory_that_ranks_share_with_the_host_counts_once():
         assert host.stopped is None
 
 
-@pytest.mark.parametrize("sandboxed", [True, False])
-def test_the_wall_time_ends_all(sandboxed, tmp_path):
-    (tmp_path / "probe.py").write_text(PROBE)
-    how = {} if sandboxed else {"env": {"PYTHONPATH": f"{PROJECT}:{tmp_path}"}}
-    with rank_attacks.host(Limits(wall=1.5), sandboxed=sandboxed, **how) as host:
+def test_the_wall_time_ends_all(how):
+    with rank_attacks.host(Limits(wall=1.5), **how) as host:
         ranks = host.start(2)
         for rank in ranks:
             run(rank, "while True: pass")
@@ -377,9 +379,8 @@ COMPUTE = """
 
 
 @pytest.mark.parametrize("sandboxed", [True, pytest.param(False, marks=pytest.mark.thorough)])
-def test_ranks_compute_alike_on_one_thread_each(sandboxed, tmp_path):
-    (tmp_path / "probe.py").write_text(PROBE)
-    how = {} if sandboxed else {"env": {"PYTHONPATH": f"{PROJECT}:{tmp_path}"}}
+def test_ranks_compute_alike_on_one_thread_each(sandboxed, probe):
+    how = {} if sandboxed else probe
     with rank_attacks.host(sandboxed=sandboxed, modules=ranks_module.PRELOADED, **how) as host:
         [first, *others] = said_by(host, COMPUTE, 3)
         assert first[1:] == [1, 300 * 300 * 600.0]
@@ -390,21 +391,8 @@ def test_ranks_compute_alike_on_one_thread_each(sandboxed, tmp_path):
 # ---- as an ordinary user ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="all of these tests run as an ordinary user already")
+@if_root
 def test_an_ordinary_users_ranks_share_nothing_either():
-    """With the system's Python and a copy of the grader, which that user can read."""
-    python = shutil.which("python3", path="/usr/bin")
-    version = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-    if not python or subprocess.run(version).returncode != 0:
-        pytest.skip("there is no Python that an ordinary user may run")
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        for name in ("grader", "utils", "tests"):
-            shutil.copytree(PROJECT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
-        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python, "-m", "tests.rank_attacks"]
-        env = {"PATH": os.defpath, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run(command, env=env, cwd="/", text=True, capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    pairs, singles = map(json.loads, done.stdout.splitlines())
+    pairs, singles = map(json.loads, said_to_an_ordinary_user("-m", "tests.rank_attacks").splitlines())
     assert pairs == {"pairs": {name: [False, False] for name in PAIRS}}
     assert singles == {"alone": EXPECTED}

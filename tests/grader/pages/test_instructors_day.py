@@ -8,14 +8,11 @@ from __future__ import annotations
 import csv
 import os
 import re
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_markdown_cell
 from nbgrader.auth import Authenticator
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeFetchAssignment, ExchangeSubmit
@@ -24,10 +21,9 @@ from traitlets.config import Config
 from grader.classroom.course import Course
 from tests.browser import open_browser, visit
 from tests.formgrader import Formgrader, jupyter
-from tests.tiny_course import LESSON, PROJECT, RIGHT, WRONG, make_course
+from tests.tiny_course import LESSON, RIGHT, WRONG, essay, grader, make_course, with_answers
 
 pytestmark = [pytest.mark.thorough, pytest.mark.long, pytest.mark.sandbox]
-ESSAY = {"grade_id": "why", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
 LOOP = "\n    ".join(f"parts = parts + [x[{number}:] * 0 + rank // {number + 2}]" for number in range(8))
 ODD = f"def total(x, rank, world_size):\n    parts = []\n    {LOOP}\n    dist.all_reduce(x)\n    return x"
 DESK = {"width": 1280, "height": 900}
@@ -40,20 +36,10 @@ CLASS = {
 }
 
 
-def grader(*args: object) -> str:
-    """`python -m grader ...`; returns what it prints."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    command = [sys.executable, "-m", "grader", *map(str, args)]
-    done = subprocess.run(command, cwd=PROJECT, env=env, text=True, capture_output=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture
 def course(tmp_path):
     """A course with an exchange, a lesson with an essay, a deadline that was yesterday, and names of the students."""
-    essay = new_markdown_cell("Why is a ring fair?", id="why", metadata={"nbgrader": {**ESSAY, "schema_version": 3}})
-    root = make_course(tmp_path / "course", essay)
+    root = make_course(tmp_path / "course", essay("why", "Why is a ring fair?"))
     (tmp_path / "exchange").mkdir()
     (tmp_path / "exchange").chmod(0o777)
     with (root / "nbgrader_config.py").open("a") as file:
@@ -74,13 +60,8 @@ def submit(course: Course, home: Path, student: str, answers: dict[str, str]) ->
     where = CourseDirectory(config=config, root=str(course.root), assignment_id=LESSON, student_id=student)
     ExchangeFetchAssignment(coursedir=where, authenticator=Authenticator(config=config), config=config).start()
     path = home / LESSON / f"{LESSON}.ipynb"
-    nb = nbformat.read(path, as_version=4)
-    for cell in nb.cells:
-        name = cell.metadata.get("nbgrader", {}).get("grade_id")
-        cell.source = answers.get(name, cell.source)
-        if name == "why" and answers:
-            cell.source = f"Because every rank sends as much as it receives, says {student}."
-    nbformat.write(nb, path)
+    why = {"why": f"Because every rank sends as much as it receives, says {student}."} if answers else {}
+    nbformat.write(with_answers(nbformat.read(path, as_version=4), {**answers, **why}), path)
     ExchangeSubmit(coursedir=where, authenticator=Authenticator(config=config), config=config).start()
 
 

@@ -13,8 +13,7 @@ import pytest
 from bs4 import BeautifulSoup
 from nbconvert.exporters import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
-from nbgrader.converters import GenerateAssignment, GenerateFeedback
-from nbgrader.coursedir import CourseDirectory
+from nbgrader.converters import GenerateFeedback
 
 from grader.classroom.course import Course
 from grader.classroom.grades import Grades
@@ -26,7 +25,8 @@ from grader.pages.sanitize import PassiveCells, fenced, from_markdown, harmless
 from tests.browser import open_browser, visit
 from tests.formgrader import Formgrader, jupyter
 from tests.grader.classroom.test_similarity import DISGUISED, ODD, OWN
-from tests.tiny_course import LESSON, POINTS, RIGHT, hand_in, lesson, make_course
+from tests.stand_in_grader import released_course
+from tests.tiny_course import LESSON, POINTS, RIGHT, essay, hand_in, lesson
 
 pytestmark = pytest.mark.long
 
@@ -173,6 +173,7 @@ SAID = {
     "total-values": Verdict("total-values", 1.5, 3, PART, "total · values · hidden test\n  half", "", True),
     "total-traffic": Verdict("total-traffic", 1, 1, PASSED, "total · traffic · passed"),
 }
+FULL = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
 
 
 def graded(*more, said=SAID, scores=(), problems=(), flags=(), comment="", answers=RIGHT):
@@ -250,17 +251,14 @@ def test_exercises_without_a_word_are_one_line():
 
 
 def test_an_answer_for_a_person_that_was_not_written_is_blank_and_nobodys_judgement():
-    about = {"grade_id": "essay", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
-    essay = new_markdown_cell("Why?", metadata={"nbgrader": {**about, "score": 0, "comment": "No response."}})
-    full = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
-    text = text_of(page_of(graded(essay, said=full, comment="No response.")))
+    blank = essay("essay", "Why?", score=0, comment="No response.")
+    text = text_of(page_of(graded(blank, said=FULL, comment="No response.")))
     assert "Nothing is written in essay: 4 points." in text
     assert "by a person" not in text and "No response" not in text
 
 
 def test_a_page_without_losses_says_nothing_of_any():
-    said = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
-    assert "lost" not in text_of(page_of(graded(said=said)))
+    assert "lost" not in text_of(page_of(graded(said=FULL)))
 
 
 def test_a_page_shows_answers_but_no_source_of_a_check():
@@ -289,19 +287,14 @@ def test_a_page_shows_problems_penalties_comments_and_corrections():
 
 
 def test_an_answer_graded_by_hand_has_its_place():
-    about = {"grade_id": "essay", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
-    essay = new_markdown_cell("Rings are *fair*.", metadata={"nbgrader": {**about, "score": 3, "comment": "Why?"}})
-    html = page_of(graded(essay))
+    html = page_of(graded(essay("essay", "Rings are *fair*.", score=3, comment="Why?")))
     text = text_of(html)
     assert "essay 3 / 4 by hand 3 of 4" in text and "graded by a person 3 of 4 points" in text
     assert "Rings are <em>fair</em>." in html and "Comment Why?" in text
 
 
 def test_what_nobody_has_graded_yet_is_not_lost():
-    about = {"grade_id": "essay", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
-    essay = new_markdown_cell("Rings", metadata={"nbgrader": {**about, "score": 0, "waits": True, "comment": None}})
-    full = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
-    html = page_of(graded(essay, said=full))
+    html = page_of(graded(essay("essay", "Rings", score=0, waits=True, comment=None), said=FULL))
     text, soup = text_of(html), BeautifulSoup(html, "html.parser")
     assert "They can still give you up to 4 points." in text and "lost" not in text
     assert "essay – / 4 by hand not graded yet" in text and "0 of 4 points" not in text
@@ -495,16 +488,7 @@ def test_a_report_of_hostile_submissions_is_passive():
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     """A course with a released lesson."""
-    course = make_course(tmp_path_factory.mktemp("course"))
-    convert(GenerateAssignment, course)
-    return course
-
-
-def convert(step, course, student="*"):
-    """Run one of nbgrader's steps in this process, since starting its command takes seconds."""
-    config = Course.at(course).config
-    where = CourseDirectory(config=config, root=str(course), assignment_id=LESSON, student_id=student)
-    step(coursedir=where, config=config).start()
+    return released_course(tmp_path_factory.mktemp("course")).root
 
 
 def in_gradebook(course, student, nb):
@@ -527,7 +511,7 @@ def test_the_report_of_a_course_survives_odd_notebooks(tiny):
     in_gradebook(tiny, "cut", graded())
     (tiny / "autograded" / "cut" / LESSON / f"{LESSON}.ipynb").write_text('{"cells": [')
     (tiny / "submitted" / "nothing" / LESSON).mkdir(parents=True)
-    convert(GenerateFeedback, tiny, "ada")
+    Course.at(tiny).must(GenerateFeedback, LESSON, exclude="bob,cut")
     path = write_report(Course.at(tiny), [LESSON])
     html = path.read_text()
     assert_passive(html)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from dataclasses import replace
@@ -26,8 +24,9 @@ from grader.classroom.collect_no_links import Collect
 from grader.classroom.course import ClassroomError, Course
 from grader.classroom.grades import printable
 from grader.sandbox import bubblewrap
-from grader.sandbox.bubblewrap import GB, MB, End, Limits, NoSandbox
+from grader.sandbox.bubblewrap import MB, End, Limits, NoSandbox
 from tests.kernel import processes_with
+from tests.ordinary_user import if_root, said_to_an_ordinary_user
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 PROJECT = Path(__file__).resolve().parents[3]
@@ -477,32 +476,6 @@ def test_limits_can_not_be_raised_from_inside():
     assert said(inside(raise_)) == ""
 
 
-# ---- what lessons do -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-def test_spawn_simulate_and_figures_work():
-    work = """
-        import torch, torch.distributed as dist
-        from utils import simulate, spawn
-
-        def total(rank, world_size):
-            x = torch.full((3,), float(rank))
-            dist.all_reduce(x)
-            return x
-
-        run = spawn(total, 4)
-        print(run.results[3].tolist(), len(simulate(total, 1024).results))
-        run.timeline().svg()
-    """
-    file = "work.py"
-    end = bubblewrap.run(
-        [sys.executable, f"/tmp/{file}"], files={f"/tmp/{file}": textwrap.dedent(work)}, limits=Limits(wall=120)
-    )
-    assert said(end).splitlines()[-1] == "[6.0, 6.0, 6.0] 1024"
-    assert end.memory < 4 * GB
-
-
 # ---- the rest of grading ---------------------------------------------------------------------------------------------
 
 
@@ -511,7 +484,7 @@ def test_grading_refuses_without_a_sandbox_until_told_otherwise(monkeypatch):
     course = Course.at(PROJECT)
     with pytest.raises(ClassroomError, match="There is no bwrap. .* add --without-sandbox"):
         course.require_sandbox()
-    course.without_sandbox()
+    course.config.Judge.sandbox = False
     course.require_sandbox()
     assert not course.judge_settings.sandboxed
 
@@ -583,22 +556,18 @@ def test_root_of_a_user_namespace_without_other_users_gets_a_sandbox_as_ordinary
 # ---- as an ordinary user ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="all of these tests run as an ordinary user already")
+@if_root
 def test_an_ordinary_user_gets_the_same_sandbox():
-    """With the system's Python, and a copy of the grader that the user can read."""
-    python = shutil.which("python3", path="/usr/bin")
-    version = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
-    if not python or subprocess.run(version).returncode != 0:
-        pytest.skip("there is no Python that an ordinary user may run")
     source = """
         import sys
+        import grader
         from grader.sandbox import bubblewrap
         from grader.sandbox.bubblewrap import Limits
         print(bubblewrap.why_not())
         def run(source, **limits):
             end = bubblewrap.run([sys.executable, "-c", source], limits=Limits(**{"wall": 30, **limits}))
             print(end.stdout.decode().strip() or end.stderr.decode().strip().split("\\n")[-1], end.stopped)
-        run("import os; print(os.getuid(), len(os.listdir('/proc/self/fd')), os.path.exists(%r))" % sys.argv[1])
+        run("import os; print(os.getuid(), len(os.listdir('/proc/self/fd')), os.path.exists(%r))" % grader.__path__[0])
         bomb = "for _ in range(99): os.fork() or time.sleep(20)"
         bomb = f"import os, time\\ntry:\\n {bomb}\\nexcept OSError: print('full')"
         run(bomb, processes=30)
@@ -610,16 +579,8 @@ def test_an_ordinary_user_gets_the_same_sandbox():
         box = bubblewrap.start(["sleep", "20"])
         print(box.path("/tmp/home").is_dir(), box.kill().stopped)
     """
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o755)
-        for name in ("grader", "utils"):
-            shutil.copytree(PROJECT / name, Path(folder, name), ignore=shutil.ignore_patterns("__pycache__"))
-        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", python, "-c", textwrap.dedent(source)]
-        env = {"PATH": os.defpath, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
-        how = {"env": env, "cwd": "/", "text": True, "capture_output": True, "timeout": 60}
-        done = subprocess.run([*command, f"{folder}/grader"], **how)
-    assert done.returncode == 0, done.stderr
-    *lines, memory, started = done.stdout.splitlines()
+    said = said_to_an_ordinary_user("-c", textwrap.dedent(source))
+    *lines, memory, started = said.splitlines()
     assert lines == [
         "None",
         "65534 4 False None",

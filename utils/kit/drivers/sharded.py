@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...recording.storages import Storages
+from ...recording.torch_calls import tensors_in
 from ...recording.track_memory import track_memory
 from ..mlp import layer, loss_of
 from .backward import my_group
@@ -25,13 +26,6 @@ def most_between(storages: Storages, first: int, last: int | None = None) -> int
         if live > most:
             most = live
     return most
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in lists of lists."""
-    if isinstance(value, list | tuple):
-        return [x for item in value for x in tensors_in(item)]
-    return [value] if isinstance(value, Tensor) else []
 
 
 def train(

@@ -47,7 +47,9 @@ def explained(found: Planning, plan: str | Plan) -> str:
     candidate = found.candidate(asked)
     lines = [f"{asked}: {verdict(found, candidate)}", ""]
     beside = found.best[0] if found.best else None
-    lines += [bytes_table(candidate, beside), "", seconds_table(candidate, beside)]
+    nbytes, seconds = (beside.bytes, beside.seconds) if beside else (None, None)
+    lines += [two_columns("GB on the fullest GPU", candidate.bytes, nbytes, 1e9), ""]
+    lines += [two_columns("s per step", candidate.seconds, seconds, 1.0)]
     if candidate.plan.cp > found.limits[1] and asked.tp * asked.cp > found.cluster.gpus_per_node:
         lines += ["", f"Beyond cp {found.limits[1]} between nodes, no program was held against the formula."]
     if candidate.gigabytes * 1e9 > found.cluster.gpu.memory:
@@ -65,14 +67,6 @@ def verdict(found: Planning, candidate: Candidate) -> str:
     ahead = 1 + sum(each.total < candidate.total * (1 - 1e-9) for each in found.fitting)
     source = "measured" if place else "by formula"
     return f"number {place or ahead} of {len(found.fitting):,} that fit, {source}. A step takes {candidate.total:.4g} s"
-
-
-def bytes_table(candidate: Candidate, beside: Candidate | None) -> str:
-    return two_columns("GB on the fullest GPU", candidate.bytes, beside.bytes if beside else None, 1e9)
-
-
-def seconds_table(candidate: Candidate, beside: Candidate | None) -> str:
-    return two_columns("s per step", candidate.seconds, beside.seconds if beside else None, 1.0)
 
 
 def two_columns(what: str, these: dict[str, float], those: dict[str, float] | None, unit: float) -> str:

@@ -61,9 +61,7 @@ def of_axis(found: Planning, axis: str, winner: Candidate) -> Iterator[Loser]:
     for value in (each for each in values if each in first or each in large):
         if value == getattr(winner.plan, axis):
             continue
-        count = fit.get(value, 0)
-        several = large.get(value, [])
-        best = first.get(value)
+        count, several, best = fit.get(value, 0), large.get(value, []), first.get(value)
         why = slower(best, winner) if best else missing(found, several)
         yield Loser(f"{axis} {value}", count + len(several), count, best, why)
     yield from never_tried(found, axis, {*first, *large})
@@ -95,12 +93,9 @@ def never_tried(found: Planning, axis: str, tried: set[Any]) -> Iterator[Loser]:
         within = [value for value in values if value <= inside]
         for value in within:
             broken = indivisible(Plan(size // value, value), found.model, math.lcm(found.batch, size))
-            yield Loser(f"tp {value}", 0, 0, None, broken or batch_rule(found))
+            batch = f"no dp x micro that goes with it divides the batch of {found.batch:,}"
+            yield Loser(f"tp {value}", 0, 0, None, broken or batch)
         if beyond := [value for value in values if value > inside]:
             yield Loser(f"tp {beyond[0]}+", 0, 0, None, f"leaves the node of {inside} GPUs")
     if axis == "cp" and (beyond := [value for value in values if value > max(tried)]):
         yield Loser(f"cp {beyond[0]}+", 0, 0, None, "not tried between nodes: no program was held against it")
-
-
-def batch_rule(found: Planning) -> str:
-    return f"no dp x micro that goes with it divides the batch of {found.batch:,}"

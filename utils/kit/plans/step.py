@@ -122,9 +122,8 @@ class Stage:
             if self.tied is not None and "table" in piece.grads:
                 dist.all_reduce(piece.grads["table"], group=self.tied)
                 self.scattering += [weights.scatter() for weights in piece.weights]
-        for handle in self.scattering:
-            if handle is not None:
-                handle.wait()
+        for handle in filter(None, self.scattering):
+            handle.wait()
 
     # ---- the schedule
 
@@ -188,9 +187,8 @@ class Stage:
         if x is None and self.depth(chunk) == 0 and not self.tables:
             x = torch.empty(self.shape, dtype=DTYPE)
         for piece in self.chunks[chunk]:
-            for handle in self.gathering.pop(piece, []):
-                if handle is not None:
-                    handle.wait()
+            for handle in filter(None, self.gathering.pop(piece, [])):
+                handle.wait()
             x = None if x is None else x.requires_grad_()
             again = self.plan.recompute == "full" and isinstance(piece, Layer)
             with torch.set_grad_enabled(not again):

@@ -94,7 +94,7 @@ class FusedAttention(torch.autograd.Function):
         world, form, saved = ctx.world, ctx.form, ctx.saved_tensors
         inputs, needed = saved[: ctx.reads], ctx.needs_input_grad[2:]
         made = [torch.empty_like(x) if need else None for x, need in zip(inputs, needed, strict=True)]
-        moved = sum(map(nbytes, [grads[0], *saved, *filter(is_there, made)]))
+        moved = sum(map(nbytes, [grads[0], *saved, *(gradient for gradient in made if gradient is not None)]))
         world.running.run_kernel(form.kernel(*inputs[:3], moved, backward=True))
         if not world.only_sizes:
             with world.scheduler.bookkeeping():
@@ -124,10 +124,6 @@ def fill_gradients(
 
 def unchanged(tensor: Tensor, *_: Tensor) -> Tensor:
     return tensor
-
-
-def is_there(value: Tensor | None) -> bool:
-    return value is not None
 
 
 def nbytes(tensor: Tensor) -> int:

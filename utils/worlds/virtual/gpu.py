@@ -31,6 +31,7 @@ from ...cluster.jitter import Unevenness
 from ...cluster.kernel_times import MeasuredGpu
 from ...events.computed import Computed
 from ...recording.storages import Storages
+from ...recording.torch_calls import tensors_in
 from ...recording.torch_private import (
     ATTENTION,
     ATTENTION_BACKWARD,
@@ -210,8 +211,8 @@ class VirtualGpu(TorchDispatchMode):
     def fuse(self, fusion: Fusion, function: OpOverload[..., Any], values: tuple[Any, ...], result: Any) -> None:
         """Charge an operation of compiled code as part of the kernel that its chain becomes."""
         self.count(result)  # gives its storages numbers
-        given = list(tensors_in(values))[1 if function.overloadpacket in OVERWRITE else 0 :]
-        made = list(tensors_in((result,))) or list(written(function, values))
+        given = tensors_in(values)[1 if function.overloadpacket in OVERWRITE else 0 :]
+        made = tensors_in(result) or [*written(function, values)]
         moved, begins = fusion.extend(given, made)
         self.move(moved, self.gpu.launch if begins else 0.0)
         fusion.moment = fusion.now()
@@ -333,7 +334,7 @@ class VirtualGpu(TorchDispatchMode):
         if type(result) is Tensor and result.layout is torch.strided:
             self.storages.see(result.untyped_storage())
         else:
-            for tensor in tensors_in((result,)):
+            for tensor in tensors_in(result):
                 self.storages.count(tensor)
         if self.storages.live > self.gpu.memory:
             self.rank.out_of_memory(self.gpu.memory)
@@ -404,7 +405,7 @@ def work_of(
     packet = function.overloadpacket
     if function.is_view or packet in NO_KERNEL:
         return FREE
-    given, made = list(tensors_in((*args, *kwargs.values()))), list(tensors_in((result,)))
+    given, made = tensors_in((*args, *kwargs.values())), tensors_in(result)
     moved = sum(map(nbytes, made))
     if packet in PICK:
         moved += sum(map(nbytes, made)) + sum(map(nbytes, given[1:]))
@@ -432,7 +433,7 @@ def written(function: OpOverload[..., Any], args: tuple[Any, ...]) -> Iterator[T
     """The tensors that an operation without a result writes to. Optimizers write gradients only to unscale them."""
     for value, argument in zip(args, schema_of(function).arguments, strict=False):
         if argument.alias_info is not None and argument.alias_info.is_write and argument.name != "grads":
-            yield from tensors_in((value,))
+            yield from tensors_in(value)
 
 
 def bound_by(kernel: Kernel, gpu: Gpu, rates: KernelRates | None) -> Work:
@@ -475,11 +476,3 @@ def total(times: dict[Work, int], finished: float, late: float = 0.0) -> Compute
         flops += number * work.flops
         at_peak += number * work.at_peak
     return Computed(matmul, memory_bound, launch, flops, at_peak, finished)
-
-
-def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_in(value)

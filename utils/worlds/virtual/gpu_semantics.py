@@ -15,7 +15,3 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace:
     if not (input.is_meta and training and 0 < p < 1) or inplace:
         return plain_dropout(input, p, training, inplace)
     return torch.native_dropout(input, p, True)[0]
-
-
-def patch_functional() -> None:
-    functional.dropout = dropout

@@ -104,7 +104,8 @@ def kernel_of(
     if packet in ATTENTION or packet in ATTENTION_BACKWARD:
         kind = "attention" if packet in ATTENTION else "attention_backward"
         causal = bool(argument(function, "is_causal", args, kwargs))
-        part = causal_part(*query_and_key(function, args)) if causal else 1.0
+        query, key = args[:2] if packet in ATTENTION else args[1:3]  # behind the gradient of the output
+        part = causal_part(query, key) if causal else 1.0
         return Kernel(flops, moved, dtype, kind, needed=int(flops * part))
     if function.namespace == VARIABLE_LENGTHS:
         kind = "attention_backward" if "backward" in packet.__name__ else "attention"
@@ -119,12 +120,6 @@ def product_flops(first: torch.Tensor, second: torch.Tensor) -> int:
     """
     m, n, k = shape_of(first, second)
     return 2 * m * n * k * (first.shape[0] if first.dim() == second.dim() == 3 else 1)
-
-
-def query_and_key(function: OpOverload[..., Any], args: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of an operator for attention; backward has the gradient of the output before them."""
-    first = int(function.overloadpacket in ATTENTION_BACKWARD)
-    return args[first], args[first + 1]
 
 
 def causal_part(query: torch.Tensor, key: torch.Tensor) -> float:

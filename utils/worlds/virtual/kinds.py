@@ -30,9 +30,6 @@ class Axis(NamedTuple):
         divided = f"rank // {self.stride}" if self.stride > 1 else "rank"
         return divided if self.stride * self.size == world_size else f"{divided} % {self.size}"
 
-    def is_inside(self, outer: Axis) -> bool:
-        return outer.stride % (self.stride * self.size) == 0
-
     def numbers(self, world_size: int) -> Numbers:
         return np.arange(world_size) // self.stride % self.size
 

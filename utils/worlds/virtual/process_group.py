@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,8 +75,7 @@ class VirtualWork(Work):
     def synchronize(self) -> None:
         wait(self.rank, self.call)
 
-    def block_current_stream(self) -> None:
-        wait(self.rank, self.call)
+    block_current_stream = synchronize
 
     def source_rank(self) -> int:
         wait(self.rank, self.call)
@@ -169,8 +169,6 @@ class VirtualGroup(dist.ProcessGroup):
         backend = fake_backend(rank, size)  # for names and timeouts
         register_backend(self, ["cpu", "meta", "cuda"], dist.ProcessGroup.BackendType.GLOO, backend)
         self.options = SimpleNamespace()  # torch writes to it; unused here
-        self._members: tuple[int, ...] | None = None
-        self._key: str | None = None
 
     def __repr__(self) -> str:
         return group_in_words(self)
@@ -182,22 +180,17 @@ class VirtualGroup(dist.ProcessGroup):
         """Not "gloo": DDP's C++ logger would take the backend for Gloo's own and read fields that it doesn't have."""
         return "virtual"
 
-    @property
+    @cached_property
     def members(self) -> tuple[int, ...]:
         """Global ranks, in group order."""
-        if self._members is None:
-            if self is dist.group.WORLD and (everyone := self.world.running.default_group) is not None:
-                self._members = everyone  # no need for each rank to list all others
-            else:
-                self._members = self.world.to_world_ranks(dist.get_process_group_ranks(self))
-        return self._members
+        if self is dist.group.WORLD and (everyone := self.world.running.default_group) is not None:
+            return everyone  # no need for each rank to list all others
+        return self.world.to_world_ranks(dist.get_process_group_ranks(self))
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What events call it: "world" for the default group, torch's name for any other."""
-        if self._key is None:
-            self._key = "world" if self is dist.group.WORLD else self.group_name
-        return self._key
+        return "world" if self is dist.group.WORLD else self.group_name
 
 
 def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:

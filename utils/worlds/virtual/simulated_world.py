@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed import distributed_c10d as c10d
+from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...cluster.hardware import Cluster
@@ -112,7 +113,10 @@ class SimulatedWorld:
         self.waiting_members: dict[Hashable, list[VirtualRank]] = {}  # by the group they make
         self.came: dict[Hashable, dict[int, int]] = {}  # by the default group they make: {rank in it: rank here}
         self.stores: dict[str, VirtualStore] = {}
-        self.separate = SeparateState(lambda: self.scheduler.running is not None, self.note_import)
+        self.separate = SeparateState(
+            in_rank=lambda: self.scheduler.running is not None,
+            on_import=lambda module, source: self.say_once("import", about_import(module, source)),
+        )
         self.prints = Prints(self.scheduler)
         self.said: set[str] = set()  # subjects of the remarks printed so far
         self.next_report = monotonic() + PROGRESS_EVERY
@@ -267,10 +271,6 @@ class SimulatedWorld:
         self.say_once("no values", f"On device='meta' tensors have no values, so {asks} gets {value}.")
         return value
 
-    def note_import(self, module: str, source: str) -> None:
-        """A rank has imported a module of a library."""
-        self.say_once("import", about_import(module, source))
-
     def say_once(self, about: str, text: str) -> None:
         """Print a remark, if there is one, the first time that a rank gives cause for it."""
         if text and about not in self.said:
@@ -312,6 +312,7 @@ class SimulatedWorld:
         )
 
     def record_of(self, rank: VirtualRank) -> RankRecord:
+        late = rank.starved + (rank.uneven.late if rank.uneven else 0.0)  # its GPU waited: for the host, by its jitter
         return {
             "finished": rank.finished,
             "clock": rank.clock,
@@ -330,17 +331,12 @@ class SimulatedWorld:
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
-            "computed": self.share(tuple(total(rank.times, rank.clock, late_launches(rank)))),
+            "computed": self.share(tuple(total(rank.times, rank.clock, late))),
         }
 
     def stack_of(self, rank: VirtualRank) -> list[tuple[Any, ...]]:
         waits = not rank.finished and rank.failure is None and rank.number < MOST_STACKS
         return [tuple(frame) for frame in look_at(rank.ident or 0)] if waits else []
-
-
-def late_launches(rank: VirtualRank) -> float:
-    """Seconds that its GPU has waited for operations: for the host, and by its jitter."""
-    return rank.starved + (rank.uneven.late if rank.uneven else 0.0)
 
 
 NAMES = [field.name for field in fields(Event)]
@@ -420,8 +416,7 @@ class VirtualRecorder:
     def now(self) -> float:
         return self.world.running.clock
 
-    def mark(self) -> float:
-        return self.now()
+    mark = now
 
     def span(self, kind: str, name: str, start: float, end: float) -> None:
         rank = self.world.running
@@ -481,7 +476,6 @@ def patch_torch(world: SimulatedWorld) -> None:
     when_world_is_left(lambda: setattr(world.running, "left", who_called().where))
     when_call_is_skipped(lambda name: world.running.skipped.append((name, who_called().where)))
     share_stores(world.store_named)
-    torch_wrappers.save_checkpoints_at_once()
     let_torch_func_run()
     Joining(
         world.new_store, BACKENDS, "gloo", f"a virtual cluster's network answers to {' and '.join(sorted(BACKENDS))}."
@@ -499,7 +493,7 @@ def enter(world: SimulatedWorld) -> None:
         setattr(sys, stream, world.prints)
     regions.recorder = world.make_recorder()
     if world.only_sizes:
-        gpu_semantics.patch_functional()
+        functional.dropout = gpu_semantics.dropout
         torch_wrappers.patch_for_meta_tensors()
     if world.request.item_as_nan:
         torch_wrappers.read_unknown_values()

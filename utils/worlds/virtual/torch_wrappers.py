@@ -40,6 +40,7 @@ def patch_wrappers(world: World) -> None:
     keep_loss_parallel()
     leave_out_profiling(world)
     load_without_values(world)
+    futures.ThreadPoolExecutor = CheckpointAtOnce  # type: ignore[misc]  # torch imports it with its checkpoints
     if not world.only_sizes:
         let_fsdp_compute_on(torch.device("cpu"))
 
@@ -189,10 +190,6 @@ class CheckpointAtOnce(futures.ThreadPoolExecutor):
         except Exception as error:  # raised where the program asks for the result
             future.set_exception(error)
         return future
-
-
-def save_checkpoints_at_once() -> None:
-    futures.ThreadPoolExecutor = CheckpointAtOnce  # type: ignore[misc]  # torch imports it with its checkpoints
 
 
 def mesh_scatter(

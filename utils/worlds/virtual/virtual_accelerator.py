@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from types import TracebackType
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,19 +18,12 @@ MAKERS_OWN = """
 IN_CUDA = {"current_device_index": "current_device", "set_device_index": "set_device"}
 
 
-class OnDevice:
+class OnDevice(nullcontext[None]):
     """`with torch.accelerator.device_index(number):` a rank has one GPU, whatever its number."""
 
     def __init__(self, device: int | None, /) -> None:
+        super().__init__()
         self.idx, self.prev_idx = device, -1
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
 
 def memory_stats(*_: Any) -> OrderedDict[str, Any]:

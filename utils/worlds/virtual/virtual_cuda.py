@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class Properties:
     minor: int = 0
 
 
-class VirtualStream:
+class VirtualStream(AbstractContextManager["VirtualStream"]):
     """A stream: everything on it is done as soon as it was launched."""
 
     device_type, cuda_stream = "cuda", 0
@@ -65,13 +65,8 @@ class VirtualStream:
         event.record()
         return event
 
-    def __enter__(self) -> VirtualStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+    def __exit__(self, *error: object) -> None:
+        """Nothing to go back to."""
 
 
 def event_class(world: World) -> type:

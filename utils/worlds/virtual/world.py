@@ -209,6 +209,8 @@ class VirtualWorld(ProcessWorld):
             running = zip(self.representatives.running, records, strict=True)
             regions = [Region(rank, "compute", *span) for rank, record in running for span in record["busy"]]
         last = max((event.end for event in events if event.end is not None), default=0.0)
+        samples = [list(record["memory"]) for record in records]
+        notes = [[MemoryNote("virtual", of_rank, peak_of(of_rank)[0])] for of_rank in samples]
         return Run(
             world_size=self.world_size,
             world="virtual",
@@ -218,18 +220,13 @@ class VirtualWorld(ProcessWorld):
             events=events,
             elapsed=max(last, *(record["clock"] for record in records)),
             regions=regions,
-            memory_notes=self.representatives.spread([memory_notes(record) for record in records]),
+            memory_notes=self.representatives.spread(notes),
             algorithms=[Charge(*kind) for kind in outcome.algorithms],
             computed=self.representatives.spread([Computed(*record["computed"]) for record in records]),
             rates=self.cluster.rates or "datasheet",
             uncertainty=self.cluster.uncertainty,
             runs_as=self.representatives.runs_as,
         )
-
-
-def memory_notes(record: RankRecord) -> list[MemoryNote]:
-    samples = list(record["memory"])
-    return [MemoryNote("virtual", samples, peak_of(samples)[0])]
 
 
 def raise_what_went_wrong(states: list[RankState], failures: dict[int, Failure]) -> None:
