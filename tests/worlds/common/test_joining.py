@@ -230,3 +230,15 @@ def test_cuda_where_there_is_none_gets_a_sentence(need):
 @pytest.mark.parametrize("need", NEED_CUDA.values(), ids=NEED_CUDA)
 def test_a_virtual_rank_has_one(need):
     simulate(uses_cuda, 1, need)
+
+
+def members_only(rank, world_size):
+    if rank < 2:
+        dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1]))
+    dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1, 2]))
+
+
+@both
+def test_a_group_made_by_its_members_only_is_explained(world):
+    with pytest.raises(WorldStuck, match=r"Rank 2 skipped the group of ranks 0 and 1.*Every rank must call new_group"):
+        world(members_only, 3)

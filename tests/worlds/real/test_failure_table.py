@@ -26,7 +26,14 @@ class Row:
 
 
 START = "import ctypes, os, time, torch, torch.distributed as dist\nfrom utils import spawn"
+OTHERS_WAIT = ["(Ranks 0 and 2 were waiting in barrier"]
 TABLE = [
+    Row(
+        "one-raises",
+        "if rank == 1: raise ValueError('no luck')\ndist.barrier()",
+        ["RankFailed: rank 1 raised ValueError: no luck", "line 2, in program", "raise ValueError('no luck')"]
+        + OTHERS_WAIT,
+    ),
     Row(
         "one-raises-others-in-a-message",
         "x = torch.ones(1)\nif rank == 1: raise KeyError('lr')\ndist.recv(x, src=1)",
@@ -64,28 +71,44 @@ TABLE = [
     Row(
         "out-of-memory",
         "if rank == 1: bytearray(10**15)\ndist.barrier()",
-        ["RankFailed: rank 1 raised MemoryError", "line 2", "bytearray(10**15)"]
-        + ["(Ranks 0 and 2 were waiting in barrier"],
+        ["RankFailed: rank 1 raised MemoryError", "line 2", "bytearray(10**15)"] + OTHERS_WAIT,
     ),
     Row(
-        "loop-that-holds-the-GIL",
-        "if rank == 1: sum(range(10**13))\ndist.barrier()",
+        "out-of-memory-in-torch",
+        "if rank == 1: torch.empty(10**15)\ndist.barrier()",
+        ["RankFailed: rank 1 raised RuntimeError", "allocate memory", "torch.empty(10**15)"] + OTHERS_WAIT,
+    ),
+    Row(
+        "endless-loop",
+        "while rank == 1:\n    pass\ndist.barrier()",
         [
             "RankTimeout: ranks 0, 1 and 2 have not finished after 1 s",
-            "rank 0  waits in barrier",
             "rank 1  is running",
             "In[",
-            "line 2",
-            "sum(range(10**13))",
             "timeout=",
         ],
         options="timeout=1",
     ),
     Row(
+        "loop-that-holds-the-GIL",
+        "if rank == 1: sum(range(10**13))\ndist.barrier()",
+        ["RankTimeout", "rank 0  waits in barrier", "rank 1  is running", "line 2", "sum(range(10**13))"],
+        options="timeout=1",
+    ),
+    Row(
         "nobody-joins",
         "if rank == 1: dist.barrier()",
-        ["WorldStuck: rank 1 can't move any more", "rank 1  waits in barrier", "line 2", "dist.barrier()"]
-        + ["never called this barrier"],
+        ["WorldStuck: rank 1 can't move any more", "rank 1  waits in barrier", "line 2", "never called this barrier"],
+    ),
+    Row(
+        "different-collectives",
+        "x = torch.ones(1)\ndist.broadcast(x, 0) if rank else dist.all_reduce(x)",
+        ["WorldStuck", "rank 0 called all_reduce, rank 1 called broadcast"],
+    ),
+    Row(
+        "everyone-sends-first",
+        "x = torch.ones(1)\ndist.send(x, (rank + 1) % world_size)\ndist.recv(x, (rank - 1) % world_size)",
+        ["WorldStuck", "rank 0  waits in send to 1", "line 3", "Everyone sends first", "0 → 1 → 2 → 0", "isend"],
     ),
     Row(
         "asks-for-input",

@@ -49,6 +49,12 @@ def test_the_report_shows_lines_of_the_cell_and_none_of_ours(notebook):
     assert shown["stderr"] == ""
 
 
+def test_a_stuck_world_shows_the_lines_of_the_cell(notebook):
+    shown = notebook.run("def early(rank, world_size):\n    if rank == 0:\n        dist.barrier()\nspawn(early, 2)")
+    assert "line 3:  dist.barrier()" in shown["error"]
+    assert "Rank 1 never called this barrier and has finished" in shown["error"]
+
+
 def test_stderr_of_ranks_is_not_stderr_of_the_cell(notebook):
     shown = notebook.run(
         "def noisy(rank, world_size):\n"
@@ -144,9 +150,19 @@ def test_a_module_that_is_edited_and_reloaded(notebook, tmp_path):
     assert "edited" in shown["stdout"]
 
 
-def test_many_ranks(notebook):
+def test_an_environment_and_a_folder_that_change(notebook, tmp_path):
+    notebook.run(f"os.environ['COLOUR'] = 'red'; os.chdir({str(tmp_path)!r})")
+    shown = notebook.run("print(spawn(lambda rank, n: (os.environ['COLOUR'], os.getcwd()), 1).results)")
+    assert shown["stdout"] == f"[('red', {str(tmp_path)!r})]\n"
+    notebook.run("del os.environ['COLOUR']")
+    assert notebook.run("print(spawn(lambda rank, n: 'COLOUR' in os.environ, 1).results)")["stdout"] == "[False]\n"
+
+
+@pytest.mark.parametrize("world_size", [16, 64])
+def test_many_ranks(notebook, world_size):
     notebook.run(PROGRAM)
-    assert notebook.run("print(set(spawn(program, 64).results))")["stdout"] == "{2016.0}\n"
+    shown = notebook.run(f"print(set(spawn(program, {world_size}).results))")
+    assert shown["stdout"] == f"{{{float(sum(range(world_size)))}}}\n"
 
 
 @pytest.mark.thorough
