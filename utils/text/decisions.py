@@ -59,10 +59,14 @@ def place_of(where: str) -> Place:
     return NOWHERE if tree is None else place_in(tree, file, int(line))
 
 
-@functools.lru_cache(maxsize=64)
 def tree_of(file: str) -> ast.Module | None:
+    return parsed("".join(lines_of(file)))
+
+
+@functools.lru_cache(maxsize=64)  # by the text: a file may have been edited since, and a name given to another cell
+def parsed(source: str) -> ast.Module | None:
     try:
-        return ast.parse("".join(lines_of(file)))
+        return ast.parse(source)
     except (SyntaxError, ValueError):  # a cell with an IPython magic
         return None
 

@@ -26,6 +26,7 @@ def lines_of(file: str) -> list[str]:
         found = os.stat(file)
     except (OSError, ValueError):  # a cell
         return linecache.getlines(file)
+    linecache.checkcache(file)  # it may have been edited
     return linecache.getlines(file) if stat.S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES else []
 
 

@@ -224,6 +224,7 @@ def test_a_collective_that_is_an_operator_is_none_the_cheaper():
     assert [op for op, _ in calls_of(sizes)] == [*OPERATORS.values()]
     times = [(event.start, event.end) for event in with_values.events]
     assert [(event.start, event.end) for event in sizes.events] == times and all(end > start for start, end in times)
+    assert sizes.elapsed == with_values.elapsed > 0
 
 
 @pytest.mark.parametrize("launch", [virtual, simulate])
