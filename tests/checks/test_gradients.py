@@ -5,11 +5,12 @@ from functools import partial
 import pytest
 import torch
 
+from utils import RankFailed, simulate
 from utils.checks import CheckFailed, Draws
 from utils.checks.gradients import Sharded, expect_passes, in_groups, output_first, serial, shards
 from utils.checks.oracles import oracle
 from utils.checks.runner import Runner
-from utils.kit.drivers.backward import drive
+from utils.kit.drivers.backward import drive, my_group
 
 ALL_REDUCE = ("all_reduce", 16)  # the all-reduce of y
 
@@ -136,3 +137,10 @@ def test_a_function_that_keeps_something_from_its_first_call_is_found():
 
     said = failure(keeps)
     assert "a second call with the same inputs gives a different result" in said
+
+
+def test_a_rank_that_is_in_no_group_of_a_driver_does_not_get_the_world():
+    with pytest.raises(RankFailed, match="rank 2 raised ValueError"):
+        simulate(lambda rank, world_size: my_group(rank, [[0, 1]]), 3)
+    assert simulate(lambda rank, n: my_group(rank, None).size(), 3).results == [3] * 3
+    assert simulate(lambda rank, n: my_group(rank, [[0, 1], [2]]).size(), 3).results == [2, 2, 1]
